@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `main.rs`, `cli/` | the commands: arguments, ports, signals, exit codes |
 //! | `server/` | listeners, HTTP, shutdown |
-//! | `page/` | the live page: its files, and the snapshots for its viewers |
+//! | `page/` | the live page: its files, and what it shows |
 //! | `decide/` | a request's way to its verdicts: service, plan, denial certificates, the policy in force |
 //! | `store/` | where the state is, and who shares a call to it |
 //! | `telemetry/` | metrics, who is denied, what was decided, what happened |

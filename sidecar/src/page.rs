@@ -1,20 +1,18 @@
-//! The live page on the admin port: its files, which are in this program, and the stream that keeps it up to date.
+//! The live page on the admin port: its files, which are in this program, and what it shows.
 //! It is read-only. `server/access.rs` decides who may see it.
 //!
 //! | path | answers |
 //! |---|---|
 //! | `/` | the page |
 //! | `/page/NAME` | its style, scripts and icon |
-//! | `/page/stream` | server-sent events: `past` once, then a `snapshot` a second |
+//! | `/page/snapshot` | what it shows, which it asks for every second |
 
-mod feed;
-mod series;
 mod snapshot;
 
-use axum::http::{HeaderName, HeaderValue, header};
-use axum::response::{IntoResponse, Response, Sse};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
 
-pub use feed::Feed;
+pub use snapshot::snapshot;
 
 /// Only the page's own files, nothing inline, no framing: even a limit's name that ended up in the markup could not
 /// run as a script.
@@ -30,11 +28,9 @@ const SVG: &str = "image/svg+xml";
 const PAGE: &str = include_str!("page/page.html");
 
 /// The page's files: name, type, text.
-const FILES: [(&str, &str, &str); 9] = [
+const FILES: [(&str, &str, &str); 7] = [
     ("page.css", CSS, include_str!("page/page.css")),
-    ("theme.js", JAVASCRIPT, include_str!("page/theme.js")),
     ("page.js", JAVASCRIPT, include_str!("page/page.js")),
-    ("stream.js", JAVASCRIPT, include_str!("page/stream.js")),
     ("rates.js", JAVASCRIPT, include_str!("page/rates.js")),
     ("limits.js", JAVASCRIPT, include_str!("page/limits.js")),
     ("summary.js", JAVASCRIPT, include_str!("page/summary.js")),
@@ -54,31 +50,15 @@ pub fn named(name: &str) -> Option<Response> {
 }
 
 fn file(kind: &'static str, text: &'static str) -> Response {
-    let headers: [(HeaderName, HeaderValue); 5] = [
-        (header::CONTENT_TYPE, HeaderValue::from_static(kind)),
+    let headers = [
+        (header::CONTENT_TYPE, kind),
         // Another version may run after the next restart.
-        (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
-        (
-            header::CONTENT_SECURITY_POLICY,
-            HeaderValue::from_static(CONTENT_SECURITY_POLICY),
-        ),
-        (
-            header::X_CONTENT_TYPE_OPTIONS,
-            HeaderValue::from_static("nosniff"),
-        ),
-        (
-            header::REFERRER_POLICY,
-            HeaderValue::from_static("no-referrer"),
-        ),
+        (header::CACHE_CONTROL, "no-cache"),
+        (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
     ];
     (headers, text).into_response()
-}
-
-/// The stream that keeps the page up to date; nothing if there are too many viewers.
-pub fn stream(feed: &Feed) -> Option<Response> {
-    let events = feed.subscribe()?;
-    // Tells proxies, such as nginx, to pass each event on at once.
-    Some(([("x-accel-buffering", "no")], Sse::new(events)).into_response())
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ mod source;
 mod store;
 mod window_file;
 
-pub use changes::changes;
+pub use changes::{changes, describe_window};
 pub use file::{AlgorithmName, is_name};
 pub use limits::{
     DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Limit, Policy,

@@ -39,9 +39,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
-use crate::clock;
 use crate::decide::Service;
-use crate::page::Feed;
 use accept::Face;
 pub use access::{Access, Token};
 use admin::Admin;
@@ -60,7 +58,7 @@ const START_WITHIN: Duration = Duration::from_millis(250);
 /// Events that belong to one change of the policy file are taken together.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// Connections to the admin port at once: the live page's viewers, Prometheus, probes, and room to spare.
+/// Connections to the admin port at once: live pages, Prometheus, probes, and room to spare.
 pub const MAX_ADMIN_CONNECTIONS: usize = 128;
 
 /// The filter's heads have about 200 bytes, and every connection may have one that is incomplete.
@@ -76,7 +74,7 @@ const DECISIONS_PATIENCE: Patience = Patience {
     idle: Duration::from_mins(65),
 };
 
-/// Longer than Prometheus waits from one scrape to the next, usually. The live page's stream is never idle.
+/// Longer than Prometheus waits from one scrape to the next, usually.
 const ADMIN_PATIENCE: Patience = Patience {
     head: Duration::from_secs(10),
     idle: Duration::from_mins(2),
@@ -136,7 +134,6 @@ pub async fn run(
     changed: Arc<Notify>,
     stop: impl Future<Output = Stop>,
 ) {
-    let feed = Arc::new(Feed::new(clock::unix_ms()));
     let (phase, phases) = watch::channel(Phase::Serving);
     let readiness = Readiness {
         phases: phases.clone(),
@@ -154,7 +151,6 @@ pub async fn run(
         router: admin::router(
             Admin {
                 service: Arc::clone(&service),
-                feed: Arc::clone(&feed),
                 readiness,
             },
             settings.access,
@@ -171,8 +167,6 @@ pub async fn run(
             accept::serve(listeners.admin, admin, phases.clone(), within),
             async {
                 phase::go(&phase, stop, settings.drain).await;
-                // A viewer would never leave by itself, and hold the shutdown up.
-                feed.end();
                 // What is not said by then, the store forgets a few seconds later.
                 let _ = tokio::time::timeout(within, service.leave()).await;
             }
@@ -186,7 +180,6 @@ pub async fn run(
         () = service.watch_fleet() => {}
         () = service.write_back() => {}
         () = service.keep_leases() => {}
-        () = feed.run(&service) => {}
     }
 }
 

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `metrics.rs`, `metrics/` | the Prometheus metrics |
 //! | `top.rs`, `subject.rs` | the most denied subjects and those nearest to a limit; how subjects are shown; pure |
-//! | `history.rs` | counts of decisions over the last minutes; pure |
+//! | `history.rs` | decisions of the last minutes, and since when limits deny; pure |
 //! | `events.rs` | the newest events of this sidecar; pure |
 //! | `recent.rs` | what callers named in the last minute: filters, unknown limits; pure |
 //! | `log.rs` | the log's format, filter and writer |

@@ -1,7 +1,7 @@
 //! A running sidecar on sockets in a folder of its own, and everything that it outputs.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -127,27 +127,13 @@ impl<'a> Running<'a> {
         answer
     }
 
-    /// The live page's stream up to its first snapshot.
-    pub fn page(&self) -> String {
-        let mut seen = String::new();
-        for line in BufReader::new(self.ask("/page/stream")).lines() {
-            let line = line.unwrap();
-            let done = seen.contains("event: snapshot") && line.starts_with("data: ");
-            seen += &line;
-            if done {
-                break;
-            }
-        }
-        seen
-    }
-
     /// All of its outputs, by name.
     pub fn everything(&self) -> [(&'static str, String); 5] {
         [
             ("/readyz", self.get("/readyz")),
             ("/metrics", self.get("/metrics")),
             ("/v1/top", self.get("/v1/top")),
-            ("the live page", self.page()),
+            ("the live page", self.get("/page/snapshot")),
             ("the log", self.log()),
         ]
     }

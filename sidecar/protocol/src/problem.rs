@@ -65,8 +65,6 @@ pub enum Code {
     Unavailable,
     /// The sidecar is not ready.
     NotReady,
-    /// The maximum number of viewers of the live page is connected.
-    TooManyViewers,
     /// The sidecar failed; its log has the cause.
     Internal,
     /// The store holds the maximum number or size of overrides.
@@ -107,7 +105,6 @@ impl Code {
             Self::Denied => "denied",
             Self::Unavailable => "unavailable",
             Self::NotReady => "not_ready",
-            Self::TooManyViewers => "too_many_viewers",
             Self::Internal => "internal",
             Self::TooManyOverrides => "too_many_overrides",
             Self::StoreUnavailable => "store_unavailable",

@@ -1,8 +1,8 @@
 //! Makes decisions: asks the store, counts and answers. What comes and goes is typed: `server/` and `cli/` read and write JSON.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use sluicegate_protocol::{Answer, Read};
@@ -16,7 +16,8 @@ use super::settle::Settler;
 use crate::clock;
 use crate::store::batch::Batcher;
 use crate::store::{Outage, Store};
-use crate::telemetry::events::EventLog;
+use crate::telemetry::events::{EventKind, EventLog};
+use crate::telemetry::history::History;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::traces::{Trace, Traces, traceparent_of};
 use crate::telemetry::verdict::Source;
@@ -51,6 +52,8 @@ pub struct Service {
     pub metrics: Arc<Metrics>,
     /// The events of the live page.
     pub events: Arc<EventLog>,
+    /// The live page's chart.
+    history: Mutex<History>,
     /// The spans; off by default.
     pub traces: Traces,
 }
@@ -60,7 +63,9 @@ impl Service {
     pub fn new(policy: PolicyHandle, store: Store, metrics: Metrics) -> Self {
         let (store, metrics) = (Arc::new(store), Arc::new(metrics));
         let events = Arc::new(EventLog::default());
-        events.started(clock::unix_ms(), env!("CARGO_PKG_VERSION"));
+        let now_ms = clock::unix_ms();
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        events.add(now_ms, EventKind::Started, version);
         let batcher = Batcher::start(
             Arc::clone(&store),
             Arc::clone(&metrics),
@@ -86,6 +91,7 @@ impl Service {
             overrides_were_read: AtomicBool::new(false),
             metrics,
             events,
+            history: Mutex::new(History::new(now_ms)),
             traces: Traces::default(),
         }
     }

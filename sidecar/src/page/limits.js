@@ -1,21 +1,22 @@
 // The rows of the table of limits. Pure.
 
-import { NOTHING } from "./rates.js";
-
 /** The limits of the policy, and others that had decisions in the last minutes. Denying limits come first; otherwise rows keep their order. */
-export function limits({ policy, series }, history) {
+export function limits({ policy, denying, now_ms, up_ms }, history) {
   const windows = new Map(policy.limits.map((limit) => [limit.name, limit.windows]));
-  const known = new Map(series.filter((one) => !one.unlisted).map((one) => [one.name, one]));
-  const rows = [...new Set([...windows.keys(), ...known.keys()])].map((name) => {
-    const one = known.get(name);
+  const denials = new Map(Object.entries(denying));
+  // Decisions of an earlier process are in the chart only.
+  const counted = new Set(history.limits(now_ms - up_ms));
+  const rows = [...new Set([...windows.keys(), ...counted])].map((name) => {
+    const run = denials.get(name);
     return {
       name,
       windows: windows.get(name),
-      denies: one?.denies ?? false,
-      since: one?.denying_since_ms ?? undefined,
-      last: one?.denying_last_ms ?? undefined,
-      now: one ? history.now(name) : NOTHING,
-      runs: one ? history.runs(name) : [],
+      denies: run?.goes_on ?? false,
+      since: run?.since_ms,
+      last: run?.last_ms,
+      now: history.now(name),
+      // Most of thousands of limits have no chart.
+      runs: counted.has(name) ? history.runs(name) : [],
     };
   });
   return rows.sort((a, b) => b.denies - a.denies);

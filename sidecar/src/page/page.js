@@ -1,19 +1,23 @@
-// The live page: receives the sidecar's messages, keeps them and shows them. Text is set as text, never as markup.
+// The live page: asks the sidecar for a snapshot every second, keeps its samples and shows it. Text is set as text, never as markup.
 
 import { Chart, Spark } from "./chart.js";
 import { limits } from "./limits.js";
 import { ALL, RateHistory } from "./rates.js";
-import { clock, event as described, leasesText, limitName, percent, rate, requests, summarize, span, windowText } from "./summary.js";
-import { listen } from "./stream.js";
+import { capital, clock, event as described, leasesText, limitName, percent, rate, requests, summarize, span } from "./summary.js";
+
+/** Pause from an answer to the next question. */
+const EVERY_MS = 1_000;
+/** A sidecar that takes longer does not answer. */
+const PATIENCE_MS = 4_000;
 
 const byId = (id) => document.getElementById(id);
 const history = new RateHistory();
 const chart = new Chart(byId("chart"), byId("readout"));
 /** The last snapshot, when it came by the browser's clock, and when the viewer paused. */
 let snapshot, received_at, paused_at;
-/** Since when there is no data by the sidecar's clock, and whether the sidecar answers otherwise; empty while there is data. */
+/** Since when there is no data by the sidecar's clock, and whether the sidecar refuses it; empty while there is data. */
 let disconnected = {};
-/** A snapshot has come since the page connected. */
+/** A snapshot has come since the page was opened, or since a pause. */
 let connected = false;
 /** The limit whose chart is shown, and the choices: all limits or one. */
 let selected = ALL, picks = [ALL];
@@ -115,8 +119,7 @@ function show_limits(all, now) {
     const [head, , asked, denied, share, since] = row.children;
     setText(head.firstChild, limitName(limit.name));
     head.firstChild.setAttribute("aria-pressed", limit.name === selected);
-    const windows = limit.windows?.map(windowText).join(", ");
-    setText(head.lastChild, windows ? `${windows} · ${limit.windows[0].algorithm}` : "not in the policy");
+    setText(head.lastChild, limit.windows ?? "not in the policy");
     row.spark.draw(limit.runs, now, history.span(now));
     setText(asked, rate(requests(limit.now)));
     setText(denied, rate(limit.now.denied));
@@ -178,25 +181,24 @@ function show_top() {
 }
 
 function show_store(now) {
-  const { store, policy, leases } = snapshot;
-  const name = store.name.charAt(0).toUpperCase() + store.name.slice(1);
+  const { store: { name: kind, health }, policy, leases } = snapshot;
+  const name = capital(kind);
   const [tone, state, detail] = {
     answers: ["calm", `${name} answers`, `Each call may take up to ${policy.store_timeout_ms} ms.`],
     unasked: ["wait", `${name} has not been called yet`, ""],
-    lost: ["us", `${name} does not answer`, `Since ${clock(store.since_ms, now)}, ${span(now - store.since_ms)}: ${store.why}`],
-  }[store.state];
+    lost: ["us", `${name} does not answer`, `Since ${clock(health.since_ms, now)}, ${span(now - health.since_ms)}: ${health.why}`],
+  }[health.state];
   byId("store-state").dataset.tone = tone;
   setText(byId("store-state"), state);
   setText(byId("store-detail"), [detail, leasesText(leases)].filter(Boolean).join(" "));
 }
 
-function show_policy(now) {
+function show_policy() {
   const { policy } = snapshot;
   byId("policy-state").dataset.tone = policy.refused ? "us" : "calm";
   setText(byId("policy-state"), policy.refused ? `Epoch ${policy.epoch} in force; the file was refused` : `Epoch ${policy.epoch} in force`);
   const count = policy.limits.length;
   setText(byId("policy-detail"), [
-    `Loaded ${clock(policy.since_ms, now)}.`,
     `${count} limit${count === 1 ? "" : "s"}. Denials are cached for at most ${policy.denial_ttl_ms} ms.`,
     policy.refused ?? "",
   ].filter(Boolean).join(" "));
@@ -249,7 +251,7 @@ function show() {
   show_limits(all, now);
   show_top();
   show_store(now);
-  show_policy(now);
+  show_policy();
   show_events(now);
   setText(byId("instance"), `${location.host} · ${snapshot.version}`);
 }
@@ -262,29 +264,46 @@ function select(limit) {
 byId("pick").addEventListener("change", (event) => select(picks[event.target.selectedIndex]));
 byId("numbers").addEventListener("toggle", show);
 
-const handlers = {
-  past: (message) => history.past(message),
-  snapshot: (message) => {
-    snapshot = message;
+/** What the sidecar answers: a snapshot, or that it refuses; nothing if it does not answer. */
+async function ask() {
+  try {
+    const signal = AbortSignal.timeout(PATIENCE_MS);
+    const answer = await fetch(`/page/snapshot?after=${history.latest()}`, { cache: "no-store", signal });
+    // A proxy answers for a sidecar that is away.
+    return answer.ok ? { shown: await answer.json() } : { refused: answer.status < 500 };
+  } catch {
+    return {};
+  }
+}
+
+async function poll() {
+  const { shown, refused } = await ask();
+  if (paused_at !== undefined) return;
+  if (shown) {
+    snapshot = shown;
     received_at = performance.now();
     disconnected = {};
     connected = true;
-    history.add(message);
-    show();
-  },
-  disconnected: (answers) => {
-    disconnected = { unreachable_since: disconnected.unreachable_since ?? sidecar_now(), answers };
-    show();
-  },
-};
-let stop = listen("/page/stream", handlers);
+    history.add(shown.samples);
+  } else {
+    disconnected = { unreachable_since: disconnected.unreachable_since ?? sidecar_now(), refused };
+  }
+  show();
+}
 
-// Pausing closes the connection; the `past` message brings the missed samples afterwards.
+async function go_on() {
+  try {
+    if (paused_at === undefined) await poll();
+  } finally {
+    setTimeout(go_on, EVERY_MS);
+  }
+}
+go_on();
+
+// The first snapshot after a pause brings the missed samples.
 byId("pause").addEventListener("click", () => {
   paused_at = paused_at === undefined ? performance.now() : undefined;
   byId("pause").setAttribute("aria-pressed", paused_at !== undefined);
   connected = false;
-  if (paused_at === undefined) stop = listen("/page/stream", handlers);
-  else stop();
   show();
 });

@@ -1,5 +1,4 @@
-// Turns counters into rates. The sidecar sends totals, so a message that is lost, sent twice or from before a restart
-// does no harm: a rate is the difference between two samples of the same process.
+// Rates of the last minutes, from the sidecar's samples: each has what was counted from one reading of its counters to the next.
 
 /** How far back the chart goes: as far as there are samples, within these bounds. */
 const [SHORTEST_MS, SPAN_MS] = [60_000, 300_000];
@@ -9,164 +8,101 @@ const [SHORTEST_MS, SPAN_MS] = [60_000, 300_000];
  */
 const NOW_MS = 5_000;
 const CHART_MS = 3_000;
-/** Samples further apart than this have a gap between them. Without viewers the sidecar samples every five seconds. */
-const HOLE_MS = 12_000;
+/** Counts that are kept in all samples together, as in the sidecar: with more than 128 busy limits the chart is shorter. */
+const MAX_COUNTS = 38_400;
 
 /** The order of a sample's counts. */
 const KINDS = ["admitted", "denied", "unavailable", "error", "shadow_denied"];
-
-const ZERO = Object.freeze(KINDS.map(() => 0));
-export const NOTHING = Object.freeze(Object.fromEntries(KINDS.map((kind) => [kind, 0])));
 
 /** Stands for all limits. Not a string: a limit's name may be empty. */
 export const ALL = null;
 
 export class RateHistory {
-  /**
-   * Samples, the oldest first: `{ process, at, after_step, complete, failures, counts, points }`. `counts` is a Map of
-   * limit to numbers by KINDS, in which a limit is missing if nothing was counted or, in samples that are not complete,
-   * nothing was kept. `points` are the chart's rates up to this sample, computed once.
-   */
+  /** Samples, the oldest first: `{ from, at, failures, counts }`. `counts` is a Map of limit to numbers by KINDS, and of ALL to their sums. */
   #samples = [];
 
-  /** The samples that a sidecar kept before this page connected. They replace the known ones of the same process. */
-  past(message) {
-    const samples = message.samples.map((sample) => read(message, sample));
-    const first = samples.length ? samples[0].at : Infinity;
-    this.#samples = this.#samples.filter((s) => s.process !== message.started_ms && s.at < first).concat(samples);
-    const names = message.series.map((series) => series.name);
-    for (let index = this.#samples.length - samples.length; index < this.#samples.length; index++) this.#chart(index, names);
+  /** The time of the newest sample, after which the sidecar has others. */
+  latest() {
+    return this.#samples.at(-1)?.at ?? 0;
   }
 
-  /** Adds the newest sample, unless it is known already. */
-  add(snapshot) {
-    const sample = read(snapshot, snapshot.sample);
-    const last = this.#samples.at(-1);
-    if (last?.process === sample.process && last.at === sample.at) return;
-    if (last?.at > sample.at) {
-      // The sidecar's clock was set back.
-      sample.after_step = true;
-      this.#samples = this.#samples.filter((s) => s.at < sample.at);
-    }
-    this.#samples.push(sample);
-    const charted = snapshot.series.filter((series) => series.charted !== false).map((series) => series.name);
-    this.#chart(this.#samples.length - 1, charted);
-    if (charted.length < snapshot.series.length) this.#forget(sample.at - HOLE_MS, new Set(charted));
-    const oldest = sample.at - SPAN_MS - HOLE_MS;
-    while (this.#samples[0].at < oldest) this.#samples.shift();
+  /** Adds samples. They replace known ones of the same time, and later ones: the sidecar's clock was set back. */
+  add(samples) {
+    if (samples.length === 0) return;
+    this.#samples = this.#samples.filter((sample) => sample.at <= samples[0].from_ms).concat(samples.map(read));
+    const oldest = this.latest() - SPAN_MS - CHART_MS;
+    let counts = 0;
+    const dropped = this.#samples.findLastIndex((sample) => {
+      counts += sample.counts.size;
+      return counts > MAX_COUNTS || sample.at < oldest;
+    });
+    this.#samples.splice(0, dropped + 1);
   }
 
   /** How far back the chart should go. */
   span(now) {
-    const first = this.#samples[0]?.at ?? now;
-    return Math.min(SPAN_MS, Math.max(SHORTEST_MS, now - first));
+    return Math.min(SPAN_MS, Math.max(SHORTEST_MS, now - (this.#samples[0]?.from ?? now)));
+  }
+
+  /** The limits that had decisions after a time, by name. */
+  limits(after) {
+    const names = this.#samples.filter((sample) => sample.at > after).flatMap((sample) => [...sample.counts.keys()]);
+    return [...new Set(names)].filter((name) => name !== ALL).sort();
   }
 
   /** Current rates per second of a limit, or of all limits with `ALL`. */
   now(limit = ALL) {
-    return this.#rate(this.#samples.length - 1, limit, NOW_MS) ?? NOTHING;
+    return rates(this.#until(this.#samples.length - 1, NOW_MS), limit);
   }
 
-  /** The kinds of failed store calls that were counted just now, the most frequent first. */
+  /** The kinds of store calls that failed just now, the most frequent first. */
   failing() {
-    const newest = this.#samples.length - 1;
-    const from = this.#from(newest, ALL, NOW_MS);
-    if (!from) return [];
-    const grown = Object.entries(this.#samples[newest].failures).map(([kind, count]) => [kind, count - (from.failures[kind] ?? 0)]);
-    return grown.filter(([, more]) => more > 0).sort((a, b) => b[1] - a[1]).map(([kind]) => kind);
+    const failed = {};
+    for (const { failures } of this.#until(this.#samples.length - 1, NOW_MS)) {
+      for (const [kind, count] of Object.entries(failures)) failed[kind] = (failed[kind] ?? 0) + count;
+    }
+    return Object.keys(failed).sort((a, b) => failed[b] - failed[a]);
   }
 
-  /** For the chart: lists of `{ at, admitted, denied, ... }`, each without gaps. Empty for limits that are not charted. */
+  /** For the chart: lists of `{ at, admitted, denied, ... }`, each without gaps. */
   runs(limit = ALL) {
     const runs = [];
-    if (!this.#samples.at(-1)?.points.has(limit)) return runs;
-    for (let index = 1; index < this.#samples.length; index++) {
-      const point = this.#samples[index].points.get(limit);
-      if (!point) continue;
-      const before = this.#samples[index - 1];
-      const run = runs.at(-1);
-      if (run && run.at(-1).at === before.at) run.push(point);
-      else runs.push([{ ...point, at: before.at }, point]);
-    }
+    this.#samples.forEach(({ from, at }, index) => {
+      const point = rates(this.#until(index, CHART_MS), limit);
+      if (this.#samples[index - 1]?.at !== from) runs.push([{ ...point, at: from }]);
+      runs.at(-1).push({ ...point, at });
+    });
     return runs;
   }
 
   /** Mean rates after one time and up to another, or undefined if there are no samples. */
   mean(limit, after, until) {
-    const sum = KINDS.map(() => 0);
-    let ms = 0;
-    for (let index = 1; index < this.#samples.length; index++) {
-      const { at } = this.#samples[index];
-      const from = at > after && at <= until ? this.#from(index, limit, 0) : undefined;
-      if (!from) continue;
-      ms += at - from.at;
-      differences(this.#samples[index], from, limit).forEach((more, kind) => { sum[kind] += more; });
-    }
-    return ms > 0 ? per_second(sum, ms) : undefined;
+    const within = this.#samples.filter(({ at }) => at > after && at <= until);
+    return within.length ? rates(within, limit) : undefined;
   }
 
-  /** Computes the points of a sample. */
-  #chart(index, names) {
-    const sample = this.#samples[index];
-    for (const name of [ALL, ...names]) {
-      const rate = this.#rate(index, name, CHART_MS);
-      sample.points.set(name, rate && { at: sample.at, ...rate });
-    }
-  }
-
-  /** Drops the counts and points of other limits in older samples: there may be thousands. */
-  #forget(before, charted) {
-    for (const sample of this.#samples) {
-      if (sample.at >= before) break;
-      for (const kept of [sample.counts, sample.points]) {
-        if (kept.size > charted.size + 1) for (const name of kept.keys()) if (name !== ALL && !charted.has(name)) kept.delete(name);
-      }
-      sample.complete = false;
-    }
-  }
-
-  /** Rates between the sample at `index` and the one that is `over` milliseconds older, or undefined without one. */
-  #rate(index, limit, over) {
-    const from = this.#from(index, limit, over);
-    return from && per_second(differences(this.#samples[index], from, limit), this.#samples[index].at - from.at);
-  }
-
-  /** The sample that is `over` milliseconds older than the one at `index`, or the oldest that can be compared with it. */
-  #from(index, limit, over) {
-    const to = this.#samples[index];
-    let from;
-    if (!to || !row(to, limit)) return from;
-    for (let older = index - 1; older >= 0; older--) {
-      const sample = this.#samples[older];
-      const next = this.#samples[older + 1];
-      if (sample.process !== to.process || next.after_step || next.at <= sample.at || next.at - sample.at > HOLE_MS) break;
-      if (!row(sample, limit)) break;
-      from = sample;
-      // A little less than `over`: samples are not exact to the millisecond.
-      if (to.at - sample.at >= over - 100) break;
-    }
-    return from;
+  /** The samples up to the one at `index` that cover a time together, or less if there is a gap before. */
+  #until(index, ms) {
+    let first = index;
+    // A little less: samples are not exact to the millisecond.
+    const covers = () => this.#samples[index].at - this.#samples[first].from >= ms - 100;
+    while (first > 0 && !covers() && this.#samples[first - 1].at === this.#samples[first].from) first -= 1;
+    return this.#samples.slice(Math.max(0, first), index + 1);
   }
 }
 
-function read({ started_ms, series, left_out }, { at_ms, after_step, total, failures = {}, counts }) {
-  const known = counts.flatMap((row, index) => (row ? [[series[index].name, row]] : []));
-  const unknown = known.length < counts.length;
-  return {
-    process: started_ms, at: at_ms, after_step, complete: !left_out && !unknown, failures, points: new Map(),
-    counts: new Map([[ALL, total], ...known]),
-  };
+function read({ from_ms, at_ms, failures, counts }) {
+  const by_limit = new Map(Object.entries(counts));
+  return { from: from_ms, at: at_ms, failures, counts: by_limit.set(ALL, sum([...by_limit.values()])) };
 }
 
-function row(sample, limit) {
-  return sample.counts.get(limit) ?? (sample.complete ? ZERO : undefined);
+function sum(rows) {
+  return KINDS.map((_, kind) => rows.reduce((all, row) => all + row[kind], 0));
 }
 
-function differences(to, from, limit) {
-  const [more, less] = [row(to, limit), row(from, limit)];
-  return KINDS.map((_, kind) => Math.max(0, more[kind] - less[kind]));
-}
-
-function per_second(numbers, ms) {
-  return Object.fromEntries(KINDS.map((name, kind) => [name, (1_000 * numbers[kind]) / ms]));
+/** Rates per second during these samples. */
+function rates(samples, limit) {
+  const counts = sum(samples.flatMap(({ counts }) => (counts.has(limit) ? [counts.get(limit)] : [])));
+  const seconds = samples.reduce((all, { from, at }) => all + (at - from) / 1_000, 0);
+  return Object.fromEntries(KINDS.map((name, kind) => [name, seconds && counts[kind] / seconds]));
 }

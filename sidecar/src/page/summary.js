@@ -40,16 +40,6 @@ export function clock(ms, now = Date.now()) {
   return `${at.toLocaleDateString("en-GB", { day: "numeric", month: "short" })} ${time}`;
 }
 
-/** A window of a limit: `5 per 2 s`. */
-export function windowText({ quota, per_ms, calendar, burst }) {
-  const per = calendar ?? (per_ms % 3_600_000 === 0 ? `${per_ms / 3_600_000} h`
-    : per_ms % 60_000 === 0 ? `${per_ms / 60_000} min`
-    : per_ms % 1_000 === 0 ? `${per_ms / 1_000} s`
-    : `${per_ms} ms`);
-  const at_once = burst === undefined || burst === quota ? "" : `, ${burst} at once`;
-  return `${NUMBER.format(quota)} per ${per}${at_once}`;
-}
-
 /** What leases hold and have spent: `Leases hold 20 units; 300 were spent without a call.` Empty without leases. */
 export function leasesText(leases) {
   if (!leases) return "";
@@ -111,15 +101,17 @@ const RECENT_MS = 300_000;
 /** Requests without a verdict up to this long after an outage belong to it. */
 const SETTLING_MS = 10_000;
 
+const OURS = { tone: "us", chip: "Trouble on our side" };
+
 /** What the page says without the sidecar's data. */
-function disconnected({ now, unreachable_since, answers, store }) {
+function disconnected({ now, unreachable_since, refused, store }) {
   const known = store === undefined ? [] : ["Everything below is the last known state."];
-  if (answers) {
+  if (refused) {
     return {
       tone: "wait",
       chip: "No data",
-      headline: "This page cannot get its data (too many viewers, or another token).",
-      notes: ["The sidecar itself answers. This page retries every second; reload it to enter another token.", ...known],
+      headline: "The sidecar refuses to give this page its data.",
+      notes: ["It may have another token now: reload the page to enter it.", ...known],
     };
   }
   return {
@@ -133,80 +125,81 @@ function disconnected({ now, unreachable_since, answers, store }) {
   };
 }
 
+/** Trouble on our side as `{ headline, notes }`, the worst first, or undefined; `settling`: an outage has just ended. */
+function trouble({ now, store, policy, total, failing }, settling) {
+  const { name, sidecars, health } = store;
+  if (health.state === "lost") {
+    const notes = [`${capital(health.why)}. The sidecar keeps retrying.`];
+    if (total.unavailable > 0) {
+      notes.push(`${rate(total.unavailable)} requests/s get no verdict: the limit's when_store_is_down or the rule's when_unavailable lets them pass unmetered or answers 503.`);
+    }
+    notes.push(sidecars === 0
+      ? "This sidecar has never reached the store, so it has no share."
+      : "This sidecar enforces its share of each limit, unless the limit's when_store_is_down says otherwise.");
+    return { headline: `${capital(name)} has not answered since ${clock(health.since_ms, now)}.`, notes };
+  }
+  const [unknown, ...more] = policy.unknown_limits;
+  if (unknown !== undefined) {
+    return {
+      headline: `Requests ask for limit ${unknown}${more.length ? ` and ${more.length} more` : ""}, which the policy does not have.`,
+      notes: [`${rate(total.error)} requests/s get no verdict: each rule's when_unavailable lets them pass unmetered or answers 503. Compare rules and policy with sluicegate check-config.`],
+    };
+  }
+  if (total.unavailable > 0 && !settling) {
+    const causes = failing.map((kind) => `${capital(name)} ${FAILED[kind] ?? `fails: ${kind}`}.`);
+    return {
+      headline: `${rate(total.unavailable)} requests/s get no verdict.`,
+      notes: [...causes, "Each rule's when_unavailable lets them pass unmetered or answers 503."],
+    };
+  }
+  return undefined;
+}
+
+/** Clients over a limit. */
+function over(view, all) {
+  const { total } = view;
+  const notes = [whom(view, all[0])];
+  if (total.denied > 0) notes.push(`${percent(total.denied / requests(total))} of ${rate(requests(total))} requests/s are denied.`);
+  return { tone: "them", chip: "Clients over a limit", headline: `${limiting(view, all)}.`, notes };
+}
+
+function quiet({ now, total, limits }) {
+  const admitted = total.admitted > 0 ? `${rate(total.admitted)} requests/s are admitted.` : "No requests right now.";
+  const last = limits.reduce((newest, limit) => (limit.last > (newest?.last ?? 0) ? limit : newest), undefined);
+  const note = last ? `${admitted} The last 429 was ${span(now - last.last)} ago, on ${limitName(last.name)}.` : admitted;
+  return { tone: "calm", chip: "No denials", headline: "Nobody is being limited.", notes: [note] };
+}
+
 /**
- * `view`: `{ now, unreachable_since, answers, store, policy, limits: [{ name, now: rates, denies, since, last }], total: rates,
- * failing, top, events, up }`, where `unreachable_since` is when the page stopped getting data, if it has, `answers` whether
- * the sidecar answers otherwise, `failing` the kinds of store failures just now, and `up` how long the sidecar has run. Returns `{ tone, chip, headline, notes }`;
+ * `view`: `{ now, unreachable_since, refused, store, policy, limits: [{ name, now: rates, denies, since, last }], total: rates,
+ * failing, top, events, up }`, where `unreachable_since` is when the page stopped getting data, if it has, `refused` whether
+ * the sidecar refuses it, `failing` the kinds of store failures just now, and `up` how long the sidecar has run. Returns `{ tone, chip, headline, notes }`;
  * the tone is `wait`, `calm`, `them` or `us`.
  */
 export function summarize(view) {
   if (view.unreachable_since !== undefined) return disconnected(view);
-  const notes = [];
+  const { now, store, policy, total } = view;
   const all = denying(view);
-  const { total } = view;
   // An event may be a little later than `now`, which was read first.
-  const within = (ms, event) => !event.before_step && Math.abs(view.now - event.at_ms) < ms;
+  const within = (ms, event) => Math.abs(now - event.at_ms) < ms;
   const back = view.events.find((event) => event.kind === "store_back" && within(RECENT_MS, event));
-  const settling = back !== undefined && within(SETTLING_MS, back);
-  let tone = "calm", chip = "No denials", headline;
-  if (view.store.state === "lost") {
-    tone = "us";
-    chip = "Trouble on our side";
-    headline = `${capital(view.store.name)} has not answered since ${clock(view.store.since_ms, view.now)}.`;
-    notes.push(`${capital(view.store.why)}. The sidecar keeps retrying.`);
-    if (total.unavailable > 0) {
-      notes.push(
-        `${rate(total.unavailable)} requests/s get no verdict: the limit's when_store_is_down or the rule's when_unavailable lets them pass unmetered or answers 503.`,
-      );
-    }
-    notes.push(view.store.sidecars === 0
-      ? "This sidecar has never reached the store, so it has no share."
-      : "This sidecar enforces its share of each limit, unless the limit's when_store_is_down says otherwise.");
-    if (all.length) notes.push(`${limiting(view, all)}.`);
-  } else if (view.policy.unknown_limits?.length) {
-    tone = "us";
-    chip = "Trouble on our side";
-    const [name, ...more] = view.policy.unknown_limits;
-    const rest = more.length ? ` and ${more.length} more` : "";
-    headline = `Requests ask for limit ${name}${rest}, which the policy does not have.`;
-    notes.push(`${rate(total.error)} requests/s get no verdict: each rule's when_unavailable lets them pass unmetered or answers 503. Compare rules and policy with sluicegate check-config.`);
-    if (all.length) notes.push(`${limiting(view, all)}.`);
-  } else if (total.unavailable > 0 && !settling) {
-    tone = "us";
-    chip = "Trouble on our side";
-    headline = `${rate(total.unavailable)} requests/s get no verdict.`;
-    for (const kind of view.failing) notes.push(`${capital(view.store.name)} ${FAILED[kind] ?? `fails: ${kind}`}.`);
-    notes.push("Each rule's when_unavailable lets them pass unmetered or answers 503.");
-    if (all.length) notes.push(`${limiting(view, all)}.`);
-  } else if (all.length) {
-    tone = "them";
-    chip = "Clients over a limit";
-    headline = `${limiting(view, all)}.`;
-    const who = whom(view, all[0]);
-    if (who) notes.push(who);
-    if (total.denied > 0) notes.push(`${percent(total.denied / requests(total))} of ${rate(requests(total))} requests/s are denied.`);
-  } else {
-    headline = "Nobody is being limited.";
-    const admitted = total.admitted > 0 ? `${rate(total.admitted)} requests/s are admitted.` : "No requests right now.";
-    const last = view.limits.reduce((newest, limit) => (limit.last > (newest?.last ?? 0) ? limit : newest), undefined);
-    notes.push(last ? `${admitted} The last 429 was ${span(view.now - last.last)} ago, on ${limitName(last.name)}.` : admitted);
+  const ours = trouble(view, back && within(SETTLING_MS, back));
+  const state = ours ? { ...OURS, headline: ours.headline, notes: [...ours.notes, all.length && `${limiting(view, all)}.`] }
+    : all.length ? over(view, all) : quiet(view);
+  const { notes } = state;
+  if (back && store.health.state !== "lost") {
+    notes.push(`${capital(store.name)} was down until ${clock(back.at_ms, now)}; it came back ${back.detail}.`);
   }
-  if (back && view.store.state !== "lost") {
-    notes.push(`${capital(view.store.name)} was down until ${clock(back.at_ms, view.now)}; it came back ${back.detail}.`);
+  if (policy.refused) {
+    if (state.tone === "calm") Object.assign(state, OURS);
+    notes.push(`The policy file was refused; epoch ${policy.epoch} stays in force: ${policy.refused}`);
   }
-  if (view.policy.refused) {
-    if (tone === "calm") tone = "us";
-    if (chip === "No denials") chip = "Trouble on our side";
-    notes.push(`The policy file was refused; epoch ${view.policy.epoch} stays in force: ${view.policy.refused}`);
-  }
-  if (total.error > 0 && !view.policy.unknown_limits?.length) {
+  if (total.error > 0 && !policy.unknown_limits.length) {
     notes.push(`${rate(total.error)} requests/s cannot be decided, for example because they cost more than their limit ever admits.`);
   }
-  if (total.shadow_denied > 0) {
-    notes.push(`Shadow rules would have denied ${rate(total.shadow_denied)} requests/s.`);
-  }
+  if (total.shadow_denied > 0) notes.push(`Shadow rules would have denied ${rate(total.shadow_denied)} requests/s.`);
   if (view.up < RECENT_MS) notes.push(`This sidecar started ${span(view.up)} ago.`);
-  return { tone, chip, headline, notes };
+  return { ...state, notes: notes.filter(Boolean) };
 }
 
 /** Requests per second whose verdicts are enforced: all but shadow decisions. */
@@ -214,7 +207,7 @@ export function requests(rates) {
   return rates.admitted + rates.denied + rates.unavailable + rates.error;
 }
 
-function capital(text) {
+export function capital(text) {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 

@@ -1,6 +1,6 @@
 //! What changes from one policy to the next, in words for the log. Pure. Names no key.
 
-use sluicegate_engine::{BucketSpec, bucket_key};
+use sluicegate_engine::{Algorithm, BucketSpec, bucket_key};
 
 use super::file::AlgorithmName;
 use super::limits::{Limit, Policy};
@@ -38,7 +38,7 @@ fn of_limit(before: &Limit, after: &Limit) -> Vec<String> {
     let mut found = Vec::new();
     for old in &before.windows {
         let Some(new) = after.windows.iter().find(|new| key(new) == key(old)) else {
-            found.push(format!("no longer {}", described(old)));
+            found.push(format!("no longer {}", describe_window(old)));
             continue;
         };
         // Named only where there are several.
@@ -58,7 +58,7 @@ fn of_limit(before: &Limit, after: &Limit) -> Vec<String> {
         }
     }
     let is_new = |new: &&BucketSpec| before.windows.iter().all(|old| key(old) != key(new));
-    let new = after.windows.iter().filter(is_new).map(described);
+    let new = after.windows.iter().filter(is_new).map(describe_window);
     found.extend(new.map(|window| format!("now {window}, whose counts start at zero")));
     let mut note = |field, is_other| {
         if is_other {
@@ -78,12 +78,18 @@ fn of_limit(before: &Limit, after: &Limit) -> Vec<String> {
     found
 }
 
-/// A window, such as "sliding_log 20 per 10m".
-fn described(spec: &BucketSpec) -> String {
+/// A window, such as "sliding_log 20 per 10m" or "token_bucket 5 per 1s with burst 9".
+pub fn describe_window(spec: &BucketSpec) -> String {
     // Names can always be written as JSON.
     let name = serde_json::to_string(&AlgorithmName::from(spec.algorithm)).unwrap_or_default();
     let (name, quota) = (name.trim_matches('"'), spec.quota);
-    format!("{name} {quota} per {}", window_name(spec))
+    let window = format!("{name} {quota} per {}", window_name(spec));
+    match spec.algorithm {
+        Algorithm::TokenBucket { burst } if burst != quota => {
+            format!("{window} with burst {burst}")
+        }
+        _ => window,
+    }
 }
 
 #[cfg(test)]
@@ -101,6 +107,7 @@ mod tests {
              per: 10m | per: 1h | l: no longer sliding_log 20 per 10m, now sliding_log 20 per 1h, whose counts start at zero
              per: 10m }] | per: 10m }, { quota: 90, per: 1h }] | l: now sliding_log 90 per 1h, whose counts start at zero
              quota: 5, | quota: 5, burst: 9, | m: burst 5 -> 9
+             quota: 5, per: 1s | quota: 5, burst: 9, per: 2s | m: no longer token_bucket 5 per 1s, now token_bucket 5 per 2s with burst 9, whose counts start at zero
              per: 10m }] | per: 10m }], when_store_is_down: deny | l: when_store_is_down changed
              per: 10m }] | per: 10m }], overrides: [{ key: k, blocked: true }] | l: overrides changed
              l: | n: | l removed; n added

@@ -5,20 +5,20 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::{Path, RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use sluicegate_protocol::{Code, read_remove_override, read_resets, read_set_override};
 
 use super::access::{Access, guard};
-use super::body::{answer, whole};
+use super::body::{JSON, answer, whole};
 use super::openapi::{self, admin as operations};
 use super::readiness::Readiness;
 use super::refusal::{Refusal, not_found};
 use super::routes::Routes;
 use crate::decide::Service;
-use crate::page::{self, Feed};
+use crate::page;
 
 const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -26,7 +26,6 @@ const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 #[derive(Clone, Debug)]
 pub(super) struct Admin {
     pub service: Arc<Service>,
-    pub feed: Arc<Feed>,
     pub readiness: Readiness,
 }
 
@@ -45,7 +44,7 @@ pub(super) fn routes() -> Routes<Admin> {
         .with(&operations::TOP, top)
         .with(&operations::OPENAPI, openapi::serve)
         .with(&operations::PAGE, async || page::page())
-        .with(&operations::PAGE_STREAM, stream)
+        .with(&operations::PAGE_SNAPSHOT, snapshot)
         .with(&operations::PAGE_FILE, file)
 }
 
@@ -113,12 +112,13 @@ async fn top(State(admin): State<Admin>) -> Response {
     answer(async { Ok(admin.service.metrics.top()) }).await
 }
 
-async fn stream(State(admin): State<Admin>) -> Response {
-    page::stream(&admin.feed).unwrap_or_else(|| {
-        let why = "the maximum number of viewers of the live page is connected";
-        let status = StatusCode::SERVICE_UNAVAILABLE;
-        Refusal::of_server(status, Code::TooManyViewers, why).into_response()
-    })
+/// Whatever is asked for instead of the samples after a time is answered with all of them.
+async fn snapshot(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Response {
+    let after_ms = query
+        .as_deref()
+        .and_then(|query| query.strip_prefix("after=")?.parse().ok());
+    let shown = page::snapshot(&admin.service, after_ms.unwrap_or(0));
+    ([(header::CONTENT_TYPE, JSON)], shown).into_response()
 }
 
 async fn file(name: Result<Path<String>, PathRejection>) -> Response {

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use sluicegate_protocol::{Author, OverrideTerms, Whom};
 use tracing::info;
 
-use super::events::EventLog;
+use super::events::{EventKind, EventLog};
 use super::subject::Subject;
 use crate::clock;
 
@@ -19,7 +19,7 @@ pub fn override_set(events: &EventLog, limit: &str, whom: &Whom, terms: &Overrid
     info!(target: "audit", limit, %subject, allowance = %terms, until, reason, by, "override set");
     let mut detail = format!("{limit} of {subject}: {terms}, until {until}");
     add(&mut detail, terms.by.as_deref(), terms.reason.as_deref());
-    events.override_set(clock::unix_ms(), detail);
+    events.add(clock::unix_ms(), EventKind::OverrideSet, detail);
 }
 
 /// An override was removed.
@@ -36,7 +36,7 @@ pub fn override_removed(events: &EventLog, limit: &str, whom: &Whom, author: &Au
     );
     let mut detail = format!("{limit} of {subject}");
     add(&mut detail, by, reason);
-    events.override_removed(clock::unix_ms(), detail);
+    events.add(clock::unix_ms(), EventKind::OverrideRemoved, detail);
 }
 
 fn shown(whom: &Whom) -> String {

@@ -66,7 +66,7 @@ async fn a_page_of_another_host_reads_nothing_and_a_link_to_our_page_works() {
         ("/v1/top", "host:\r\n", 421),
         ("/", "host: evil.example\r\n", 421),
         ("/metrics", "host: evil.example\r\n", 421),
-        ("/page/stream", "host: evil.example\r\n", 421),
+        ("/page/snapshot", "host: evil.example\r\n", 421),
         ("/metrics", &format!("{HOST}{script}"), 403),
         ("/", &format!("{HOST}{}", navigation("document")), 200),
         ("/", &format!("{HOST}{}", navigation("iframe")), 403),

@@ -41,10 +41,11 @@ fn no_secret_when_redis_repeats_the_password_in_its_error() {
             // Long enough that the error is Redis's answer and not the timeout.
             let folder = Folder::with(&GOOD.replace("STORE", &store).replace("20ms", "3s"));
             let running = Running::start(&folder, folder.serve());
-            let _viewer = running.ask("/page/stream");
             let lost = || running.get("/readyz").contains("has not answered");
             running.eventually("the store is lost", lost);
-            running.eventually("the page tells", || running.page().contains("store_lost"));
+            running.eventually("the page tells", || {
+                running.get("/page/snapshot").contains("store_lost")
+            });
             for (place, printed) in running.everything() {
                 if printed.contains(SECRET) {
                     leaks.push(format!("{store}: {place}: {printed}"));

@@ -7,9 +7,8 @@ mod wire;
 use std::process::Stdio;
 use std::time::Duration;
 
-use reqwest::{Method, Response};
+use reqwest::Method;
 use serde_json::{Value, json};
-use sluicegate_tests::client::client;
 use sluicegate_tests::envoy::Envoy;
 use sluicegate_tests::policy::Policy;
 use sluicegate_tests::process::repository;
@@ -55,21 +54,6 @@ async fn decide(sidecar: &Sidecar, limit: &str) -> Value {
     sidecar.answer(json!([check, check])).await
 }
 
-/// All viewers that the sidecar allows beside the page. Others may still be leaving.
-async fn crowd(sidecar: &Sidecar) -> Vec<Response> {
-    let url = sidecar.admin("/page/stream");
-    let mut viewers = Vec::new();
-    while viewers.len() < wire::MAX_VIEWERS - 1 {
-        let viewer = client().get(&url).send().await.unwrap();
-        if viewer.status() == 200 {
-            viewers.push(viewer);
-        } else {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
-    viewers
-}
-
 /// Adds two events for each override that is set and removed.
 async fn set_and_remove_overrides(sidecar: &Sidecar) {
     let quota = json!({ "limit": "strict", "key": "k", "quota": 2 }).to_string();
@@ -94,7 +78,6 @@ async fn the_page_shows_an_engineer_what_happens() {
         .await;
     let mut traffic = Traffic::default();
     let mut quota = traffic::QUOTA;
-    let mut viewers = Vec::new();
 
     let mut browser = Command::new(repository(".tools/browser/bin/python"))
         .arg(repository("tests/full/page/run.py"))
@@ -127,8 +110,6 @@ async fn the_page_shows_an_engineer_what_happens() {
                 "deny strict" => answer = decide(&sidecar, "strict").await,
                 "unknown limit" => answer = decide(&sidecar, "nowhere").await,
                 "change overrides" => set_and_remove_overrides(&sidecar).await,
-                "crowd" => viewers = crowd(&sidecar).await,
-                "leave" => viewers.clear(),
                 "signal sidecar" => {
                     sidecar.signal("TERM");
                     sidecar.wait().await;

@@ -1,4 +1,4 @@
-"""The page's pure scripts alone: the sentence for each state, and the rates from totals."""
+"""The page's pure scripts alone: the sentence for each state, and the rates from samples."""
 
 NONE = {"admitted": 0, "denied": 0, "unavailable": 0, "error": 0, "shadow_denied": 0}
 NOW = 1_700_000_000_000  # 22:13:20 UTC
@@ -15,14 +15,14 @@ def limit(name, denied=0, since=None, last=None):
 
 def view(**changed):
     quiet = {
-        "now": NOW, "up": 3_600_000, "store": {"name": "Redis", "state": "answers", "sidecars": 2},
-        "policy": {"epoch": 3, "refused": None}, "limits": [limit("a"), limit("b")], "total": NONE, "top": [], "events": [], "failing": [],
+        "now": NOW, "up": 3_600_000, "store": {"name": "Redis", "sidecars": 2, "health": {"state": "answers"}},
+        "policy": {"epoch": 3, "refused": None, "unknown_limits": []}, "limits": [limit("a"), limit("b")], "total": NONE, "top": [], "events": [], "failing": [],
     }
     return {**quiet, **changed}
 
 
-LOST = {"name": "Redis", "state": "lost", "since_ms": NOW - 60_000, "why": "no answer from the store within 20ms", "sidecars": 2}
-MEMORY = {"name": "the sidecar's memory", "state": "answers", "sidecars": 1}
+LOST = {"name": "Redis", "sidecars": 2, "health": {"state": "lost", "since_ms": NOW - 60_000, "why": "no answer from the store within 20ms"}}
+MEMORY = {"name": "the sidecar's memory", "sidecars": 1, "health": {"state": "answers"}}
 BACK = [{"kind": "store_back", "at_ms": NOW - 5_000, "detail": "after 4.5 s", "times": 1}]
 SHARES = {"limit": "a", "denied_total": 1000, "most_denied": [{"subject": "0123456789abcdef0123", "count": 970, "error": 3}]}
 MANY = {**SHARES, "most_denied": [{"subject": "0123456789abcdef0123", "count": 40, "error": 3}]}
@@ -65,13 +65,10 @@ SENTENCES = [
     # Requests without a verdict just after an outage belong to it.
     (view(total=rates(unavailable=2), events=BACK), "calm", "Nobody is being limited.",
      "Redis was down until 22:13:15; it came back after 4.5 s."),
-    # The clock was set back after that outage: it was hours ago.
-    (view(total=rates(unavailable=50), events=[{**BACK[0], "before_step": True}], failing=["timeout"]), "us", "50 requests/s get no verdict.",
-     "Redis answers, but too slowly: not within store_timeout."),
     (view(total=rates(unavailable=2), events=[{**BACK[0], "at_ms": NOW + 1_800_000}]), "us", "2 requests/s get no verdict.", None),
-    (view(policy={"epoch": 3, "refused": "line 4: no"}), "us", "Nobody is being limited.",
+    (view(policy={"epoch": 3, "refused": "line 4: no", "unknown_limits": []}), "us", "Nobody is being limited.",
      "The policy file was refused; epoch 3 stays in force: line 4: no"),
-    (view(policy={"epoch": 3, "refused": "line 4: no"}, limits=A, total=rates(denied=120)), "them", "429s: 120/s on a for 3 min.",
+    (view(policy={"epoch": 3, "refused": "line 4: no", "unknown_limits": []}, limits=A, total=rates(denied=120)), "them", "429s: 120/s on a for 3 min.",
      "The policy file was refused; epoch 3 stays in force: line 4: no"),
     (view(total=rates(error=0.02)), "calm", "Nobody is being limited.",
      "<0.1 requests/s cannot be decided, for example because they cost more than their limit ever admits."),
@@ -87,10 +84,9 @@ SENTENCES = [
     (view(unreachable_since=NOW - 9_000), "us", "The sidecar has not answered since 22:13:11.",
      "If the sidecar is away, Envoy applies each rule's when_unavailable: requests pass unmetered or get a 503. This page retries every second."),
     ({"now": NOW, "unreachable_since": NOW - 9_000}, "us", "The sidecar does not answer.", None),
-    # It answers others: requests are decided.
-    ({"now": NOW, "unreachable_since": NOW - 9_000, "answers": True}, "wait",
-     "This page cannot get its data (too many viewers, or another token).",
-     "The sidecar itself answers. This page retries every second; reload it to enter another token."),
+    # It answers: requests are decided.
+    ({"now": NOW, "unreachable_since": NOW - 9_000, "refused": True}, "wait",
+     "The sidecar refuses to give this page its data.", "It may have another token now: reload the page to enter it."),
 ]
 
 
@@ -126,155 +122,113 @@ def leases(page, folder, monitor):
         assert found == line, (state, found)
 
 
-def totals(page, folder, monitor):
-    """rates survive lost and repeated messages, restarts and gaps"""
-    found = page.evaluate("""async () => {
-        const { RateHistory, ALL } = await import("/page/rates.js");
-        const series = (...names) => names.map((name) => ({ name }));
-        const sum = (rows) => rows.reduce((all, row) => all.map((count, kind) => count + row[kind]), [0, 0, 0, 0, 0]);
-        const at = (second, ...denied) => {
-            const counts = denied.map((count) => [10 * count, count, 0, 0, 0]);
-            return { at_ms: 1000 * second, counts, total: sum(counts) };
-        };
+# What follows makes samples: of a second each up to `second`, with what was denied under each limit.
+SAMPLES = """
+    const { RateHistory, ALL } = await import("/page/rates.js");
+    const { limits } = await import("/page/limits.js");
+    const counts = (denied) => [10 * denied, denied, 0, 0, 0];
+    const sample = (second, denied, seconds = 1) => ({ from_ms: 1000 * (second - seconds), at_ms: 1000 * second, failures: {},
+        counts: Object.fromEntries(Object.entries(denied).map(([name, more]) => [name, counts(more)])) });
+"""
+
+
+def samples(page, folder, monitor):
+    """rates survive lost and repeated samples, restarts and gaps"""
+    found = page.evaluate("""async () => {""" + SAMPLES + """
         const history = new RateHistory();
-        const add = (started_ms, names, sample) => history.add({ started_ms, series: series(...names), sample });
         const ends = () => history.runs().map((run) => [run[0].at / 1000, run.at(-1).at / 1000]);
         const found = {};
-        history.past({ started_ms: 1, series: series("a"), samples: [at(0, 0), at(5, 50), at(6, 60)] });
-        found.past = [history.now("a").denied, history.now("a").admitted];
-        // Seconds 7 and 8 are lost, 9 comes twice, and a second limit appears.
-        add(1, ["a", "b"], at(9, 90, 3));
-        add(1, ["a", "b"], at(9, 90, 3));
-        add(1, ["a", "b"], at(10, 100, 8));
-        found.lost = [history.now("a").denied, history.now("b").denied, history.now(ALL).denied, history.now("nobody").denied];
+        history.add([sample(5, { a: 50 }, 5), sample(6, { a: 10 })]);
+        found.past = [history.now("a").denied, history.now("a").admitted, history.latest()];
+        // Seconds 7 and 8 come late, 9 comes twice, and a second limit appears.
+        history.add([7, 8, 9].map((second) => sample(second, { a: 10, b: 1 })));
+        history.add([sample(9, { a: 10, b: 1 }), sample(10, { a: 10, b: 5 })]);
+        history.add([]);
+        found.late = [history.now("a").denied, history.now("b").denied, history.now(ALL).denied, history.now("nobody").denied];
         found.one = ends();
-        // The past is sent again: no sample is kept twice.
-        const before = history.runs()[0].length;
-        history.past({ started_ms: 1, series: series("a", "b"), samples: [at(0, 0), at(5, 50), at(6, 60), at(9, 90, 3), at(10, 100, 8)] });
-        found.again = history.runs()[0].length === before;
-        // A new process counts from 0; its limits are in another order.
-        history.past({ started_ms: 2, series: series("b", "a"), samples: [at(13, 0, 0)] });
-        add(2, ["b", "a"], at(14, 1, 20));
+        // A new process starts three seconds later.
+        history.add([sample(14, { b: 20, a: 1 })]);
         found.restarted = [history.now("a").denied, history.now("b").denied];
         found.two = ends();
-        // After a silence there is a gap, and no rate across it.
-        add(2, ["b", "a"], at(40, 1, 1000));
-        found.hole = [history.now("a").denied, history.runs().length];
         // Samples older than the chart are dropped.
-        for (let second = 41; second < 1000; second++) add(2, ["b", "a"], at(second, 1, 1000));
+        for (let second = 15; second < 1000; second++) history.add([sample(second, { a: 1 })]);
         const all = history.runs().flat();
         found.bounded = all.length < 320 && 1000 * 999 - all[0].at < 320_000;
-        // The clock is set back by an hour, and then requests are denied.
-        for (let second = 1; second <= 60; second++) add(3, ["a"], at(10000 + second, 0));
-        for (let second = 1; second < 600; second++) add(3, ["a"], at(6460 + second, 100 * second));
-        const after = history.runs("a").flat();
-        found.step = [history.now("a").denied, after.every((point) => point.denied >= 0), after.length < 320];
-        // One who comes now gets what the sidecar kept, in whatever order.
-        const late = new RateHistory();
-        late.past({ started_ms: 3, series: series("a"), samples: [at(10059, 59), at(10060, 60), at(6461, 61), at(6462, 62)] });
-        late.add({ started_ms: 3, series: series("a"), sample: at(6463, 63) });
-        found.late = [late.now("a").denied, Math.min(...late.runs("a").flat().map((point) => point.denied))];
+        // The clock is set back by an hour: the page gets all that the sidecar has.
+        for (let second = 1; second <= 60; second++) history.add([sample(10_000 + second, { a: 0 })]);
+        for (let second = 1; second < 60; second++) history.add([sample(6_460 + second, { a: 100 })]);
+        found.step = [history.now("a").denied, history.latest() / 1000, ends().at(-1)];
         return found;
     }""")
     assert found == {
-        "past": [10, 100],
-        "lost": [10, 8 / 5, 10 + 8 / 5, 0],
+        "past": [10, 100, 6000],
+        "late": [10, 8 / 5, 10 + 8 / 5, 0],
         "one": [[0, 10]],
-        "again": True,
-        "restarted": [20, 1],
+        "restarted": [1, 20],
         "two": [[0, 10], [13, 14]],
-        "hole": [0, 2],
         "bounded": True,
-        "step": [100, True, True],
-        "late": [1, 1],
+        "step": [100, 6519, [6460, 6519]],
     }, found
 
 
+def failing(page, folder, monitor):
+    """the kinds of store calls that fail now are told, the most frequent first"""
+    found = page.evaluate("""async () => {""" + SAMPLES + """
+        const history = new RateHistory();
+        const failures = [{ auth: 9 }, {}, {}, { timeout: 1 }, {}, { timeout: 1, connection: 3 }, {}];
+        history.add(failures.map((some, index) => ({ ...sample(index + 1, {}), failures: some })));
+        return history.failing();
+    }""")
+    assert found == ["connection", "timeout"], found
+
+
 def many(page, folder, monitor):
-    """thousands of limits cost little: rates are computed once, and none for limits without decisions"""
-    steps, rows = page.evaluate("""async () => {
-        const { RateHistory } = await import("/page/rates.js");
-        const { limits } = await import("/page/limits.js");
-        const names = (count) => [...Array(count).keys()].map((number) => ({ name: `limit-${number}`, windows: [] }));
-        const [policy, series, history] = [{ limits: names(2000) }, names(129), new RateHistory()];
-        const snapshot = (second) => ({ started_ms: 1, policy, series, sample: {
-            at_ms: 1000 * second, total: [1290 * second, 0, 0, 0, 0], counts: series.map(() => [10 * second, 0, 0, 0, 0]),
-        } });
-        for (let second = 0; second < 310; second++) history.add(snapshot(second));
+    """thousands of limits cost little: none for limits without decisions, and with many busy ones the chart is shorter"""
+    steps, rows, kept = page.evaluate("""async () => {""" + SAMPLES + """
+        const names = [...Array(2000).keys()].map((number) => `limit-${number}`);
+        const policy = { limits: names.map((name) => ({ name, windows: "" })) };
+        const denied = (busy) => Object.fromEntries(names.slice(0, busy).map((name) => [name, 1]));
+        const history = new RateHistory();
+        for (let second = 1; second <= 310; second++) history.add([sample(second, denied(120))]);
         // Every count of a sample is looked up in a Map.
         const get = Map.prototype.get;
-        let steps = 0;
+        let [steps, rows] = [0];
         Map.prototype.get = function (key) { steps += 1; return get.call(this, key); };
         try {
-            history.add(snapshot(310));
-            const rows = limits(snapshot(310), history);
-            return [steps, rows.map((row) => [row.now.admitted, row.runs.length])];
+            rows = limits({ policy, denying: {}, now_ms: 310_000, up_ms: 310_000 }, history);
         } finally {
             Map.prototype.get = get;
         }
+        for (let second = 311; second <= 400; second++) history.add([sample(second, denied(1000))]);
+        return [steps, rows.map((row) => [row.now.admitted, row.runs.length]), history.runs()[0].length];
     }""")
-    assert rows == 129 * [[10, 1]] + 1871 * [[0, 0]], rows
-    # At most two for each sample and charted limit; it was more than a million with rates of all limits for all samples.
-    assert steps < 2 * 310 * 129, steps
+    assert rows == 120 * [[10, 1]] + 1880 * [[0, 0]], rows
+    # A few for each sample and busy limit; it was more than a million with rates of all limits for all samples.
+    assert steps < 5 * 310 * 120, steps
+    assert kept == 1 + 38_400 // 1_001, kept
 
 
-def left_out(page, folder, monitor):
-    """a limit whose earlier counts were not kept has a rate as soon as two snapshots have it, and never one from 0"""
-    found = page.evaluate("""async () => {
-        const { RateHistory, ALL } = await import("/page/rates.js");
+def listed(page, folder, monitor):
+    """a limit that is not in the policy is listed while its decisions are in the chart, and not after the sidecar restarted"""
+    found = page.evaluate("""async () => {""" + SAMPLES + """
         const history = new RateHistory();
-        const sample = (second, total, ...counts) => ({ at_ms: 1000 * second, total: [0, total, 0, 0, 0],
-            counts: counts.map((denied) => denied === null ? null : [0, denied, 0, 0, 0]) });
-        const found = [];
-        history.past({ started_ms: 1, left_out: true, series: [{ name: "a" }, { name: "new" }], samples: [sample(1, 900, 1, null), sample(2, 1000, 2, 5)] });
-        for (let second = 3; second < 40; second++) {
-            history.add({ started_ms: 1, sample: sample(second, 800 + 100 * second, second, 1, 99 * second), series: [
-                { name: "a", charted: true }, { name: "new", charted: true }, { name: "b", charted: false }] });
-            found.push([history.now("b").denied, history.now("a").denied, history.now(ALL).denied]);
-        }
-        return [found[0], found[1], found.at(-1), history.runs("a").flat().length, history.runs("b").length, history.runs("new")[0][0].at];
+        history.add([sample(1, { gone: 1 }), sample(2, { a: 1 }), sample(3, { "": 2 })]);
+        const shown = (up_ms) => {
+            const denying = { a: { since_ms: 2000, last_ms: 3000, goes_on: true }, gone: { since_ms: 1000, last_ms: 1000, goes_on: false } };
+            const rows = limits({ policy: { limits: [{ name: "b", windows: "w" }, { name: "a", windows: "w" }] }, denying, now_ms: 3000, up_ms }, history);
+            return rows.map(({ name, windows, denies, since, last }) => [name, windows ?? null, denies, since ?? null, last ?? null]);
+        };
+        return [shown(3000), shown(500)];
     }""")
-    assert found == [[0, 1, 100], [99, 1, 100], [99, 1, 100], 39, 0, 2000], found
-
-
-def returned(page, folder, monitor):
-    """a limit that comes back after minutes has no rate from 0, whether or not its count was sent meanwhile"""
-    found = page.evaluate("""async () => {
-        const { RateHistory } = await import("/page/rates.js");
-        const { limits } = await import("/page/limits.js");
-        const policy = { limits: [{ name: "a", windows: [] }] };
-        const found = [];
-        for (const sent of [true, false]) {
-            const history = new RateHistory();
-            const seen = [];
-            for (let second = 0; second < 102; second++) {
-                const back = Math.max(0, second - 99);
-                const rows = [["a", [second, 0, 0, 0, 0]], ["", [0, 0, 0, 5000 + back, 0]]].slice(0, back || sent ? 2 : 1);
-                const snapshot = {
-                    started_ms: 1, policy, left_out: !sent && !back,
-                    series: rows.map(([name]) => ({ name, charted: true, unlisted: name === "" && !back })),
-                    sample: { at_ms: 1000 * second, total: [second, 0, 0, 5000 + back, 0], counts: rows.map(([, counts]) => counts) },
-                };
-                history.add(snapshot);
-                seen.push([limits(snapshot, history).map((limit) => limit.name), history.now("").error, history.now().error]);
-            }
-            found.push([...seen.slice(-3), Math.max(...history.runs("").flat().map((point) => point.error))]);
-        }
-        return found;
-    }""")
-    quiet, both = [["a"], 0, 0], ["a", ""]
-    # What was sent is exact; of what was not, the first difference is unknown.
-    assert found == [[quiet, [both, 0.2, 0.2], [both, 0.4, 0.4], 2 / 3], [quiet, [both, 0, 0.2], [both, 1, 0.4], 1]], found
+    [a, b, unknown] = ["a", "w", True, 2000, 3000], ["b", "w", False, None, None], ["", None, False, None, None]
+    assert found == [[a, b, unknown, ["gone", None, False, 1000, 1000]], [a, b, unknown]], found
 
 
 def means(page, folder, monitor):
     """the chart's table has the true means, however often samples were taken"""
-    found = page.evaluate("""async () => {
-        const { RateHistory } = await import("/page/rates.js");
+    found = page.evaluate("""async () => {""" + SAMPLES + """
         const history = new RateHistory();
-        const samples = [[0, 0], [5, 500], [10, 1000], [11, 1000], [12, 1000], [13, 1000], [14, 1000], [15, 1000]];
-        history.past({ started_ms: 1, series: [{ name: "a" }], samples: samples.map(([second, admitted]) => ({
-            at_ms: 1000 * second, total: [admitted, 0, 0, 0, 0], counts: [[admitted, 0, 0, 0, 0]] })) });
+        history.add([sample(5, { a: 50 }, 5), sample(10, { a: 50 }, 5), ...[11, 12, 13, 14, 15].map((second) => sample(second, {}))]);
         return [history.mean("a", 0, 15000).admitted, history.mean("a", 15000, 30000) ?? null];
     }""")
     assert found == [1000 / 15, None], found
@@ -310,4 +264,4 @@ def axes(page, folder, monitor):
     assert found == [[], ["9,999", "10.2K", "50K", "1.23M"]], found
 
 
-IN_ORDER = [sentences, leases, totals, many, left_out, returned, means, axes]
+IN_ORDER = [sentences, leases, samples, failing, many, listed, means, axes]

@@ -12,17 +12,17 @@ def text(page, selector):
     return page.text_content(selector)
 
 
-def too_many(page, folder, monitor):
-    """one viewer too many is told so, and not that the sidecar is away"""
-    ask("crowd")
+def refused(page, folder, monitor):
+    """a page whose token is no longer right is told so, and not that the sidecar is away"""
     context = page.context.browser.new_context(timezone_id="UTC")
-    late = context.new_page()
-    late.goto(monitor.address)
-    within(SECONDS, "it says why", lambda: "This page cannot get its data (too many viewers" in text(late, "#headline"))
-    assert late.get_attribute("#status", "data-tone") == "wait"
-    assert "Envoy" not in text(late, "#notes"), text(late, "#notes")
-    ask("leave")
-    within(SECONDS, "there is room", lambda: text(late, "#live-text") == "live")
+    other = context.new_page()
+    other.route("**/page/snapshot*", lambda route: route.fulfill(status=401))
+    other.goto(monitor.address)
+    within(SECONDS, "it says why", lambda: "The sidecar refuses to give this page its data" in text(other, "#headline"))
+    assert other.get_attribute("#status", "data-tone") == "wait"
+    assert "Envoy" not in text(other, "#notes"), text(other, "#notes")
+    other.unroute("**/page/snapshot*")
+    within(SECONDS, "it gets its data", lambda: text(other, "#live-text") == "live")
     context.close()
 
 

@@ -1,4 +1,4 @@
-//! The page's files and its stream over HTTP, without a browser.
+//! The page's files and its snapshots over HTTP, without a browser.
 
 use std::time::Duration;
 
@@ -11,8 +11,6 @@ use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
 const POLICY: &str = "limits: { a: { algorithm: sliding_log, windows: [{ quota: 1, per: 1s }] } }";
-/// The sidecar's own bound.
-pub const MAX_VIEWERS: usize = 32;
 
 /// The outcome of a decision, in the whole answer.
 async fn decide(sidecar: &Sidecar, limit: &str, key: u64) -> String {
@@ -48,28 +46,6 @@ async fn every_file_has_a_content_security_policy_that_allows_only_the_page() {
     assert_eq!(ask(&sidecar, "/page/..%2fpage.rs").await.status(), 404);
 }
 
-#[tokio::test]
-async fn viewers_are_bounded_and_one_that_leaves_makes_room() {
-    let sidecar = Sidecar::alone(POLICY).await;
-    let mut viewers = Vec::new();
-    for _ in 0..MAX_VIEWERS {
-        viewers.push(ask(&sidecar, "/page/stream").await);
-    }
-    for viewer in &mut viewers {
-        assert_eq!(viewer.status(), 200);
-        let first = viewer.chunk().await.unwrap().unwrap();
-        assert!(first.starts_with(b"event: past\n"), "{first:?}");
-        let second = viewer.chunk().await.unwrap().unwrap();
-        assert!(second.starts_with(b"event: snapshot\n"), "{second:?}");
-    }
-    assert_eq!(ask(&sidecar, "/page/stream").await.status(), 503);
-    // Other requests are still served.
-    assert_eq!(ask(&sidecar, "/healthz").await.status(), 200);
-    viewers.pop();
-    let has_room = async || ask(&sidecar, "/page/stream").await.status() == 200;
-    eventually("there is room for one more", has_room).await;
-}
-
 /// Redis answers PING throughout, and an outage of some seconds used to be shown as one outage per second.
 #[tokio::test]
 async fn an_outage_in_which_redis_answers_pings_is_shown_as_one() {
@@ -78,7 +54,6 @@ async fn an_outage_in_which_redis_answers_pings_is_shown_as_one() {
         // Otherwise the sidecar would decide by its share of the limit.
         .replace("algorithm:", "when_store_is_down: deny, algorithm:");
     let sidecar = Sidecar::alone(&policy).await;
-    let mut viewer = ask(&sidecar, "/page/stream").await;
     let demand_replicas = async |number: u32| {
         let words = format!("CONFIG SET min-replicas-to-write {number}");
         let _: () = redis.command(&words).await;
@@ -87,37 +62,26 @@ async fn an_outage_in_which_redis_answers_pings_is_shown_as_one() {
     assert!(decide(0).await.contains("admitted"));
     // Like a failed disk or lost replicas: Redis answers reads and refuses writes.
     demand_replicas(1).await;
-    let outage = async {
-        // For six seconds at least.
-        for key in 1..=120 {
-            assert!(decide(key).await.contains("unavailable"));
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+    // For six seconds at least.
+    for key in 1..=120 {
+        assert!(decide(key).await.contains("unavailable"));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    demand_replicas(0).await;
+    let decides = async || decide(0).await.contains("mitted");
+    eventually("decisions are made again", decides).await;
+    let is_back = async || {
+        let newest = events(&sidecar).await.swap_remove(0);
+        newest["kind"] == "store_back"
     };
-    let watched = async {
-        let mut newest = String::new();
-        loop {
-            let heard = viewer.chunk().await.unwrap().unwrap();
-            let heard = String::from_utf8_lossy(&heard);
-            newest.push_str(&heard);
-            if newest.contains("store_back") {
-                return newest;
-            }
-        }
-    };
-    let over = async {
-        outage.await;
-        demand_replicas(0).await;
-        let decides = async || decide(0).await.contains("mitted");
-        eventually("decisions are made again", decides).await;
-    };
-    let (heard, ()) = tokio::join!(tokio::time::timeout(Duration::from_secs(60), watched), over);
-    let heard = heard.expect("the store is back");
-    let last = heard.rsplit("event: snapshot").next().unwrap();
-    assert_eq!(last.matches("\"kind\":\"store_lost\"").count(), 1, "{last}");
-    let lost = last.split("\"kind\":\"store_lost\"").nth(1).unwrap();
-    let lost = lost.split('}').next().unwrap();
-    assert!(lost.contains("\"times\":1"), "{lost}");
+    eventually("the store is back", is_back).await;
+    let events = events(&sidecar).await;
+    let lost: Vec<_> = events
+        .iter()
+        .filter(|event| event["kind"] == "store_lost")
+        .collect();
+    assert_eq!(lost.len(), 1, "{events:?}");
+    assert_eq!(lost[0]["times"], 1, "{events:?}");
 }
 
 #[tokio::test]
@@ -130,91 +94,87 @@ async fn an_outage_before_the_first_viewer_is_among_the_events() {
         sidecar.metric("sluicegate_store_up").await == 0.0 && is_away().await
     })
     .await;
-    let mut viewer = ask(&sidecar, "/page/stream").await;
-    let first = snapshot(&mut viewer).await.to_string();
-    assert!(first.contains("\"kind\":\"store_lost\""), "{first}");
-    assert!(first.contains("\"state\":\"lost\""), "{first}");
+    let first = snapshot(&sidecar, 0).await;
+    assert_eq!(first["events"][0]["kind"], "store_lost", "{first}");
+    assert_eq!(first["store"]["health"]["state"], "lost", "{first}");
 }
 
-/// The next snapshot of a stream.
-async fn snapshot(viewer: &mut Response) -> Value {
-    let heard = async {
-        let mut heard = String::new();
-        while !heard.contains("event: snapshot") || !heard.ends_with("\n\n") {
-            heard += &String::from_utf8_lossy(&viewer.chunk().await.unwrap().unwrap());
-        }
-        heard
-    };
-    let heard = tokio::time::timeout(Duration::from_secs(10), heard).await;
-    let heard = heard.expect("a snapshot");
-    let (_, data) = heard.rsplit_once("event: snapshot\ndata: ").unwrap();
-    serde_json::from_str(data.trim()).unwrap()
+async fn shown(sidecar: &Sidecar, query: &str) -> Value {
+    let answer = ask(sidecar, &format!("/page/snapshot{query}")).await;
+    assert_eq!(answer.status(), 200);
+    serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap()
 }
 
-/// The first snapshot that is as it should be.
-async fn snapshot_in_which(
-    what: &str,
-    viewer: &mut Response,
-    holds: impl Fn(&Value) -> bool,
-) -> Value {
-    for _ in 0..20 {
-        let now = snapshot(viewer).await;
-        if holds(&now) {
-            return now;
-        }
-    }
-    panic!("no snapshot in which {what}");
+/// What the page shows, with the samples after a time.
+async fn snapshot(sidecar: &Sidecar, after_ms: u64) -> Value {
+    shown(sidecar, &format!("?after={after_ms}")).await
 }
 
-/// Histories are kept of 128 limits, but whether a limit denies is known of every one.
+async fn events(sidecar: &Sidecar) -> Vec<Value> {
+    let shown = snapshot(sidecar, 0).await;
+    shown["events"].as_array().unwrap().clone()
+}
+
 #[tokio::test]
-async fn each_of_many_limits_is_told_to_deny() {
+async fn each_of_many_limits_has_its_counts_and_is_told_to_deny() {
     let name = |n: usize| format!("limit-{n:03}");
     let policy = (0..200).fold(Policy::on("memory"), |policy, n| {
         policy.window(&name(n), "sliding_log", 1, "1h")
     });
     let sidecar = Sidecar::alone(&policy.text()).await;
-    let mut viewer = ask(&sidecar, "/page/stream").await;
-    let decide = async |limit: usize| decide(&sidecar, &name(limit), 0).await;
     for n in 0..200 {
-        assert!(decide(n).await.contains("admitted"));
+        assert!(decide(&sidecar, &name(n), 0).await.contains("admitted"));
     }
-    // Their counts are sampled before one of them denies.
-    snapshot_in_which("200 requests were admitted", &mut viewer, |now| {
-        let counts = now["sample"]["counts"].as_array().unwrap().iter();
-        counts.filter_map(|row| row[0].as_u64()).sum::<u64>() == 200
+    assert!(decide(&sidecar, &name(150), 0).await.contains("denied"));
+    let total = |samples: &Value, kind: usize| -> u64 {
+        let samples = samples.as_array().unwrap().iter();
+        let counts = samples.flat_map(|sample| sample["counts"].as_object().unwrap().values());
+        counts.filter_map(|row| row[kind].as_u64()).sum()
+    };
+    eventually("all of them are sampled", async || {
+        let samples = &snapshot(&sidecar, 0).await["samples"];
+        total(samples, 0) == 200 && total(samples, 1) == 1
     })
     .await;
-    assert!(decide(150).await.contains("denied"));
-    let denying = |now: &Value| -> Vec<Value> {
-        let counts = now["sample"]["counts"].as_array().unwrap();
-        let series = now["series"].as_array().unwrap().iter().zip(counts);
-        series
-            .filter(|(series, _)| !series["denying_last_ms"].is_null())
-            .map(|(series, counts)| json!([series["name"], series["denies"], counts]))
-            .collect()
-    };
-    let denies = |now: &Value| !denying(now).is_empty();
-    let now = snapshot_in_which("a limit denies", &mut viewer, denies).await;
-    assert_eq!(denying(&now), [json!(["limit-150", true, [1, 1, 0, 0, 0]])]);
-    // Who comes now learns that some limits are missing in the past.
-    let mut late = ask(&sidecar, "/page/stream").await;
-    let mut heard = String::new();
-    while !heard.contains("event: snapshot") {
-        heard += &String::from_utf8_lossy(&late.chunk().await.unwrap().unwrap());
-    }
-    assert!(heard.contains("\"left_out\":true"), "{heard}");
+    let shown = snapshot(&sidecar, 0).await;
+    let denying = shown["denying"].as_object().unwrap();
+    assert_eq!(denying.keys().collect::<Vec<_>>(), ["limit-150"]);
+    assert_eq!(denying["limit-150"]["goes_on"], true);
 }
 
 #[tokio::test]
-async fn the_stream_tells_what_leases_hold_only_where_a_limit_has_some() {
+async fn a_page_that_has_a_sample_gets_only_later_ones_and_the_counters_are_not_read_for_each_page()
+{
+    let sidecar = Sidecar::alone(POLICY).await;
+    let sampled = async |after_ms| {
+        let shown = snapshot(&sidecar, after_ms).await;
+        let samples = shown["samples"].as_array().unwrap();
+        let times = samples
+            .iter()
+            .map(|sample| sample["at_ms"].as_u64().unwrap());
+        times.collect::<Vec<_>>()
+    };
+    eventually("there are three", async || sampled(0).await.len() >= 3).await;
+    let all = sampled(0).await;
+    let close = all.windows(2).filter(|pair| pair[1] - pair[0] < 900);
+    assert_eq!(close.count(), 0, "{all:?}");
+    let later = sampled(all[1]).await;
+    assert_eq!(later[0], all[2]);
+    // Anything else is answered with all of them.
+    for query in ["", "?after=", "?after=x", "?before=1"] {
+        let shown = shown(&sidecar, query).await;
+        assert_eq!(shown["samples"][0]["at_ms"], all[0], "{query}");
+    }
+}
+
+#[tokio::test]
+async fn the_page_tells_what_leases_hold_only_where_a_limit_has_some() {
     let leased = POLICY.replace("sliding_log", "fixed_window");
     let leased = leased.replace("quota: 1, per: 1s }]", "quota: 500, per: 1m }], lease: {}");
     for (policy, told) in [(POLICY, false), (leased.as_str(), true)] {
         let sidecar = Sidecar::alone(policy).await;
-        let mut viewer = ask(&sidecar, "/page/stream").await;
-        let heard = snapshot(&mut viewer).await;
+        let shown = snapshot(&sidecar, 0).await;
         let leases = told.then(|| json!({ "held": 0, "spent": 0 }));
-        assert_eq!(heard.get("leases"), leases.as_ref(), "{heard}");
+        assert_eq!(shown["leases"], json!(leases), "{shown}");
     }
 }

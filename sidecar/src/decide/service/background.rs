@@ -1,24 +1,45 @@
 //! What a sidecar does without being asked: it looks after its store and reloads its policy.
 
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::Service;
 use crate::clock;
 use crate::decide::epoch::Reload;
 use crate::store::{Health, HealthState};
-use crate::telemetry::events::without_store;
+use crate::telemetry::events::{EventKind, without_store};
+use crate::telemetry::history::{History, Reading};
 
 /// A connection that is replaced within this time is not reported as an outage.
 const REPLACED_WITHIN: Duration = Duration::from_millis(200);
 
+/// Most time from one sample of the counters to the next: whoever opens the live page finds a chart.
+const SAMPLE_EVERY_MS: u64 = 5_000;
+
 impl Service {
     /// Frees what has expired in the store, the shares and the leases. Call it about every second.
     pub async fn tick(&self) {
+        drop(self.sampled(SAMPLE_EVERY_MS));
         self.store.sweep().await;
         self.leases.forget_parts(clock::now_us());
         // What was leased under earlier policies and overrides is returned.
         self.leases.end_earlier(self.policy.current().number);
         self.settler.sweep();
+    }
+
+    /// The history for the live page, with a sample that is not older than `age_ms`.
+    pub fn sampled(&self, age_ms: u64) -> MutexGuard<'_, History> {
+        let history = self.history.lock();
+        let mut history = history.unwrap_or_else(PoisonError::into_inner);
+        let at_ms = clock::unix_ms();
+        if history.is_older_than(age_ms, at_ms) {
+            history.add(Reading {
+                at_ms,
+                totals: self.metrics.totals(),
+                failures: self.metrics.store_failures(),
+            });
+        }
+        history
     }
 
     /// Reports each change of the store's health to metrics and events. Never returns.
@@ -69,11 +90,13 @@ impl Service {
             Reload::Loaded(changes) => {
                 let epoch = self.policy.current().policy_number;
                 let detail = format!("epoch {epoch}: {changes}");
-                self.events.policy_loaded(clock::unix_ms(), detail);
+                let now_ms = clock::unix_ms();
+                self.events.add(now_ms, EventKind::PolicyLoaded, detail);
             }
             Reload::Refused => {
                 let why = self.policy.source.refusal().unwrap_or_default();
-                self.events.policy_refused(clock::unix_ms(), why);
+                let now_ms = clock::unix_ms();
+                self.events.add(now_ms, EventKind::PolicyRefused, why);
             }
         }
     }

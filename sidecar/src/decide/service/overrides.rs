@@ -22,6 +22,7 @@ use crate::decide::plan::look;
 use crate::policy::{Grant, Override, check_texts};
 use crate::store::{StoreError, StoredOverrides};
 use crate::telemetry::audit;
+use crate::telemetry::events::EventKind;
 use crate::telemetry::metrics::OverrideCounts;
 
 /// How often to announce this sidecar to the store, which answers whether overrides changed. All sidecars must apply a
@@ -218,7 +219,8 @@ impl Service {
             warn!("the store has lost overrides: {what} (docs/overrides.md)");
             let lost = &self.metrics.families.overrides_lost;
             lost.inc_by(all as u64);
-            self.events.overrides_lost(clock::unix_ms(), what);
+            self.events
+                .add(clock::unix_ms(), EventKind::OverridesLost, what);
         }
     }
 

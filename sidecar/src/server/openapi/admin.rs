@@ -271,28 +271,25 @@ pub(in crate::server) static PAGE: Operation = Operation {
     ..GET
 };
 
-pub(in crate::server) static PAGE_STREAM: Operation = Operation {
-    path: "/page/stream",
-    id: "pageStream",
+pub(in crate::server) static PAGE_SNAPSHOT: Operation = Operation {
+    path: "/page/snapshot",
+    id: "pageSnapshot",
     tag: "page",
-    summary: "Updates of the live page",
-    description: "Server-sent events: `past` once, then one `snapshot` per second. Internal to the page; may change with it.",
-    answers: &[
-        Answer {
-            status: 200,
-            description: "Events, until the sidecar or the client closes the connection.",
-            headers: &[],
-            content: Content::text("text/event-stream", "event: snapshot\ndata: {}\n\n"),
-        },
-        Answer {
-            status: 503,
-            description: "The maximum number of viewers is connected.",
-            headers: &[],
-            content: Content::problem::<ProblemDetails<'_>>(
-                r#"{"type":"about:blank","title":"Service Unavailable","status":503,"detail":"the maximum number of viewers of the live page is connected","code":"too_many_viewers"}"#,
-            ),
-        },
-    ],
+    summary: "What the live page shows",
+    description: "Internal to the page; may change with it.",
+    parameters: &[Parameter {
+        name: "after",
+        within: "query",
+        description: "The time of the newest sample that the page has, in milliseconds since 1970.",
+        values: &[],
+        example: "0",
+    }],
+    answers: &[Answer {
+        status: 200,
+        description: "The state at this moment, and the samples of the last minutes that are newer.",
+        headers: &[],
+        content: Content::json::<serde_json::Value>(r#"{"samples":[]}"#),
+    }],
     ..GET
 };
 

@@ -1,4 +1,4 @@
-//! Runs of denials, the bound on samples and charts, and steps of the clock.
+//! Runs of denials, the bound on samples and counts, and steps of the clock.
 
 use super::*;
 
@@ -16,143 +16,155 @@ fn admitted(admitted: u64) -> Counts {
     }
 }
 
-const fn run(since_ms: u64, last_ms: u64) -> Denying {
-    Denying { since_ms, last_ms }
+const fn run(since_ms: u64, last_ms: u64, goes_on: bool) -> Denying {
+    Denying {
+        since_ms,
+        last_ms,
+        goes_on,
+    }
 }
 
 impl History {
-    fn count<const N: usize>(&mut self, at_ms: u64, totals: [(&str, Counts); N]) {
-        self.add(at_ms, totals, Failures::new());
+    fn count<'a>(&mut self, at_ms: u64, totals: impl IntoIterator<Item = (&'a str, Counts)>) {
+        let totals = totals.into_iter();
+        self.add(Reading {
+            at_ms,
+            totals: totals
+                .map(|(name, total)| (name.to_owned(), total))
+                .collect(),
+            failures: Failures::new(),
+        });
     }
 
-    fn denying(&self, name: &str) -> Option<Denying> {
-        self.series.get(name).and_then(|series| series.denying)
+    /// The samples' ends, and what was denied until then under a limit.
+    fn denials(&self, name: &str) -> Vec<(u64, Option<u64>)> {
+        let of = |sample: &Sample| sample.counts.get(name).map(|[_, denied, ..]| *denied);
+        self.samples_after(0).map(|s| (s.at_ms, of(s))).collect()
     }
+}
 
-    /// The kept counts of a limit.
-    fn chart(&self, name: &str) -> Option<Vec<Option<Counts>>> {
-        let index = self.series.get(name)?.chart?;
-        Some(self.samples().map(|s| s.counts[index]).collect())
+#[test]
+fn a_sample_has_what_was_counted_since_the_one_before() {
+    let mut history = History::new(0);
+    history.count(1_000, [("a", denied(5)), ("b", denied(0))]);
+    history.count(2_000, [("a", denied(5)), ("b", denied(2))]);
+    // Removed by a reload, and back: its counter began at 0 again.
+    history.count(3_000, [("b", denied(2))]);
+    history.count(4_000, [("a", denied(1)), ("b", denied(3))]);
+    let none = None;
+    assert_eq!(
+        history.denials("a"),
+        [
+            (1_000, Some(5)),
+            (2_000, none),
+            (3_000, none),
+            (4_000, Some(1))
+        ]
+    );
+    assert_eq!(
+        history.denials("b"),
+        [
+            (1_000, none),
+            (2_000, Some(2)),
+            (3_000, none),
+            (4_000, Some(1))
+        ]
+    );
+    let from: Vec<_> = history.samples_after(0).map(|s| s.from_ms).collect();
+    assert_eq!(from, [0, 1_000, 2_000, 3_000]);
+}
+
+#[test]
+fn failed_store_calls_are_those_since_the_sample_before() {
+    let mut history = History::new(0);
+    for (at_ms, timeouts) in [(1, 3), (2, 3), (3, 4)] {
+        let failures = Failures::from([("timeout", timeouts), ("connection", 0)]);
+        history.add(Reading {
+            at_ms,
+            failures,
+            ..Reading::default()
+        });
     }
+    let failures: Vec<_> = history.samples_after(0).map(|s| &s.failures).collect();
+    let [three, one] = [3, 1].map(|count| Failures::from([("timeout", count)]));
+    assert_eq!(failures, [&three, &Failures::new(), &one]);
+}
+
+#[test]
+fn a_page_gets_the_samples_that_it_does_not_have_yet() {
+    let mut history = History::new(0);
+    for at_ms in [1_000, 2_000, 3_000] {
+        history.count(at_ms, []);
+    }
+    let after = |after_ms| -> Vec<u64> {
+        let samples = history.samples_after(after_ms);
+        samples.map(|sample| sample.at_ms).collect()
+    };
+    assert_eq!(after(0), [1_000, 2_000, 3_000]);
+    assert_eq!(after(2_000), [3_000]);
+    assert!(after(3_000).is_empty());
+    // The clock was set back, or another process ran before: the page's samples are of another time.
+    assert_eq!(after(3_001), [1_000, 2_000, 3_000]);
 }
 
 #[test]
 fn denials_without_a_pause_are_one_run_since_the_first() {
-    let mut history = History::default();
-    history.count(0, [("a", admitted(1)), ("b", admitted(1))]);
-    assert_eq!(history.denying("a"), None);
-    history.count(1_000, [("a", denied(3)), ("b", admitted(1))]);
-    history.count(1_000 + PAUSE_MS, [("a", denied(4)), ("b", admitted(1))]);
-    history.count(2_000 + PAUSE_MS, [("a", denied(4)), ("b", admitted(1))]);
-    let run = run(1_000, 1_000 + PAUSE_MS);
-    assert_eq!(history.denying("a"), Some(run));
-    assert!(run.goes_on(1_000 + 2 * PAUSE_MS) && !run.goes_on(1_001 + 2 * PAUSE_MS));
-    assert_eq!(history.denying("b"), None);
-    history.count(1_001 + 2 * PAUSE_MS, [("a", denied(5)), ("b", admitted(1))]);
-    let new = 1_001 + 2 * PAUSE_MS;
-    assert_eq!(history.denying("a"), Some(self::run(new, new)));
-}
-
-#[test]
-fn a_later_limit_gets_the_next_index_and_has_had_no_decision_before() {
-    let mut history = History::default();
-    history.count(0, [("b", denied(1))]);
-    history.count(1, [("a", denied(2)), ("b", denied(1))]);
-    // Removed by a reload: its index stays.
-    history.count(2, [("a", denied(2))]);
-    assert_eq!(history.charts(), ["b", "a"]);
-    let counts: Vec<_> = history.samples().map(|s| s.counts.clone()).collect();
-    let [first, second] = [Some(denied(1)), Some(denied(2))];
-    let before = vec![first, Some(denied(0))];
-    assert_eq!(counts, [before, vec![first, second], vec![first, second]]);
-}
-
-#[test]
-fn memory_is_bounded_over_time_and_for_thousands_of_limits() {
-    let mut history = History::default();
-    let names: Vec<_> = (0..1_000).map(|n| format!("limit-{n}")).collect();
-    for now in 1..=1_000 {
-        let totals = names.iter().map(|name| (name.as_str(), denied(now)));
-        history.add(now, totals, Failures::new());
-    }
-    assert_eq!(history.samples().count(), MAX_SAMPLES);
-    let newest = history.samples().next_back().unwrap();
-    assert_eq!(newest.counts.len(), MAX_CHARTS);
-    // No count is lost: all limits are in the total, and of each the newest counts and its run of denials are known.
-    assert_eq!(newest.total, denied(1_000 * 1_000));
-    assert_eq!(history.series().count(), 1_000);
-    for (name, series) in history.series() {
-        assert_eq!(series.counts, denied(1_000), "{name}");
-        assert_eq!(series.denying.map(|run| run.last_ms), Some(1_000), "{name}");
-    }
-}
-
-#[test]
-fn a_limit_without_recent_decisions_makes_room_for_another() {
-    let mut history = History::default();
-    let names: Vec<_> = (0..MAX_CHARTS + 2).map(|n| format!("{n:03}")).collect();
-    let mut counts = vec![0; names.len()];
-    let add = |history: &mut History, at_ms: u64, counts: &[u64]| {
-        let counts = counts.iter().map(|n| denied(*n));
-        let totals = names.iter().map(String::as_str).zip(counts);
-        history.add(at_ms, totals, Failures::new());
+    let mut history = History::new(0);
+    let mut denied_at = |at_ms, total| {
+        history.count(at_ms, [("a", denied(total)), ("b", admitted(1))]);
+        assert_eq!(history.denying().get("b"), None);
+        history.denying().get("a").copied()
     };
-    add(&mut history, 0, &counts);
-    // Each has one decision; the last two find no room.
-    counts.fill(1);
-    add(&mut history, 1, &counts);
-    let [late, later] = [MAX_CHARTS, MAX_CHARTS + 1].map(|n| names[n].clone());
-    assert_eq!(history.chart(&late), None);
-    // The first limits go on, so that only the others make room.
-    let end = u64::try_from(MAX_SAMPLES).unwrap() + 1;
-    for at_ms in 2..=end {
-        counts[0] += 1;
-        add(&mut history, at_ms, &counts);
-    }
-    counts[MAX_CHARTS] = 7;
-    add(&mut history, end + 1, &counts);
-    let chart = history.chart(&late).unwrap();
-    // It had one decision throughout the kept samples.
-    let mut expected = vec![Some(denied(1)); MAX_SAMPLES];
-    expected[MAX_SAMPLES - 1] = Some(denied(7));
-    assert_eq!(chart, expected);
-    assert!(history.chart("000").is_some());
-    assert_eq!(history.chart(&later), None);
-    assert_eq!(history.charts().len(), MAX_CHARTS);
+    assert_eq!(denied_at(500, 0), None);
+    assert_eq!(denied_at(1_000, 3), Some(run(1_000, 1_000, true)));
+    let last = 1_000 + PAUSE_MS;
+    assert_eq!(denied_at(last, 4), Some(run(1_000, last, true)));
+    assert_eq!(denied_at(last + PAUSE_MS, 4), Some(run(1_000, last, true)));
+    let end = last + PAUSE_MS + 1;
+    assert_eq!(denied_at(end, 4), Some(run(1_000, last, false)));
+    assert_eq!(denied_at(end + 1, 5), Some(run(end + 1, end + 1, true)));
 }
 
 #[test]
-fn counts_that_were_not_kept_are_unknown_not_zero() {
-    let mut history = History::default();
-    let names: Vec<_> = (0..=MAX_CHARTS).map(|n| format!("{n:03}")).collect();
-    let end = 2 * u64::try_from(MAX_SAMPLES).unwrap();
-    for at_ms in 0..=end {
-        // All but the last limit stop halfway; the last one grows throughout, and gets an index when one is free.
-        let totals = names.iter().enumerate().map(|(n, name)| {
-            let grows = n == MAX_CHARTS || at_ms < end / 2;
-            (name.as_str(), denied(if grows { at_ms } else { end / 2 }))
-        });
-        history.add(at_ms, totals, Failures::new());
-    }
-    let chart = history.chart(&names[MAX_CHARTS]).unwrap();
-    let kept = end + 1 - u64::try_from(MAX_SAMPLES).unwrap();
-    assert!(chart.contains(&None));
-    for (at_ms, count) in (kept..).zip(chart) {
-        let is_true = count.is_none_or(|count| count == denied(at_ms));
-        assert!(is_true, "{at_ms}: {count:?}");
+fn a_denial_after_a_long_pause_starts_a_new_run() {
+    let mut history = History::new(0);
+    history.count(1_000, [("a", denied(1))]);
+    let new = 1_001 + PAUSE_MS;
+    history.count(new, [("a", denied(2))]);
+    assert_eq!(history.denying()["a"], run(new, new, true));
+}
+
+#[test]
+fn samples_are_bounded_and_cover_less_time_with_thousands_of_limits() {
+    for (limits, kept) in [(1, MAX_SAMPLES), (128, MAX_SAMPLES), (1_000, 38)] {
+        let mut history = History::new(0);
+        let names: Vec<_> = (0..limits).map(|n| format!("limit-{n}")).collect();
+        for now in 1..=400 {
+            history.count(now, names.iter().map(|name| (name.as_str(), denied(now))));
+        }
+        assert_eq!(history.samples.len(), kept, "{limits} limits");
+        let newest = history.samples.back().unwrap();
+        assert_eq!((newest.at_ms, newest.counts.len()), (400, limits));
+        // Whether a limit denies is known of every one.
+        assert_eq!(history.denying().len(), limits);
+        assert!(
+            history
+                .denying()
+                .values()
+                .all(|one| *one == run(1, 400, true))
+        );
     }
 }
 
 #[test]
-fn after_a_step_back_of_the_clock_nothing_lies_in_the_future() {
-    let mut history = History::default();
-    history.count(1_000, [("a", denied(0))]);
+fn after_a_step_back_of_the_clock_the_history_begins_anew() {
+    let mut history = History::new(0);
     history.count(50_000, [("a", denied(1))]);
-    history.count(51_000, [("a", denied(2))]);
+    assert!(history.is_older_than(900, 20_000));
     history.count(20_000, [("a", denied(2))]);
-    let kept: Vec<_> = history.samples().map(|s| (s.at_ms, s.after_step)).collect();
-    assert_eq!(kept, [(1_000, false), (20_000, true)]);
-    assert_eq!(history.denying("a"), Some(run(20_000, 20_000)));
-    history.count(21_000, [("a", denied(3))]);
-    assert_eq!(history.denying("a"), Some(run(20_000, 21_000)));
+    assert_eq!(history.samples_after(0).count(), 0);
+    assert!(history.denying().is_empty());
+    history.count(21_000, [("a", denied(5))]);
+    assert_eq!(history.denials("a"), [(21_000, Some(3))]);
+    assert_eq!(history.denying()["a"], run(21_000, 21_000, true));
 }
