@@ -65,7 +65,7 @@ pub fn lint(plugin: &Plugin, configuration: &Configuration, findings: &mut Findi
 fn payloads(configuration: &Configuration) -> impl Iterator<Item = (String, &String)> {
     let of_components = components(configuration)
         .filter_map(|(at, component)| Some((at, &component.jwt.as_ref()?.payload)));
-    let of_quotas = checks(configuration).filter_map(|(_, at, _, check)| {
+    let of_quotas = checks(configuration).filter_map(|(at, _, check)| {
         let jwt = check.quota.as_ref()?.jwt.as_ref()?;
         Some((format!("{at}.quota"), &jwt.payload))
     });
@@ -78,7 +78,7 @@ fn header_with_a_hyphen(configuration: &Configuration) -> Option<(String, String
         let name = component.header.clone()?;
         Some((format!("{at}.header"), name))
     });
-    let of_costs = checks(configuration).filter_map(|(_, at, _, check)| match &check.cost {
+    let of_costs = checks(configuration).filter_map(|(at, _, check)| match &check.cost {
         Cost::Varying(varying) => Some((format!("{at}.cost.header"), varying.header.clone()?)),
         Cost::Constant(_) => None,
     });
@@ -89,7 +89,7 @@ fn header_with_a_hyphen(configuration: &Configuration) -> Option<(String, String
 
 /// Every component of a key and of a choice of limit, with its path.
 fn components(configuration: &Configuration) -> impl Iterator<Item = (String, &KeyComponent)> {
-    checks(configuration).flat_map(|(_, at, _, check)| {
+    checks(configuration).flat_map(|(at, _, check)| {
         let key = check.key.iter().enumerate();
         let mut components: Vec<_> = key
             .map(|(index, component)| (format!("{at}.key[{index}]"), component))

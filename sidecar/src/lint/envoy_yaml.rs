@@ -21,8 +21,8 @@ pub struct Plugin {
     pub manager: Option<Manager>,
     /// What happens to requests when the filter fails: `failure_policy` of Envoy, `failStrategy` of Istio.
     pub failure_policy: Option<String>,
-    /// `fail_open` of Envoy, `failOpen` of Envoy Gateway.
-    pub fail_open: bool,
+    /// `fail_open` of Envoy or `failOpen` of Envoy Gateway, if it is set.
+    pub fail_open: Option<&'static str>,
     /// Envoy may then pause a request after its headers, and buffers the body meanwhile.
     pub allow_on_headers_stop_iteration: bool,
     /// The document that contains it, such as `WasmPlugin shop/sluicegate`; empty if it is not a Kubernetes object.
@@ -103,7 +103,9 @@ fn plugin(
         line: line_of(holder, before),
         manager: None,
         failure_policy: policy.find_map(text).map(str::to_owned),
-        fail_open: is_true(holder, "fail_open") || is_true(holder, "failOpen"),
+        fail_open: ["fail_open", "failOpen"]
+            .into_iter()
+            .find(|name| is_true(holder, name)),
         allow_on_headers_stop_iteration: is_true(holder, "allow_on_headers_stop_iteration"),
         document: String::new(),
         namespace: String::new(),

@@ -67,16 +67,16 @@ impl Findings<'_> {
     }
 }
 
-/// Each check of each rule, with the rule's index and the check's path.
+/// Each check of each rule, with the check's path.
 pub fn checks(
     configuration: &schema::Configuration,
-) -> impl Iterator<Item = (usize, String, &schema::Rule, &schema::Check)> {
+) -> impl Iterator<Item = (String, &schema::Rule, &schema::Check)> {
     configuration
         .rules
         .iter()
         .enumerate()
         .flat_map(|(r, rule)| {
             let checks = rule.checks.iter().enumerate();
-            checks.map(move |(c, check)| (r, format!("rules[{r}].checks[{c}]"), rule, check))
+            checks.map(move |(c, check)| (format!("rules[{r}].checks[{c}]"), rule, check))
         })
 }

@@ -11,7 +11,7 @@ const FORWARDED: &str = "x-forwarded-for";
 
 pub fn lint(plugin: &Plugin, configuration: &Configuration, findings: &mut Findings<'_>) {
     pepper(configuration, findings);
-    for (_, at, rule, check) in checks(configuration) {
+    for (at, rule, check) in checks(configuration) {
         if is_client_chosen(check) && rule.checks.iter().all(is_client_chosen) {
             findings.add(
                 Severity::Warning,
@@ -92,8 +92,8 @@ fn pepper(configuration: &Configuration, findings: &mut Findings<'_>) {
         secret && !component.plain
     };
     let mut checks = checks(configuration);
-    let hashed = checks.find(|(_, _, _, check)| check.key.iter().any(is_hashed));
-    if let Some((_, at, _, _)) = hashed.filter(|_| configuration.pepper.is_empty()) {
+    let hashed = checks.find(|(_, _, check)| check.key.iter().any(is_hashed));
+    if let Some((at, _, _)) = hashed.filter(|_| configuration.pepper.is_empty()) {
         findings.add(
             Severity::Warning,
             format!("{at}.key"),

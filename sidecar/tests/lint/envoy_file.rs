@@ -119,8 +119,10 @@ fn a_filter_before_cors_is_found() {
 #[test]
 fn a_cluster_that_the_file_lacks_may_come_from_a_control_plane() {
     let plugin = GOOD.replace("cluster: sluicegate", "cluster: elsewhere");
-    let says = "error: `sidecar.cluster`: this file has no cluster `elsewhere`, only `sluicegate`";
+    let says = "error: `sidecar.cluster`: nothing in these files provides a cluster `elsewhere`";
     has(&checked(&envoy(&plugin)), says);
+    let typo = plugin.replace("elsewhere", "sluicegaet");
+    has(&checked(&envoy(&typo)), "did you mean `sluicegate`?");
     let dynamic = "dynamic_resources: { cds_config: { ads: {} } }\nstatic_resources:";
     let printed = around("static_resources:", dynamic, &plugin);
     has_all(&printed, "warning: `sidecar.cluster`, cds_config");
