@@ -8,7 +8,7 @@
 //! | `envoy_yaml.rs` | plugin configurations in a document |
 //! | `plugin.rs`, `findings.rs` | runs all lints; the findings |
 //! | `limits.rs` | limits that are unknown or too small for a cost |
-//! | `matching.rs` | which requests rules match: more checks than a decision may have |
+//! | `matching.rs` | which requests rules match: more checks than a decision may have, paths that cannot exist |
 //! | `keys.rs` | keys that a client can choose or omit |
 //! | `envoy.rs` | the settings around the filter in Envoy's file |
 //! | `surroundings.rs` | the sidecar's cluster and the failure policy, in Envoy's file or in objects of a mesh |
