@@ -10,6 +10,7 @@ pub enum Exit {
     System,
     Usage,
     Unavailable,
+    NotWritten,
     Denied,
     NotPermitted,
     NotExecutable,
@@ -26,7 +27,7 @@ struct Row {
 }
 
 /// The table: `--help`, the manual pages and docs/jobs.md show it.
-const TABLE: [Row; 8] = [
+const TABLE: [Row; 9] = [
     Row {
         exit: Exit::Success,
         status: 0,
@@ -50,6 +51,12 @@ const TABLE: [Row; 8] = [
         status: 69,
         name: "EX_UNAVAILABLE",
         meaning: "the sidecar or the store did not answer",
+    },
+    Row {
+        exit: Exit::NotWritten,
+        status: 74,
+        name: "EX_IOERR",
+        meaning: "admitted, but the receipt could not be written to standard output; the units were returned",
     },
     Row {
         exit: Exit::Denied,
