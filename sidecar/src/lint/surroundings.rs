@@ -3,13 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use saphyr::MarkedYaml;
 use sluicegate_rules::config::nearest;
 use sluicegate_rules::config::schema::Configuration;
 
 use super::envoy_yaml::{Holder, Plugin};
 use super::findings::{Finding, Findings, Severity};
-use super::yaml::{at, children, entries, fields, get, integer, load, text};
+use super::yaml::{Node, at, children, entries, fields, get, integer, load, text};
 
 /// Envoy's name of the policy that starts a filter again.
 const RELOAD: &str = "FAIL_RELOAD";
@@ -32,7 +31,7 @@ pub struct Surroundings {
 
 impl Surroundings {
     /// Adds what a document provides.
-    pub fn add(&mut self, kind: &str, namespace: &str, document: &MarkedYaml<'_>) {
+    pub fn add(&mut self, kind: &str, namespace: &str, document: &Node) {
         let spec = |field| {
             at(document, &["spec", field])
                 .map(entries)
@@ -65,13 +64,7 @@ impl Surroundings {
     }
 
     /// Adds Istio's clusters of a host.
-    fn add_host(
-        &mut self,
-        host: &str,
-        ports: &[MarkedYaml<'_>],
-        number: &str,
-        only_in: Option<&str>,
-    ) {
+    fn add_host(&mut self, host: &str, ports: &[Node], number: &str, only_in: Option<&str>) {
         let ports = ports.iter().filter_map(|port| get(port, number));
         for port in ports.filter_map(integer) {
             let name = format!("outbound|{port}||{host}");
@@ -80,7 +73,7 @@ impl Surroundings {
     }
 
     /// Finds clusters and failure policies in the patches of an object, whatever form these have.
-    fn add_patches(&mut self, node: &MarkedYaml<'_>) {
+    fn add_patches(&mut self, node: &Node) {
         let is_cluster = ["load_assignment", "connect_timeout", "lb_policy"];
         if let Some(name) = get(node, "name").and_then(text)
             && is_cluster.iter().any(|field| get(node, field).is_some())
@@ -92,9 +85,9 @@ impl Surroundings {
         let value = get(node, "value").and_then(text);
         let path = get(node, "path").and_then(text);
         let is_patch = path.is_some_and(names_policy) && value == Some(RELOAD);
-        let is_field = fields(node).any(|(name, value)| {
-            text(name).is_some_and(names_policy) && text(value) == Some(RELOAD)
-        });
+        let is_field = fields(node)
+            .iter()
+            .any(|(name, value)| names_policy(&name.value) && text(value) == Some(RELOAD));
         self.reloads |= is_patch || is_field;
         // An EnvoyProxy's bootstrap may be YAML in a string.
         if let Some(inner) = text(node).filter(|inner| inner.contains("clusters:")) {
