@@ -21,8 +21,6 @@ pub struct Plugin {
     pub failure_policy: Option<String>,
     /// `fail_open` of Envoy or `failOpen` of Envoy Gateway, if it is set.
     pub fail_open: Option<&'static str>,
-    /// Envoy may then pause a request after its headers, and buffers the body meanwhile.
-    pub allow_on_headers_stop_iteration: bool,
     /// The document that contains it, such as `WasmPlugin shop/sluicegate`; empty if it is not a Kubernetes object.
     pub document: String,
     /// The document's namespace.
@@ -73,7 +71,7 @@ pub struct Manager {
 /// Finds every plugin configuration of Sluicegate in a document; `before` lines of the file come before its text.
 pub fn plugins(document: &Node, before: usize) -> Vec<Plugin> {
     let mut copied = COPYING.map(str::to_owned).to_vec();
-    copied_namespaces(document, false, &mut copied);
+    copied_namespaces(document, &mut copied);
     let mut found = Vec::new();
     if is_sluicegate(document) {
         let configuration = ValueWithLines::new(document, before);
@@ -99,7 +97,6 @@ fn plugin(holder: &Node, kind: Holder, configuration: ValueWithLines, before: us
         fail_open: ["fail_open", "failOpen"]
             .into_iter()
             .find(|name| is_true(holder, name)),
-        allow_on_headers_stop_iteration: is_true(holder, "allow_on_headers_stop_iteration"),
         document: String::new(),
         namespace: String::new(),
         clusters: None,
@@ -119,7 +116,8 @@ fn is_named_sluicegate(node: &Node) -> bool {
     names.any(|name| name.contains("sluicegate"))
 }
 
-fn manager(node: &Node) -> Manager {
+/// The manager around a filter, which comes between these others.
+fn manager(node: &Node, earlier: &[Node], later: &[Node]) -> Manager {
     let options = get(node, "common_http_protocol_options");
     let action = options.and_then(|options| get(options, "headers_with_underscores_action"));
     Manager {
@@ -127,8 +125,8 @@ fn manager(node: &Node) -> Manager {
         rejects_underscores: action
             .and_then(text)
             .is_some_and(|action| matches!(action, "REJECT_REQUEST" | "DROP_HEADER")),
-        payloads: None,
-        cors_follows: false,
+        payloads: payloads(earlier),
+        cors_follows: later.iter().any(|filter| is_called(filter, "http.cors")),
         has_deadline: ["request_timeout", "stream_idle_timeout"]
             .iter()
             .any(|name| get(node, name).is_some()),
@@ -171,26 +169,20 @@ const COPYING: [&str; 2] = [
 ];
 
 /// The other namespaces that such filters write to.
-fn copied_namespaces(node: &Node, inside: bool, found: &mut Vec<String>) {
+fn copied_namespaces(node: &Node, found: &mut Vec<String>) {
     let copies = ["header_to_metadata", "json_to_metadata"];
-    let inside = inside || copies.iter().any(|copies| is_called(node, copies));
-    for (name, value) in fields(node) {
-        if inside && name.value == "metadata_namespace" {
-            found.extend(text(value).map(str::to_owned));
-        }
+    if copies.iter().any(|copies| is_called(node, copies)) {
+        texts_of(node, "metadata_namespace", found);
+    } else {
+        children(node).for_each(|child| copied_namespaces(child, found));
     }
-    children(node).for_each(|child| copied_namespaces(child, inside, found));
 }
 
 fn search(node: &Node, manager: Option<&Manager>, before: usize, found: &mut Vec<Plugin>) {
     if let Some(filters) = get(node, "http_filters").map(entries) {
         for (index, filter) in filters.iter().enumerate() {
             let (earlier, later) = filters.split_at(index);
-            let manager = Manager {
-                payloads: payloads(earlier),
-                cors_follows: later.iter().any(|filter| is_called(filter, "http.cors")),
-                ..self::manager(node)
-            };
+            let manager = self::manager(node, earlier, later);
             search(filter, Some(&manager), before, found);
         }
     }

@@ -39,12 +39,7 @@ fn report_unknown(policy: &Policy, field: String, name: &str, findings: &mut Fin
         || format!("the policy has `{}`", known.join("`, `")),
         |near| format!("did you mean `{near}`?"),
     );
-    findings.add(
-        Severity::Error,
-        field,
-        format!("the policy has no limit `{name}`"),
-        &remedy,
-    );
+    findings.error(field, format!("the policy has no limit `{name}`"), &remedy);
 }
 
 fn check_costs(at: &str, check: &Check, limit: &Limit, findings: &mut Findings<'_>) {
@@ -83,8 +78,7 @@ fn check_costs(at: &str, check: &Check, limit: &Limit, findings: &mut Findings<'
 
 fn check_quota(at: &str, check: &Check, limit: &Limit, findings: &mut Findings<'_>) {
     if check.quota.is_some() && limit.max_requested_quota.is_none() {
-        findings.add(
-            Severity::Error,
+        findings.error(
             format!("{at}.quota"),
             format!(
                 "limit `{}` does not accept a quota from a request: its own counts always",

@@ -3,7 +3,7 @@
 use sluicegate_protocol::MAX_CHECKS;
 use sluicegate_rules::config::schema::{Configuration, Match};
 
-use super::findings::{Findings, Severity};
+use super::findings::Findings;
 
 pub fn lint(configuration: &Configuration, findings: &mut Findings<'_>) {
     for (index, rule) in configuration.rules.iter().enumerate() {
@@ -12,9 +12,8 @@ pub fn lint(configuration: &Configuration, findings: &mut Findings<'_>) {
     let enforced = configuration.rules.iter().filter(|rule| !rule.shadow);
     let checks: usize = enforced.map(|rule| rule.checks.len()).sum();
     if checks > MAX_CHECKS {
-        findings.add(
-            Severity::Warning,
-            "rules".to_owned(),
+        findings.warn(
+            "rules",
             format!(
                 "a request that matches all rules has {checks} checks; one with more than {MAX_CHECKS} is answered \
                  with 503, whatever its rules say"
@@ -39,7 +38,7 @@ fn paths(rule: usize, one: &Match, findings: &mut Findings<'_>) {
     };
     if let Some((message, remedy)) = found {
         let field = format!("rules[{rule}].match");
-        findings.add(Severity::Warning, field, message, &remedy);
+        findings.warn(field, message, &remedy);
     }
     let inside = one.all.iter().chain(&one.any).chain(one.not.as_deref());
     inside.for_each(|inner| paths(rule, inner, findings));

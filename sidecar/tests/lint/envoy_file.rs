@@ -12,9 +12,6 @@ fn around(from: &str, to: &str, plugin: &str) -> String {
 #[test]
 fn settings_around_the_filter_that_make_it_weaker_are_found() {
     let policy = "failure_policy: FAIL_RELOAD";
-    let name = "                        name: sluicegate\n";
-    let flag = format!("{name}                        allow_on_headers_stop_iteration: true\n");
-    let buffers = "this filter does not need it";
     let peer = "use_remote_address: true";
     for (from, to, says) in [
         (
@@ -23,7 +20,6 @@ fn settings_around_the_filter_that_make_it_weaker_are_found() {
             "file.yaml:36: warning: `rules[1].checks[0].key[0].address`",
         ),
         (peer, "codec_type: AUTO", "use_remote_address"),
-        (name, &flag, buffers),
         (
             policy,
             "reloadable: true",
