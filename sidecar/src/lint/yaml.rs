@@ -10,6 +10,8 @@ use serde_saphyr::{Error, Spanned};
 const MAX_DEPTH: usize = 128;
 /// More than in the manifests of a large cluster.
 const MAX_NODES: usize = 10_000_000;
+/// What aliases expand to, which a file of a few lines can make endless.
+const MAX_ALIASED: usize = 100_000;
 
 /// A value and its place.
 pub type Node = Spanned<Data>;
@@ -129,7 +131,12 @@ pub fn load(text: &str) -> Result<Vec<Node>, String> {
     let options = serde_saphyr::options! {
         with_snippet: false,
         strict_booleans: true,
-        budget: serde_saphyr::budget! { max_depth: MAX_DEPTH, max_nodes: MAX_NODES, max_events: MAX_NODES },
+        budget: serde_saphyr::budget! {
+            max_depth: MAX_DEPTH,
+            max_nodes: MAX_NODES,
+            max_events: MAX_NODES,
+            max_recorded_anchor_events: MAX_ALIASED,
+        },
     };
     serde_saphyr::from_multiple_with_options(text, options).map_err(|error| match error {
         // It would quote the key, which may be the store's URL.
