@@ -3,12 +3,11 @@
 //! | file | for |
 //! |---|---|
 //! | `yaml.rs` | YAML with the line of each field |
-//! | `nesting.rs` | YAML that is nested too deep to be loaded |
 //! | `documents.rs` | the documents of files: Envoy files, Kubernetes objects and what is in them |
 //! | `envoy_yaml.rs` | plugin configurations in a document |
 //! | `plugin.rs`, `findings.rs` | runs all lints; the findings |
-//! | `limits.rs` | limits that are unknown, too small for a cost, or redundant because another is tighter |
-//! | `matching.rs` | which rules cover which others; rules that are never reached; more checks than a decision may have |
+//! | `limits.rs` | limits that are unknown or too small for a cost |
+//! | `matching.rs` | which requests rules match: more checks than a decision may have, paths that cannot exist |
 //! | `keys.rs` | keys that a client can choose or omit |
 //! | `envoy.rs` | the settings around the filter in Envoy's file |
 //! | `surroundings.rs` | the sidecar's cluster and the failure policy, in Envoy's file or in objects of a mesh |
@@ -20,7 +19,6 @@ mod findings;
 mod keys;
 mod limits;
 mod matching;
-mod nesting;
 mod plugin;
 mod surroundings;
 mod yaml;

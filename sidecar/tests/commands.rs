@@ -61,6 +61,8 @@ fn invalid_arguments_exit_with_64_like_all_usage_errors() {
         "serve --policy README.md",
         "completions tcsh",
         "man fly",
+        "man override fly",
+        "man decide fly",
         "check-config",
     ] {
         let words: Vec<_> = arguments.split_whitespace().collect();
@@ -69,6 +71,10 @@ fn invalid_arguments_exit_with_64_like_all_usage_errors() {
     }
     for arguments in [&["--help"][..], &["serve", "--help"], &["--version"]] {
         assert!(!stdout(arguments).is_empty(), "{arguments:?}");
+    }
+    // Newcomers' finding 23.
+    for arguments in [&["decide", "--version"][..], &["override", "set", "-V"]] {
+        has(&stdout(arguments), env!("CARGO_PKG_VERSION"));
     }
 }
 
@@ -101,9 +107,9 @@ fn the_store_in_the_environment_is_checked_without_whitespace_around_it() {
     has(&printed, "SLUICEGATE_STORE");
 }
 
-/// The commands that `--help` lists.
-fn commands() -> Vec<String> {
-    let help = stdout(&["--help"]);
+/// The commands that `--help` lists, after these words.
+fn commands(of: &[&str]) -> Vec<String> {
+    let help = stdout(&[of, &["--help"]].concat());
     let (_, list) = help.split_once("Commands:\n").unwrap();
     let (list, _) = list.split_once("\n\n").unwrap();
     let names = list
@@ -114,8 +120,8 @@ fn commands() -> Vec<String> {
 }
 
 /// The long arguments that a command's `--help` lists.
-fn arguments(command: &str) -> Vec<String> {
-    let help = stdout(&[command, "--help"]);
+fn arguments(command: &[&str]) -> Vec<String> {
+    let help = stdout(&[command, &["--help"]].concat());
     let lines = help.lines().map(str::trim_start);
     let lines = lines.filter(|line| line.starts_with('-'));
     let words = lines.filter_map(|line| line.split([' ', ',']).find(|word| word.starts_with("--")));
@@ -125,16 +131,27 @@ fn arguments(command: &str) -> Vec<String> {
 #[test]
 fn every_command_and_argument_has_its_place_in_a_manual_page() {
     let of_all = stdout(&["man"]);
-    for command in commands() {
-        let name = command.replace('-', "\\-");
-        has(&of_all, &format!("sluicegate\\-{name}"));
-        let page = stdout(&["man", &command]);
-        has(&page, ".SH EXAMPLE");
-        for argument in arguments(&command) {
-            has(&page, &argument.replace('-', "\\-"));
-        }
+    for command in commands(&[]) {
+        is_in_its_page(&of_all, &[&command]);
     }
     has(&of_all, ".SH \"EXIT STATUS\"");
+    // Newcomers' finding 22: the page of `override` refers to these.
+    let of_override = stdout(&["man", "override"]);
+    for command in commands(&["override"]) {
+        is_in_its_page(&of_override, &["override", &command]);
+    }
+}
+
+/// Another page refers to the page of this command, which lists its arguments.
+fn is_in_its_page(refers: &str, command: &[&str]) {
+    let name = command.join("-").replace('-', "\\-");
+    has(refers, &format!("sluicegate\\-{name}"));
+    let page = stdout(&[&["man"], command].concat());
+    has(&page, &format!("sluicegate\\-{name}"));
+    has(&page, ".SH EXAMPLE");
+    for argument in arguments(command) {
+        has(&page, &argument.replace('-', "\\-"));
+    }
 }
 
 /// What bash offers for a line whose last word is incomplete.
@@ -158,9 +175,12 @@ fn completed(line: &str) -> Vec<String> {
 fn a_shell_completes_commands_arguments_and_values() {
     assert_eq!(completed("sluicegate de"), ["decide"]);
     assert_eq!(completed("sluicegate decide --lim"), ["--limit"]);
-    assert_eq!(completed("sluicegate peek --output "), ["text", "json"]);
-    for command in commands() {
-        for argument in arguments(&command) {
+    for output in ["--output", "-o"] {
+        let offered = completed(&format!("sluicegate peek {output} "));
+        assert_eq!(offered, ["text", "json"]);
+    }
+    for command in commands(&[]) {
+        for argument in arguments(&[&command]) {
             let offered = completed(&format!("sluicegate {command} {argument}"));
             assert!(offered.contains(&argument), "{command}: {offered:?}");
         }

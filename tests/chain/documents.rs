@@ -1,12 +1,19 @@
-//! What README, `docs/http.md`, `docs/policy.md` and other short pages tell people to type, run as it is written there.
+//! What README, `docs/http.md`, `docs/policy.md` and other short pages tell people to type, run as it is written there, and
+//! what `docs/filter.md` tells them to put beside the filter.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
-use sluicegate_tests::envoy::Envoy;
+use axum::Router;
+use axum::body::Bytes;
+use serde_json::{Value, json};
+use sluicegate_tests::client::client;
+use sluicegate_tests::envoy::{Envoy, Planned};
 use sluicegate_tests::process::repository;
 use sluicegate_tests::sidecar::{Sidecar, binary};
 use sluicegate_tests::upstream;
+
+use super::support::{Chain, filters, plugin, policy};
 
 /// Commands that other targets run, or that only prepare the next line.
 const NOT_HERE: [&str; 7] = [
@@ -160,4 +167,42 @@ fn every_policy_in_a_document_passes_check_config() {
         }
     }
     assert_eq!(checked, 2);
+}
+
+/// Newcomers' finding 29.
+#[tokio::test]
+async fn the_lua_filter_of_the_page_makes_a_cost_that_no_client_can_choose() {
+    let page = page("docs/filter.md");
+    let (_, section) = page.split_once("## Costs").expect("a section");
+    let block = blocks(section, "yaml")[0];
+    let recipe: Value = serde_saphyr::from_str(block).expect("YAML");
+    let (_, cost) = section.split_once("with `cost: ").expect("a cost");
+    let cost = cost.split('`').next().unwrap();
+    let cost: Value = serde_saphyr::from_str(cost).expect("YAML");
+    let rules = json!([{ "name": "r", "checks": [{ "limit": "per-key", "key": [{ "constant": "c" }], "cost": cost }],
+        "when_unavailable": "deny", "reply": { "on_admitted": true } }]);
+    let hourly = |url: &str| policy(url, "sliding_log", 1_024, "1h");
+    let lua = move |config: &mut Value| {
+        filters(config).insert(0, recipe["http_filters"][0].clone());
+    };
+    // It reads the whole body: one that answers before makes Envoy reset the request.
+    let upstream = Router::new().fallback(async |_: Bytes| "");
+    let upstream = upstream::serve(upstream).await;
+    let plan = |envoy: Planned<'static>| envoy.upstream(upstream).plugin(plugin(rules)).patch(lua);
+    let chain = Chain::with(hourly, plan).await;
+    let ask = async |kib: usize, forged: &[&str]| {
+        let body = "x".repeat(kib * 1_024);
+        let mut request = client().post(chain.envoy.url("/")).body(body);
+        for cost in forged {
+            request = request.header("x-cost", *cost);
+        }
+        let answer = request.send().await.unwrap();
+        let left = answer.headers()["x-ratelimit-remaining"].to_str().unwrap();
+        (answer.status().as_u16(), left.parse::<u64>().unwrap())
+    };
+    assert_eq!(ask(0, &[]).await, (200, 1_023));
+    assert_eq!(ask(100, &["1"]).await, (200, 923));
+    assert_eq!(ask(900, &["1", "2"]).await, (200, 23));
+    assert_eq!(ask(24, &["1"]).await, (429, 23));
+    assert_eq!(ask(23, &["1000"]).await, (200, 0));
 }

@@ -20,7 +20,7 @@
 //! | `socket` | the sidecar behind a Unix socket |
 //! | `top` | who is being denied, by page and command |
 //! | `trouble` | what a sidecar tells of trouble on our side |
-//! | `documents` | the commands, policies and the 429 of README and other pages |
+//! | `documents` | the commands, policies and the 429 of README and other pages, the Lua filter of `docs/filter.md` |
 //! | `in_envoy` | denials that need no callout, and the labels of the filter's counters |
 //! | `edge` | requests around a window's boundary, by algorithm |
 //! | `outages` | behaviour while a part is down, and when it is back |

@@ -68,7 +68,7 @@ async fn units_of_what_cannot_be_started_are_given_back(shell: &Shell, more: &st
             ))
             .await;
         assert_eq!(ran.code(), status, "{program}: {ran:?}");
-        assert!(ran.err.contains("its units were returned"), "{ran:?}");
+        assert!(ran.err.contains("the units were returned"), "{ran:?}");
         assert_eq!(shell.left("hourly", more).await, 10, "{program}");
         assert_eq!(shell.left("other", more).await, 5, "{program}");
     }

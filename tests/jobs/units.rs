@@ -1,4 +1,4 @@
-//! `peek`, `give-back` and `reset`.
+//! `peek`, `give-back` and `reset`, and receipts that are lost.
 
 use std::time::Duration;
 
@@ -143,4 +143,39 @@ async fn a_store_is_reset_without_a_sidecar() {
     assert_eq!(ran.json()["held"], true, "{ran:?}");
     assert_eq!(shell.left("other", direct).await, 5);
     shell.ends(64, &format!("{reset} --admin http://h")).await;
+}
+
+/// Newcomers' finding 24: the units were taken, and nothing could return them.
+async fn units_of_a_receipt_that_is_lost_are_given_back(shell: &Shell, more: &str) {
+    let decide = format!(
+        "sluicegate decide --limit hourly --key k --cost 4 --check other=k:2 --receipt {more}"
+    );
+    let closed = "import os; r, w = os.pipe(); os.close(r); os.dup2(w, 1)";
+    for lost in [
+        format!("{decide} >/dev/full"),
+        format!("{decide} --output json >/dev/full"),
+        format!("python3 -c '{closed}; os.execvp(\"sh\", [\"sh\", \"-c\", \"{decide}\"])'"),
+    ] {
+        let ran = shell.sh(&lost).await;
+        assert_eq!(ran.code(), 74, "{lost}: {ran:?}");
+        assert!(ran.err.contains("the units were returned"), "{ran:?}");
+        assert_eq!(shell.left("hourly", more).await, 10, "{lost}");
+        assert_eq!(shell.left("other", more).await, 5, "{lost}");
+    }
+    // Without a receipt nothing is lost: the status tells the verdict, as far as it was told.
+    let told = format!("sluicegate decide --limit hourly --key k {more} >/dev/full");
+    assert_eq!(shell.sh(&told).await.code(), 1);
+    assert_eq!(shell.left("hourly", more).await, 9);
+}
+
+#[tokio::test]
+async fn units_of_a_receipt_that_is_lost_are_given_back_to_a_sidecar() {
+    let (shell, _sidecar) = Shell::with_sidecar().await;
+    units_of_a_receipt_that_is_lost_are_given_back(&shell, "").await;
+}
+
+#[tokio::test]
+async fn units_of_a_receipt_that_is_lost_are_given_back_to_a_store() {
+    let (shell, _redis) = Shell::with_redis().await;
+    units_of_a_receipt_that_is_lost_are_given_back(&shell, "--policy policy.yaml").await;
 }

@@ -13,6 +13,7 @@ use super::{
 #[command(
     name = "sluicegate",
     version,
+    propagate_version = true,
     after_help = exit::after("sluicegate serve --policy policy.yaml")
 )]
 pub struct Arguments {

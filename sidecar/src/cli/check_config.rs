@@ -31,7 +31,7 @@ pub struct CheckConfig {
     #[arg(long, value_name = "FILE", required_unless_present = "policy")]
     envoy: Vec<PathBuf>,
     /// Output format; `json` prints one object with all findings.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, short, value_enum, default_value_t)]
     output: Output,
 }
 
@@ -68,7 +68,19 @@ impl Report {
         });
     }
 
-    /// Adds a mistake of a policy, whose text begins after a line of the file. It names the line of the text.
+    /// The policy in a text that begins after a line of a file; `None` if it has mistakes, which are added.
+    fn policy(&mut self, at: (&str, usize), what: &str, text: &str) -> Option<Policy> {
+        let mistakes = match Policy::check(text) {
+            Ok(policy) => return Some(policy),
+            Err(mistakes) => mistakes,
+        };
+        for mistake in mistakes {
+            self.add_mistake(at, what, &mistake);
+        }
+        None
+    }
+
+    /// Adds a mistake, which names its line of the text.
     fn add_mistake(&mut self, (file, before): (&str, usize), what: &str, mistake: &str) {
         let numbered = mistake
             .strip_prefix("line ")
@@ -122,15 +134,9 @@ impl CheckConfig {
         }
         let mut policies = Vec::new();
         for (file, found) in manifests.policies() {
-            match Policy::check(&found.text) {
-                Ok(policy) => policies.push((found.namespace.as_str(), policy)),
-                Err(mistakes) => {
-                    let what = format!("{}: `{}`: ", found.document, found.field);
-                    for mistake in mistakes {
-                        report.add_mistake((file, found.line), &what, &mistake);
-                    }
-                }
-            }
+            let what = format!("{}: `{}`: ", found.document, found.field);
+            let policy = report.policy((file, found.line), &what, &found.text);
+            policies.extend(policy.map(|policy| (found.namespace.as_str(), policy)));
         }
         for (file, plugin) in manifests.plugins() {
             let policy = match self.policy {
@@ -154,15 +160,7 @@ fn given(path: &Path, report: &mut Report) -> Result<Option<Policy>, Failure> {
         let path = path.to_owned();
         Failure::usage(PolicyError::Read { path, source })
     })?;
-    let mistakes = match Policy::check(&text) {
-        Ok(policy) => return Ok(Some(policy)),
-        Err(mistakes) => mistakes,
-    };
-    let file = path.display().to_string();
-    for mistake in mistakes {
-        report.add_mistake((&file, 0), "", &mistake);
-    }
-    Ok(None)
+    Ok(report.policy((&path.display().to_string(), 0), "", &text))
 }
 
 fn check(

@@ -28,7 +28,7 @@ pub struct CheckStore {
     #[arg(long, value_name = "STORE")]
     store: Option<String>,
     /// Output format; `json` prints one object.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, short, value_enum, default_value_t)]
     output: Output,
 }
 

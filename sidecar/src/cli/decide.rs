@@ -1,6 +1,7 @@
 //! `sluicegate decide`: takes units before a job spends them.
 
 mod command;
+mod taken;
 mod wait;
 
 use std::ffi::OsString;
@@ -11,9 +12,10 @@ use sluicegate_protocol::{Decision, LimitStatus, Verdict, WithoutStore};
 use super::Failure;
 use super::checks::{Checks, by_arguments};
 use super::exit::{self, Exit};
-use super::output::{Output, Span, print_json};
-use super::stdout::print;
+use super::output::{Output, Span, json, print_json};
+use super::stdout::{not_written, print, write};
 use super::target::{Decider, Target};
+use taken::Taken;
 
 /// How long `--wait` sleeps after a sidecar or store did not answer.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
@@ -37,7 +39,7 @@ pub struct Decide {
     #[arg(long, short, conflicts_with_all = ["receipt", "output"])]
     quiet: bool,
     /// Output format; `json` prints one object.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, short, value_enum, default_value_t)]
     output: Output,
     /// Command to run if the units are admitted. It replaces the `sluicegate` process, so it receives signals, and its
     /// exit status is returned. If it cannot be started, the units are returned. Standard output belongs to the
@@ -67,13 +69,24 @@ impl Decide {
             asked => asked?,
         };
         let admits = admits(&verdict);
-        let prints = !self.quiet && (command.is_empty() || !admits);
-        match self.output {
-            Output::Json if prints => print_json(&verdict)?,
-            Output::Text if prints && command.is_empty() => print(&text(&verdict))?,
-            // Standard output belongs to the command.
-            Output::Text if prints => eprint(&text(&verdict)),
-            _ => {}
+        let taken = Taken {
+            checks: &decision.checks,
+            receipts: receipts(&verdict),
+        };
+        if !self.quiet && (command.is_empty() || !admits) {
+            let text = match self.output {
+                Output::Json => json(&verdict)?,
+                Output::Text => text(&verdict),
+            };
+            if self.output == Output::Text && !command.is_empty() {
+                // Standard output belongs to the command.
+                eprint(&text);
+            } else if taken.receipts.is_empty() {
+                print(&text)?;
+            } else if let Err(error) = write(&text) {
+                let why = not_written(&error);
+                return Err(taken.give_back(&decider, Exit::NotWritten, why).await);
+            }
         }
         match &verdict {
             _ if admits => {}
@@ -86,17 +99,18 @@ impl Decide {
         match command.split_first() {
             None => Ok(Exit::Success),
             Some((program, arguments)) => {
-                let receipts = match verdict {
-                    Verdict::Admitted(status) => status.receipt,
-                    _ => Vec::new(),
-                };
-                let taken = command::Taken {
-                    checks: &decision.checks,
-                    receipts: &receipts,
-                };
-                Err(command::replace(program, arguments, &decider, &taken).await)
+                let (exit, why) = command::replace(program, arguments);
+                Err(taken.give_back(&decider, exit, why).await)
             }
         }
+    }
+}
+
+/// The receipts of what was taken.
+fn receipts<'a>(verdict: &'a Verdict<'_>) -> &'a [String] {
+    match verdict {
+        Verdict::Admitted(status) => &status.receipt,
+        _ => &[],
     }
 }
 

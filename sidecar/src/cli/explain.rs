@@ -86,18 +86,10 @@ impl Explain {
     }
 
     fn request(&self) -> Result<DescribedRequest, Failure> {
-        let wrong = |what: &str, form: &str| {
-            Failure::usage(format!("`{what}` is not of the form `{form}`"))
-        };
-        let (method, path) = self
-            .request
-            .split_once(' ')
-            .ok_or_else(|| wrong(&self.request, "GET /path"))?;
+        let (method, path) = parts(&self.request, ' ', "GET /path")?;
         let mut headers = vec![(":method", method), (":path", path.trim_matches(BLANK))];
         for header in &self.headers {
-            let (name, value) = header
-                .split_once(':')
-                .ok_or_else(|| wrong(header, "name: value"))?;
+            let (name, value) = parts(header, ':', "name: value")?;
             // Envoy keeps the host under its HTTP/2 name.
             let name = if name.eq_ignore_ascii_case("host") {
                 ":authority"
@@ -110,15 +102,13 @@ impl Explain {
         let mut attributes: BTreeMap<_, _> =
             [("source.address".to_owned(), peer.into_bytes())].into();
         for attribute in &self.attribute {
-            let (name, value) = attribute
-                .split_once('=')
-                .ok_or_else(|| wrong(attribute, "name=value"))?;
+            let (name, value) = parts(attribute, '=', "name=value")?;
             attributes.insert(name.to_owned(), value.into());
         }
         if let Some(claims) = &self.claims {
-            let form = || wrong(claims, "payload={\"sub\": \"alice\"}");
-            let (payload, json) = claims.split_once('=').ok_or_else(form)?;
-            let claims = serde_json::from_str(json).map_err(|_| form())?;
+            let form = "payload={\"sub\": \"alice\"}";
+            let (payload, json) = parts(claims, '=', form)?;
+            let claims = serde_json::from_str(json).map_err(|_| wrong(claims, form))?;
             attributes.insert("metadata".to_owned(), metadata(payload, &claims));
         }
         Ok(DescribedRequest {
@@ -126,6 +116,20 @@ impl Explain {
             attributes,
         })
     }
+}
+
+/// The parts of an argument of this form.
+fn parts<'a>(
+    argument: &'a str,
+    separator: char,
+    form: &str,
+) -> Result<(&'a str, &'a str), Failure> {
+    let parts = argument.split_once(separator);
+    parts.ok_or_else(|| wrong(argument, form))
+}
+
+fn wrong(argument: &str, form: &str) -> Failure {
+    Failure::usage(format!("`{argument}` is not of the form `{form}`"))
 }
 
 fn describe(rules: &Rules, request: &DescribedRequest, policy: Option<&Policy>, text: &mut String) {
@@ -171,21 +175,19 @@ fn describe(rules: &Rules, request: &DescribedRequest, policy: Option<&Policy>, 
         Evaluation::Ask(question) => {
             if !question.checks.is_empty() {
                 line!(text, "checks, admitted together or not at all:");
-                question
-                    .checks
-                    .iter()
-                    .for_each(|check| tell(rules, check, policy, text));
+            }
+            for check in &question.checks {
+                tell(rules, check, policy, text);
             }
             for shadow in &question.shadows {
+                let rule = rules.rule_name(shadow.rule);
                 line!(
                     text,
-                    "shadow checks (evaluated, not enforced) of rule `{}`:",
-                    rules.rule_name(shadow.rule)
+                    "shadow checks (evaluated, not enforced) of rule `{rule}`:"
                 );
-                shadow
-                    .checks
-                    .iter()
-                    .for_each(|check| tell(rules, check, policy, text));
+                for check in &shadow.checks {
+                    tell(rules, check, policy, text);
+                }
             }
         }
     }

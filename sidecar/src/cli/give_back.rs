@@ -26,7 +26,7 @@ pub struct GiveBack {
     #[command(flatten)]
     target: Target,
     /// Output format; `json` prints one object.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, short, value_enum, default_value_t)]
     output: Output,
 }
 

@@ -12,9 +12,9 @@ use super::stdout::print;
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  sluicegate man decide > sluicegate-decide.1")]
 pub struct Manual {
-    /// The command to print the page of; the default is `sluicegate` itself.
+    /// The command to print the page of, such as `decide` or `override set`; the default is `sluicegate` itself.
     #[arg(value_name = "COMMAND")]
-    command: Option<String>,
+    command: Vec<String>,
 }
 
 impl Manual {
@@ -22,16 +22,17 @@ impl Manual {
         let mut all = Arguments::command().disable_help_subcommand(true);
         // Sets the full names of the commands.
         all.build();
-        let wanted = match &self.command {
-            None => &all,
-            Some(name) => all.find_subcommand(name).ok_or_else(|| {
-                let names: Vec<_> = all.get_subcommands().map(Command::get_name).collect();
+        let mut wanted = &all;
+        for name in &self.command {
+            wanted = wanted.find_subcommand(name).ok_or_else(|| {
+                let names: Vec<_> = wanted.get_subcommands().map(Command::get_name).collect();
+                let of = wanted.get_bin_name().unwrap_or_default();
                 Failure::usage(format_args!(
-                    "unknown command `{name}`; the commands are {}",
+                    "`{of}` has no command `{name}` (its commands: {})",
                     names.join(", ")
                 ))
-            })?,
-        };
+            })?;
+        }
         let page = page(wanted).map_err(Failure::system)?;
         print(&String::from_utf8_lossy(&page))
     }

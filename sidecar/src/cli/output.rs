@@ -21,8 +21,13 @@ pub enum Output {
 
 /// Prints a JSON value.
 pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    print(&json(value)?)
+}
+
+/// A JSON value as commands print it.
+pub fn json(value: &impl Serialize) -> Result<String, Failure> {
     let json = serde_json::to_string_pretty(value).map_err(Failure::system)?;
-    print(&(json + "\n"))
+    Ok(json + "\n")
 }
 
 /// How many errors and warnings were found, for people.

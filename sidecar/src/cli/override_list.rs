@@ -17,7 +17,7 @@ pub struct List {
     #[command(flatten)]
     admin: Admin,
     /// Output format; `json` prints the sidecar's answer.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, short, value_enum, default_value_t)]
     output: Output,
 }
 

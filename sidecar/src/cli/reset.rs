@@ -25,7 +25,7 @@ pub struct Reset {
     #[command(flatten)]
     direct: Direct,
     /// Output format; `json` prints one object.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, short, value_enum, default_value_t)]
     output: Output,
 }
 

@@ -15,14 +15,22 @@ pub(crate) use line;
 
 /// Prints a text. A closed pipe is not an error: the reader has what it wanted.
 pub fn print(text: &str) -> Result<(), Failure> {
-    let mut stdout = std::io::stdout().lock();
-    let written = stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush());
-    match written {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::system(format!(
-            "cannot write to standard output: {error}"
-        ))),
+    match write(text) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Failure::system(not_written(&error)))
+        }
         _ => Ok(()),
     }
+}
+
+/// Prints a text that must not be lost.
+pub fn write(text: &str) -> std::io::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    stdout.flush()
+}
+
+/// What to say of an error of standard output.
+pub fn not_written(error: &std::io::Error) -> String {
+    format!("cannot write to standard output: {error}")
 }

@@ -30,7 +30,7 @@ pub struct Watch {
     #[arg(long)]
     once: bool,
     /// Output format; `json` prints the sidecar's answer once.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, short, value_enum, default_value_t)]
     output: Output,
 }
 

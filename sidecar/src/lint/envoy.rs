@@ -1,21 +1,11 @@
 //! Settings around the filter in Envoy's file that do not suit it.
 
-use sluicegate_rules::config::schema::{Configuration, Cost, KeyComponent, Limit};
+use sluicegate_rules::config::schema::{Configuration, Cost};
 
 use super::envoy_yaml::Plugin;
-use super::findings::{Findings, Severity, checks};
+use super::findings::{Findings, checks, components};
 
 pub fn lint(plugin: &Plugin, configuration: &Configuration, findings: &mut Findings<'_>) {
-    if plugin.allow_on_headers_stop_iteration {
-        findings.add(
-            Severity::Warning,
-            String::new(),
-            "with `allow_on_headers_stop_iteration: true` Envoy buffers the body of a request that waits, and answers \
-             413 if the body exceeds its buffer"
-                .to_owned(),
-            "remove it: this filter does not need it",
-        );
-    }
     let Some(manager) = &plugin.manager else {
         return;
     };
@@ -23,8 +13,7 @@ pub fn lint(plugin: &Plugin, configuration: &Configuration, findings: &mut Findi
         && let Some((at, name)) = header_with_a_hyphen(configuration)
     {
         let alike = name.replace('-', "_");
-        findings.add(
-            Severity::Warning,
+        findings.warn(
             at,
             format!(
                 "some upstreams (WSGI, CGI) treat a header `{alike}` as `{name}`, so this filter answers requests with \
@@ -35,12 +24,10 @@ pub fn lint(plugin: &Plugin, configuration: &Configuration, findings: &mut Findi
         );
     }
     if manager.cors_follows {
-        findings.add(
-            Severity::Warning,
-            String::new(),
+        findings.warn(
+            "",
             "`cors` comes after this filter in `http_filters`: preflights, which have no credentials, are counted or \
-             refused, and a browser's script cannot read a 429"
-                .to_owned(),
+             refused, and a browser's script cannot read a 429",
             "put `cors` before this filter (docs/filter.md#where-the-filter-belongs)",
         );
     }
@@ -49,8 +36,7 @@ pub fn lint(plugin: &Plugin, configuration: &Configuration, findings: &mut Findi
     };
     for (at, payload) in payloads(configuration).filter(|(_, payload)| !written.contains(payload)) {
         let there_is = written.join("`, `");
-        findings.add(
-            Severity::Warning,
+        findings.warn(
             format!("{at}.jwt"),
             format!(
                 "no `jwt_authn` before this filter in `http_filters` has `payload_in_metadata: {payload}` (there is: \
@@ -65,7 +51,7 @@ pub fn lint(plugin: &Plugin, configuration: &Configuration, findings: &mut Findi
 fn payloads(configuration: &Configuration) -> impl Iterator<Item = (String, &String)> {
     let of_components = components(configuration)
         .filter_map(|(at, component)| Some((at, &component.jwt.as_ref()?.payload)));
-    let of_quotas = checks(configuration).filter_map(|(_, at, _, check)| {
+    let of_quotas = checks(configuration).filter_map(|(at, _, check)| {
         let jwt = check.quota.as_ref()?.jwt.as_ref()?;
         Some((format!("{at}.quota"), &jwt.payload))
     });
@@ -78,25 +64,11 @@ fn header_with_a_hyphen(configuration: &Configuration) -> Option<(String, String
         let name = component.header.clone()?;
         Some((format!("{at}.header"), name))
     });
-    let of_costs = checks(configuration).filter_map(|(_, at, _, check)| match &check.cost {
+    let of_costs = checks(configuration).filter_map(|(at, _, check)| match &check.cost {
         Cost::Varying(varying) => Some((format!("{at}.cost.header"), varying.header.clone()?)),
         Cost::Constant(_) => None,
     });
     of_components
         .chain(of_costs)
         .find(|(_, name)| name.contains('-'))
-}
-
-/// Every component of a key and of a choice of limit, with its path.
-fn components(configuration: &Configuration) -> impl Iterator<Item = (String, &KeyComponent)> {
-    checks(configuration).flat_map(|(_, at, _, check)| {
-        let key = check.key.iter().enumerate();
-        let mut components: Vec<_> = key
-            .map(|(index, component)| (format!("{at}.key[{index}]"), component))
-            .collect();
-        if let Limit::Tiers(tiers) = &check.limit {
-            components.push((format!("{at}.limit.by"), &tiers.by));
-        }
-        components
-    })
 }

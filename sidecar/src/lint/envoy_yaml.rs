@@ -1,11 +1,9 @@
 //! Sluicegate's plugin configurations in a document: an Envoy file, an Istio WasmPlugin or EnvoyFilter, an Envoy Gateway
 //! EnvoyExtensionPolicy, or a configuration alone.
 
-use saphyr::MarkedYaml;
-
 use super::yaml::{
-    ValueWithLines, children, entries, fields, get, is_true, line_of, lines_before, load, text,
-    with_lines,
+    Node, ValueWithLines, children, entries, fields, get, is_true, line_of, lines_before, load,
+    text,
 };
 
 /// A plugin configuration, and the settings around it that matter to it.
@@ -21,10 +19,8 @@ pub struct Plugin {
     pub manager: Option<Manager>,
     /// What happens to requests when the filter fails: `failure_policy` of Envoy, `failStrategy` of Istio.
     pub failure_policy: Option<String>,
-    /// `fail_open` of Envoy, `failOpen` of Envoy Gateway.
-    pub fail_open: bool,
-    /// Envoy may then pause a request after its headers, and buffers the body meanwhile.
-    pub allow_on_headers_stop_iteration: bool,
+    /// `fail_open` of Envoy or `failOpen` of Envoy Gateway, if it is set.
+    pub fail_open: Option<&'static str>,
     /// The document that contains it, such as `WasmPlugin shop/sluicegate`; empty if it is not a Kubernetes object.
     pub document: String,
     /// The document's namespace.
@@ -73,12 +69,12 @@ pub struct Manager {
 }
 
 /// Finds every plugin configuration of Sluicegate in a document; `before` lines of the file come before its text.
-pub fn plugins(document: &MarkedYaml<'_>, before: usize) -> Vec<Plugin> {
+pub fn plugins(document: &Node, before: usize) -> Vec<Plugin> {
     let mut copied = COPYING.map(str::to_owned).to_vec();
-    copied_namespaces(document, false, &mut copied);
+    copied_namespaces(document, &mut copied);
     let mut found = Vec::new();
     if is_sluicegate(document) {
-        let configuration = with_lines(document, before);
+        let configuration = ValueWithLines::new(document, before);
         found.push(plugin(document, Holder::Nothing, configuration, before));
     }
     search(document, None, before, &mut found);
@@ -89,12 +85,7 @@ pub fn plugins(document: &MarkedYaml<'_>, before: usize) -> Vec<Plugin> {
     found
 }
 
-fn plugin(
-    holder: &MarkedYaml<'_>,
-    kind: Holder,
-    configuration: ValueWithLines,
-    before: usize,
-) -> Plugin {
+fn plugin(holder: &Node, kind: Holder, configuration: ValueWithLines, before: usize) -> Plugin {
     let policy = ["failure_policy", "failStrategy"];
     let mut policy = policy.iter().filter_map(|name| get(holder, name));
     Plugin {
@@ -103,8 +94,9 @@ fn plugin(
         line: line_of(holder, before),
         manager: None,
         failure_policy: policy.find_map(text).map(str::to_owned),
-        fail_open: is_true(holder, "fail_open") || is_true(holder, "failOpen"),
-        allow_on_headers_stop_iteration: is_true(holder, "allow_on_headers_stop_iteration"),
+        fail_open: ["fail_open", "failOpen"]
+            .into_iter()
+            .find(|name| is_true(holder, name)),
         document: String::new(),
         namespace: String::new(),
         clusters: None,
@@ -113,18 +105,19 @@ fn plugin(
 }
 
 /// Our configurations have `sidecar` and `rules`; another plugin's are unlikely to.
-fn is_sluicegate(node: &MarkedYaml<'_>) -> bool {
+fn is_sluicegate(node: &Node) -> bool {
     get(node, "sidecar").is_some() && get(node, "rules").is_some()
 }
 
 /// Recognizes the holder of a configuration by its name, so that a broken configuration is found too.
-fn is_named_sluicegate(node: &MarkedYaml<'_>) -> bool {
+fn is_named_sluicegate(node: &Node) -> bool {
     let name = |field| get(node, field).and_then(text);
     let mut names = ["name", "pluginName", "url"].into_iter().filter_map(name);
     names.any(|name| name.contains("sluicegate"))
 }
 
-fn manager(node: &MarkedYaml<'_>) -> Manager {
+/// The manager around a filter, which comes between these others.
+fn manager(node: &Node, earlier: &[Node], later: &[Node]) -> Manager {
     let options = get(node, "common_http_protocol_options");
     let action = options.and_then(|options| get(options, "headers_with_underscores_action"));
     Manager {
@@ -132,8 +125,8 @@ fn manager(node: &MarkedYaml<'_>) -> Manager {
         rejects_underscores: action
             .and_then(text)
             .is_some_and(|action| matches!(action, "REJECT_REQUEST" | "DROP_HEADER")),
-        payloads: None,
-        cors_follows: false,
+        payloads: payloads(earlier),
+        cors_follows: later.iter().any(|filter| is_called(filter, "http.cors")),
         has_deadline: ["request_timeout", "stream_idle_timeout"]
             .iter()
             .any(|name| get(node, name).is_some()),
@@ -141,7 +134,7 @@ fn manager(node: &MarkedYaml<'_>) -> Manager {
 }
 
 /// The names under which filters put payloads of tokens; `None` if one of them is configured elsewhere.
-fn payloads(filters: &[MarkedYaml<'_>]) -> Option<Vec<String>> {
+fn payloads(filters: &[Node]) -> Option<Vec<String>> {
     let mut found = Vec::new();
     for filter in filters
         .iter()
@@ -157,13 +150,13 @@ fn payloads(filters: &[MarkedYaml<'_>]) -> Option<Vec<String>> {
 }
 
 /// The values of all fields with this name.
-fn texts_of(node: &MarkedYaml<'_>, field: &str, found: &mut Vec<String>) {
+fn texts_of(node: &Node, field: &str, found: &mut Vec<String>) {
     found.extend(get(node, field).and_then(text).map(str::to_owned));
     children(node).for_each(|child| texts_of(child, field, found));
 }
 
 /// Whether a filter has this in its name or in its type's.
-fn is_called(filter: &MarkedYaml<'_>, what: &str) -> bool {
+fn is_called(filter: &Node, what: &str) -> bool {
     let kind = get(filter, "typed_config").and_then(|config| get(config, "@type"));
     let mut names = [get(filter, "name"), kind].into_iter().flatten();
     names.any(|name| text(name).is_some_and(|name| name.contains(what)))
@@ -176,45 +169,34 @@ const COPYING: [&str; 2] = [
 ];
 
 /// The other namespaces that such filters write to.
-fn copied_namespaces(node: &MarkedYaml<'_>, inside: bool, found: &mut Vec<String>) {
+fn copied_namespaces(node: &Node, found: &mut Vec<String>) {
     let copies = ["header_to_metadata", "json_to_metadata"];
-    let inside = inside || copies.iter().any(|copies| is_called(node, copies));
-    for (name, value) in fields(node) {
-        if inside && text(name) == Some("metadata_namespace") {
-            found.extend(text(value).map(str::to_owned));
-        }
+    if copies.iter().any(|copies| is_called(node, copies)) {
+        texts_of(node, "metadata_namespace", found);
+    } else {
+        children(node).for_each(|child| copied_namespaces(child, found));
     }
-    children(node).for_each(|child| copied_namespaces(child, inside, found));
 }
 
-fn search(
-    node: &MarkedYaml<'_>,
-    manager: Option<&Manager>,
-    before: usize,
-    found: &mut Vec<Plugin>,
-) {
+fn search(node: &Node, manager: Option<&Manager>, before: usize, found: &mut Vec<Plugin>) {
     if let Some(filters) = get(node, "http_filters").map(entries) {
         for (index, filter) in filters.iter().enumerate() {
             let (earlier, later) = filters.split_at(index);
-            let manager = Manager {
-                payloads: payloads(earlier),
-                cors_follows: later.iter().any(|filter| is_called(filter, "http.cors")),
-                ..self::manager(node)
-            };
+            let manager = self::manager(node, earlier, later);
             search(filter, Some(&manager), before, found);
         }
     }
-    let mut add = |kind: Holder, configuration: &MarkedYaml<'_>| {
+    let mut add = |kind: Holder, configuration: &Node| {
         let configuration = match text(configuration) {
             // JSON in a string: its lines are relative to the string's.
             Some(inner) => match load(inner).ok().and_then(|mut nodes| nodes.pop()) {
                 Some(inner) if is_sluicegate(&inner) || is_named_sluicegate(node) => {
-                    with_lines(&inner, lines_before(configuration, before))
+                    ValueWithLines::new(&inner, lines_before(configuration, before))
                 }
                 _ => return,
             },
             None if is_sluicegate(configuration) || is_named_sluicegate(node) => {
-                with_lines(configuration, before)
+                ValueWithLines::new(configuration, before)
             }
             None => return,
         };
@@ -240,13 +222,15 @@ fn search(
         add(Holder::EnvoyExtensionPolicy, configuration);
     }
     // The filters were searched above, each with what follows it.
-    let others = fields(node).filter(|(name, _)| text(name) != Some("http_filters"));
+    let others = fields(node)
+        .iter()
+        .filter(|(name, _)| name.value != "http_filters");
     let others = others.map(|(_, value)| value).chain(entries(node));
     others.for_each(|value| search(value, manager, before, found));
 }
 
 /// The clusters of an Envoy file, if the document is one.
-fn clusters(document: &MarkedYaml<'_>) -> Option<Clusters> {
+fn clusters(document: &Node) -> Option<Clusters> {
     let of = get(document, "static_resources")?;
     let list = get(of, "clusters").map(entries).unwrap_or_default();
     let names = list.iter().filter_map(|cluster| get(cluster, "name"));

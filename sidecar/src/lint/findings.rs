@@ -56,27 +56,58 @@ pub struct Findings<'a> {
 
 impl Findings<'_> {
     /// Adds a finding at the line of its field.
-    pub fn add(&mut self, severity: Severity, field: String, message: String, remedy: &str) {
+    pub fn add(
+        &mut self,
+        severity: Severity,
+        field: impl Into<String>,
+        message: impl Into<String>,
+        remedy: &str,
+    ) {
+        let field = field.into();
         self.found.push(Finding {
             line: self.lined.line(&field),
             severity,
             field,
-            message,
+            message: message.into(),
             remedy: remedy.to_owned(),
         });
     }
+
+    pub fn error(&mut self, field: impl Into<String>, message: impl Into<String>, remedy: &str) {
+        self.add(Severity::Error, field, message, remedy);
+    }
+
+    pub fn warn(&mut self, field: impl Into<String>, message: impl Into<String>, remedy: &str) {
+        self.add(Severity::Warning, field, message, remedy);
+    }
 }
 
-/// Each check of each rule, with the rule's index and the check's path.
+/// Each check of each rule, with the check's path.
 pub fn checks(
     configuration: &schema::Configuration,
-) -> impl Iterator<Item = (usize, String, &schema::Rule, &schema::Check)> {
+) -> impl Iterator<Item = (String, &schema::Rule, &schema::Check)> {
     configuration
         .rules
         .iter()
         .enumerate()
         .flat_map(|(r, rule)| {
             let checks = rule.checks.iter().enumerate();
-            checks.map(move |(c, check)| (r, format!("rules[{r}].checks[{c}]"), rule, check))
+            checks.map(move |(c, check)| (format!("rules[{r}].checks[{c}]"), rule, check))
         })
+}
+
+/// Every component of a key and of a choice of limit, with its path.
+pub fn components(
+    configuration: &schema::Configuration,
+) -> impl Iterator<Item = (String, &schema::KeyComponent)> {
+    checks(configuration).flat_map(|(at, _, check)| {
+        let key = check.key.iter().enumerate();
+        let mut components: Vec<_> = key
+            .map(|(index, component)| (format!("{at}.key[{index}]"), component))
+            .collect();
+        if let schema::Limit::Tiers(tiers) = &check.limit {
+            components.push((format!("{at}.limit.by"), &tiers.by));
+        }
+        components
+    })
 }

@@ -1,71 +1,68 @@
-//! Which rules cover which others: reports only what it can prove. And whether one request can have too many checks.
+//! Which requests rules match: more checks than a decision may have, and paths that cannot exist.
 
 use sluicegate_protocol::MAX_CHECKS;
 use sluicegate_rules::config::schema::{Configuration, Match};
 
-use super::findings::{Findings, Severity};
+use super::findings::Findings;
 
 pub fn lint(configuration: &Configuration, findings: &mut Findings<'_>) {
     for (index, rule) in configuration.rules.iter().enumerate() {
-        let earlier = configuration.rules.iter().take(index);
-        let mut stopping = earlier.filter(|earlier| earlier.stop && !earlier.shadow);
-        if let Some(earlier) = stopping.find(|earlier| covers(&earlier.matcher, &rule.matcher)) {
-            findings.add(
-                Severity::Warning,
-                format!("rules[{index}]"),
-                format!(
-                    "rule `{}` is never reached: rule `{}` before it has `stop` and matches every request that it would",
-                    rule.name, earlier.name
-                ),
-                "move it up, remove `stop` from the other rule, or remove it",
-            );
-        }
+        paths(index, &rule.matcher, findings);
     }
     let enforced = configuration.rules.iter().filter(|rule| !rule.shadow);
     let checks: usize = enforced.map(|rule| rule.checks.len()).sum();
     if checks > MAX_CHECKS {
-        findings.add(
-            Severity::Warning,
-            "rules".to_owned(),
+        findings.warn(
+            "rules",
             format!(
-                "a request that matches all rules has {checks} checks, and a decision may have {MAX_CHECKS}: above that, \
-                 `when_unavailable` decides"
+                "a request that matches all rules has {checks} checks; one with more than {MAX_CHECKS} is answered \
+                 with 503, whatever its rules say"
             ),
             "make sure that no request matches rules with more, or remove checks",
         );
     }
 }
 
-/// Whether every request that `narrow` matches is matched by `wide` too.
-pub(super) fn covers(wide: &Match, narrow: &Match) -> bool {
-    let path = wide.path.is_none() || wide.path == narrow.path;
-    let prefix = wide.path_prefix.as_ref().is_none_or(|prefix| {
-        let begins =
-            |path: &Option<String>| path.as_ref().is_some_and(|path| path.starts_with(prefix));
-        let literal = narrow.path_template.as_ref().map(|template| {
-            template
-                .split(['{', '*'])
-                .next()
-                .unwrap_or_default()
-                .to_owned()
-        });
-        prefix == "/" || begins(&narrow.path) || begins(&narrow.path_prefix) || begins(&literal)
-    });
-    let template = wide.path_template.is_none()
-        || wide.path_template.as_deref() == Some("/**")
-        || wide.path_template == narrow.path_template;
-    let regex = wide.path_regex.is_none() || wide.path_regex == narrow.path_regex;
-    let some_of = |wide: &[String], narrow: &[String]| {
-        wide.is_empty() || (!narrow.is_empty() && narrow.iter().all(|one| wide.contains(one)))
+/// The conditions on the path of a match and of those in it.
+fn paths(rule: usize, one: &Match, findings: &mut Findings<'_>) {
+    let found = match &one.path_regex {
+        _ if is_impossible(one) => Some((
+            "no path meets all of these conditions, so this never matches".to_owned(),
+            "remove one of them, or use `any` if one is enough".to_owned(),
+        )),
+        Some(regex) if is_meant_as_prefix(regex) => Some((
+            format!("`path_regex` matches the whole path, and so `{regex}` nothing below it"),
+            format!("use `path_prefix`, or `{regex}.*`; without `^` if the whole path is meant"),
+        )),
+        _ => None,
     };
-    path && prefix
-        && template
-        && regex
-        && some_of(&wide.methods, &narrow.methods)
-        && some_of(&wide.hosts, &narrow.hosts)
-        && wide.headers.iter().all(|one| narrow.headers.contains(one))
-        && wide.query.iter().all(|one| narrow.query.contains(one))
-        && wide.all.iter().all(|one| narrow.all.contains(one))
-        && (wide.any.is_empty() || wide.any == narrow.any)
-        && (wide.not.is_none() || wide.not == narrow.not)
+    if let Some((message, remedy)) = found {
+        let field = format!("rules[{rule}].match");
+        findings.warn(field, message, &remedy);
+    }
+    let inside = one.all.iter().chain(&one.any).chain(one.not.as_deref());
+    inside.for_each(|inner| paths(rule, inner, findings));
+}
+
+/// Whether conditions on the path exclude each other. Reports only what is certain: `path_regex` may match anything.
+fn is_impossible(one: &Match) -> bool {
+    // A path and the same with `/` at its end are one, so everything is compared with the longer.
+    let path = one.path.as_deref();
+    let path = path.map(|path| format!("{}/", path.trim_end_matches('/')));
+    let template = one.path_template.as_deref();
+    let template = template.and_then(|template| template.split(['{', '*']).next());
+    let prefix = one.path_prefix.as_deref();
+    let begins = |long: Option<&str>, short: Option<&str>| {
+        long.zip(short)
+            .is_none_or(|(long, short)| long.starts_with(short))
+    };
+    !begins(path.as_deref(), prefix)
+        || !begins(path.as_deref(), template)
+        || !(begins(prefix, template) || begins(template, prefix))
+}
+
+/// Elsewhere, `^` without `$` means a prefix.
+fn is_meant_as_prefix(regex: &str) -> bool {
+    let is_literal = |end: char| end.is_alphanumeric() || matches!(end, '/' | '-' | '_');
+    regex.starts_with("^/") && regex.ends_with(is_literal)
 }

@@ -1,14 +1,14 @@
 //! What has to exist around a plugin: the sidecar's cluster, and a policy for the case that the filter fails. In Kubernetes
 //! these are objects of their own, often in other files.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use saphyr::MarkedYaml;
+use sluicegate_rules::config::nearest;
 use sluicegate_rules::config::schema::Configuration;
 
 use super::envoy_yaml::{Holder, Plugin};
 use super::findings::{Finding, Findings, Severity};
-use super::yaml::{at, children, entries, fields, get, integer, load, text};
+use super::yaml::{Node, at, children, entries, fields, get, integer, load, text};
 
 /// Envoy's name of the policy that starts a filter again.
 const RELOAD: &str = "FAIL_RELOAD";
@@ -18,10 +18,9 @@ const OPEN: &str = "FAIL_OPEN";
 /// What the objects of all files together provide.
 #[derive(Debug, Default)]
 pub struct Surroundings {
-    /// Clusters that patches add to Envoy's configuration.
-    clusters: BTreeSet<String>,
-    /// The hosts that Istio knows from these files.
-    hosts: BTreeMap<String, Host>,
+    /// Clusters: those that patches add, and Istio's of ServiceEntries and Services. Each with the only namespace that sees
+    /// it; `None` if all do.
+    clusters: BTreeMap<String, Option<String>>,
     /// There is an object that could add a cluster: an EnvoyProxy, EnvoyPatchPolicy or EnvoyFilter.
     has_patches: bool,
     /// There is a ServiceEntry.
@@ -30,16 +29,14 @@ pub struct Surroundings {
     reloads: bool,
 }
 
-#[derive(Debug, Default)]
-struct Host {
-    ports: BTreeSet<i64>,
-    /// The only namespace that sees it; `None` if others do too.
-    only_in: Option<String>,
-}
-
 impl Surroundings {
     /// Adds what a document provides.
-    pub fn add(&mut self, kind: &str, namespace: &str, document: &MarkedYaml<'_>) {
+    pub fn add(&mut self, kind: &str, namespace: &str, document: &Node) {
+        let spec = |field| {
+            at(document, &["spec", field])
+                .map(entries)
+                .unwrap_or_default()
+        };
         match kind {
             "EnvoyProxy" | "EnvoyPatchPolicy" | "EnvoyFilter" => {
                 self.has_patches = true;
@@ -47,63 +44,50 @@ impl Surroundings {
             }
             "ServiceEntry" => {
                 self.has_service_entries = true;
-                let spec = |field| {
-                    at(document, &["spec", field])
-                        .map(entries)
-                        .unwrap_or_default()
-                };
                 let exported: Vec<_> = spec("exportTo").iter().filter_map(text).collect();
-                let only_in = (exported == ["."]).then(|| namespace.to_owned());
+                let only_in = (exported == ["."]).then_some(namespace);
                 for host in spec("hosts").iter().filter_map(text) {
-                    self.add_host(host.to_owned(), spec("ports"), "number", only_in.clone());
+                    self.add_host(host, spec("ports"), "number", only_in);
                 }
             }
             "Service" => {
                 let name = at(document, &["metadata", "name"]).and_then(text);
-                let ports = at(document, &["spec", "ports"]).map(entries);
-                let namespace = if namespace.is_empty() {
-                    "default"
-                } else {
-                    namespace
-                };
-                if let (Some(name), Some(ports)) = (name, ports) {
+                let namespace = Some(namespace).filter(|name| !name.is_empty());
+                let namespace = namespace.unwrap_or("default");
+                if let Some(name) = name {
                     let host = format!("{name}.{namespace}.svc.cluster.local");
-                    self.add_host(host, ports, "port", None);
+                    self.add_host(&host, spec("ports"), "port", None);
                 }
             }
             _ => {}
         }
     }
 
-    fn add_host(
-        &mut self,
-        host: String,
-        ports: &[MarkedYaml<'_>],
-        number: &str,
-        only_in: Option<String>,
-    ) {
-        let host = self.hosts.entry(host).or_default();
-        let numbers = ports.iter().filter_map(|port| get(port, number));
-        host.ports.extend(numbers.filter_map(integer));
-        host.only_in = only_in;
+    /// Adds Istio's clusters of a host.
+    fn add_host(&mut self, host: &str, ports: &[Node], number: &str, only_in: Option<&str>) {
+        let ports = ports.iter().filter_map(|port| get(port, number));
+        for port in ports.filter_map(integer) {
+            let name = format!("outbound|{port}||{host}");
+            self.clusters.insert(name, only_in.map(str::to_owned));
+        }
     }
 
     /// Finds clusters and failure policies in the patches of an object, whatever form these have.
-    fn add_patches(&mut self, node: &MarkedYaml<'_>) {
+    fn add_patches(&mut self, node: &Node) {
         let is_cluster = ["load_assignment", "connect_timeout", "lb_policy"];
         if let Some(name) = get(node, "name").and_then(text)
             && is_cluster.iter().any(|field| get(node, field).is_some())
         {
-            self.clusters.insert(name.to_owned());
+            self.clusters.insert(name.to_owned(), None);
         }
         // `failure_policy: FAIL_RELOAD`, or the `path` and `value` of a JSON patch.
         let names_policy = |path: &str| path.ends_with("failure_policy");
         let value = get(node, "value").and_then(text);
         let path = get(node, "path").and_then(text);
         let is_patch = path.is_some_and(names_policy) && value == Some(RELOAD);
-        let is_field = fields(node).any(|(name, value)| {
-            text(name).is_some_and(names_policy) && text(value) == Some(RELOAD)
-        });
+        let is_field = fields(node)
+            .iter()
+            .any(|(name, value)| names_policy(&name.value) && text(value) == Some(RELOAD));
         self.reloads |= is_patch || is_field;
         // An EnvoyProxy's bootstrap may be YAML in a string.
         if let Some(inner) = text(node).filter(|inner| inner.contains("clusters:")) {
@@ -114,114 +98,56 @@ impl Surroundings {
         children(node).for_each(|child| self.add_patches(child));
     }
 
-    /// Why a plugin finds no cluster of this name, and how sure that is.
-    fn missing(&self, plugin: &Plugin, name: &str) -> Option<(Severity, String, String)> {
-        let found =
-            |severity, message: String, remedy: &str| Some((severity, message, remedy.to_owned()));
-        match (plugin.holder, &plugin.clusters) {
-            (Holder::Nothing, _) => None,
-            _ if self.clusters.contains(name) => None,
-            (Holder::Envoy, Some(clusters)) => {
-                if clusters.names.iter().any(|one| one == name) {
-                    return None;
-                }
-                let message = match clusters.names.join("`, `") {
-                    names if names.is_empty() => format!("this file has no cluster `{name}`"),
-                    names => format!("this file has no cluster `{name}`, only `{names}`"),
-                };
-                let (severity, remedy) = if clusters.dynamic {
-                    (
-                        Severity::Warning,
-                        "add it, unless the control plane of `cds_config` provides it: without it no request gets a verdict",
-                    )
-                } else {
-                    (
-                        Severity::Error,
-                        "add it to `static_resources.clusters`: without it no request gets a verdict",
-                    )
-                };
-                found(severity, message, remedy)
-            }
-            // A part of an Envoy configuration.
-            (Holder::Envoy, None) if !self.has_patches => None,
-            (Holder::Envoy, None) | (Holder::EnvoyExtensionPolicy, _) => {
-                let severity = if self.has_patches {
-                    Severity::Error
-                } else {
-                    Severity::Warning
-                };
-                let message = format!(
-                    "no EnvoyProxy or EnvoyPatchPolicy in these files adds a cluster `{name}`"
-                );
-                found(
-                    severity,
-                    message,
-                    "add the cluster to the `bootstrap` of the EnvoyProxy (docs/filter.md), or check its file too: without \
-                     it no request gets a verdict",
-                )
-            }
-            (Holder::WasmPlugin, _) => self.missing_in_istio(plugin, name),
-        }
-    }
-
-    fn missing_in_istio(&self, plugin: &Plugin, name: &str) -> Option<(Severity, String, String)> {
-        let parts: Vec<_> = name.split('|').collect();
-        let [direction, port, _, host] = parts[..] else {
+    /// What is wrong with a plugin's cluster of this name, how sure that is, and the remedy.
+    fn problem(&self, plugin: &Plugin, name: &str) -> Option<(Severity, String, String)> {
+        if let Some(only_in) = self.clusters.get(name) {
+            let other = only_in.as_ref().filter(|one| **one != plugin.namespace)?;
             return Some((
                 Severity::Error,
-                format!(
-                    "`{name}` is no name of a cluster of Istio's, and no EnvoyFilter in these files adds it"
-                ),
-                "write `outbound|PORT||HOST`, with host and port of the sidecar's ServiceEntry"
-                    .to_owned(),
+                format!("the ServiceEntry of `{name}` is exported to its own namespace `{other}` only"),
+                "put plugin and ServiceEntry into one namespace, or export it to this one (`exportTo`)".to_owned(),
             ));
+        }
+        let of_file = plugin.clusters.iter().flat_map(|clusters| &clusters.names);
+        let known = self.clusters.keys().chain(of_file).map(String::as_str);
+        if known.clone().any(|one| one == name) {
+            return None;
+        }
+        let (is_sure, add) = self.how_to_add(plugin)?;
+        let severity = if is_sure {
+            Severity::Error
+        } else {
+            Severity::Warning
         };
-        let port: Option<i64> = port.parse().ok().filter(|_| direction == "outbound");
-        match (self.hosts.get(host), port) {
-            (_, None) => Some((
-                Severity::Error,
-                format!("`{name}` is not of the form `outbound|PORT||HOST`"),
-                "write host and port of the sidecar's ServiceEntry".to_owned(),
+        let message = format!(
+            "nothing in these files provides a cluster `{name}`, so no request gets a verdict"
+        );
+        let remedy = match nearest(name, known) {
+            Some(near) => format!("did you mean `{near}`? Otherwise {add}"),
+            None => add.to_owned(),
+        };
+        Some((severity, message, remedy))
+    }
+
+    /// How to add a cluster for a plugin, and whether these files show that there is none; `None` if they cannot.
+    fn how_to_add(&self, plugin: &Plugin) -> Option<(bool, &'static str)> {
+        match (plugin.holder, &plugin.clusters) {
+            (Holder::Nothing, _) => None,
+            (Holder::Envoy, Some(clusters)) if clusters.dynamic => Some((
+                false,
+                "add it, unless the control plane of `cds_config` provides it",
             )),
-            (None, Some(port)) => {
-                let severity = if self.has_service_entries {
-                    Severity::Error
-                } else {
-                    Severity::Warning
-                };
-                Some((
-                    severity,
-                    format!(
-                        "no ServiceEntry in these files has the host `{host}` of the cluster `{name}`"
-                    ),
-                    format!(
-                        "add a ServiceEntry with that host and port {port}, or check its file too: without it no request \
-                         gets a verdict"
-                    ),
-                ))
-            }
-            (Some(known), Some(port)) if !known.ports.contains(&port) => {
-                let ports: Vec<_> = known.ports.iter().map(ToString::to_string).collect();
-                Some((
-                    Severity::Error,
-                    format!(
-                        "the host `{host}` of the cluster `{name}` has no port {port}, only {}",
-                        ports.join(", ")
-                    ),
-                    "use a port of its ServiceEntry: without it no request gets a verdict"
-                        .to_owned(),
-                ))
-            }
-            (Some(known), Some(_)) => {
-                let only_in = known.only_in.as_ref()?;
-                (*only_in != plugin.namespace).then(|| {
-                    (
-                        Severity::Error,
-                        format!("the ServiceEntry of `{host}` is exported to its own namespace `{only_in}` only"),
-                        "put plugin and ServiceEntry into one namespace, or export it to this one (`exportTo`)".to_owned(),
-                    )
-                })
-            }
+            (Holder::Envoy, Some(_)) => Some((true, "add it to `static_resources.clusters`")),
+            // A part of an Envoy configuration.
+            (Holder::Envoy, None) if !self.has_patches => None,
+            (Holder::Envoy | Holder::EnvoyExtensionPolicy, _) => Some((
+                self.has_patches,
+                "add it to the `bootstrap` of the EnvoyProxy, or check its file too",
+            )),
+            (Holder::WasmPlugin, _) => Some((
+                self.has_service_entries,
+                "write `outbound|PORT||HOST`, with host and port of the sidecar's ServiceEntry, or check its file too",
+            )),
         }
     }
 }
@@ -233,7 +159,7 @@ pub fn lint(
     findings: &mut Findings<'_>,
 ) {
     let cluster = &configuration.sidecar.cluster;
-    if let Some((severity, message, remedy)) = surroundings.missing(plugin, cluster) {
+    if let Some((severity, message, remedy)) = surroundings.problem(plugin, cluster) {
         findings.add(severity, "sidecar.cluster".to_owned(), message, &remedy);
     }
     if let Some((field, message, remedy)) = failure(plugin, surroundings) {
@@ -255,55 +181,36 @@ fn failure(
     const UNMETERED: &str = "all requests pass unmetered, and nothing shows it, while the module cannot be loaded or has failed";
     const STAYS_DEAD: &str =
         "if the filter's VM fails once, every request gets an error until the proxy restarts";
-    let policy = plugin.failure_policy.as_deref();
-    match plugin.holder {
-        Holder::Nothing => None,
-        Holder::Envoy if plugin.fail_open => Some((
-            "fail_open",
-            UNMETERED,
-            "remove it, and set `failure_policy: FAIL_RELOAD`",
-        )),
-        Holder::Envoy if policy == Some(OPEN) => Some((
+    const HANG: &str = "requests that wait when the filter's VM dies hang until their clients give up, or for five minutes";
+    let (field, reload) = match plugin.holder {
+        Holder::Nothing => return None,
+        Holder::Envoy => (
             "failure_policy",
-            UNMETERED,
-            "set `failure_policy: FAIL_RELOAD`",
-        )),
-        Holder::Envoy if policy.is_none() => Some((
-            "failure_policy",
-            STAYS_DEAD,
             "set `failure_policy: FAIL_RELOAD` beside `vm_config`",
-        )),
-        Holder::Envoy
-            if plugin
-                .manager
-                .as_ref()
-                .is_some_and(|manager| !manager.has_deadline) =>
-        {
-            Some((
-                "request_timeout",
-                "requests that wait when the filter's VM dies hang until their clients give up, or for five minutes",
-                "set `request_timeout: 30s` in the connection manager",
-            ))
-        }
-        Holder::WasmPlugin if policy == Some(OPEN) => {
-            Some(("failStrategy", UNMETERED, "set `failStrategy: FAIL_RELOAD`"))
-        }
-        Holder::WasmPlugin if policy.is_none() => Some((
-            "failStrategy",
-            STAYS_DEAD,
-            "set `failStrategy: FAIL_RELOAD`",
-        )),
-        Holder::EnvoyExtensionPolicy if plugin.fail_open => Some((
-            "failOpen",
-            UNMETERED,
-            "remove it, and set `failure_policy: FAIL_RELOAD` by an EnvoyPatchPolicy",
-        )),
-        Holder::EnvoyExtensionPolicy if !surroundings.reloads => Some((
+        ),
+        Holder::WasmPlugin => ("failStrategy", "set `failStrategy: FAIL_RELOAD`"),
+        Holder::EnvoyExtensionPolicy => (
             "failure_policy",
-            STAYS_DEAD,
-            "Envoy Gateway sets no policy: add an EnvoyPatchPolicy that sets `failure_policy: FAIL_RELOAD` (docs/filter.md), \
-             or check its file too",
+            "Envoy Gateway sets no policy: add an EnvoyPatchPolicy that sets `failure_policy: FAIL_RELOAD`, or check its \
+             file too",
+        ),
+    };
+    let is_patched = plugin.holder == Holder::EnvoyExtensionPolicy && surroundings.reloads;
+    let has_deadline = plugin
+        .manager
+        .as_ref()
+        .is_none_or(|manager| manager.has_deadline);
+    match plugin.failure_policy.as_deref() {
+        _ if plugin.fail_open.is_some() => plugin
+            .fail_open
+            .map(|field| (field, UNMETERED, "remove it, and set FAIL_RELOAD")),
+        Some(OPEN) => Some((field, UNMETERED, reload)),
+        None if !is_patched => Some((field, STAYS_DEAD, reload)),
+        _ if !has_deadline => Some((
+            "request_timeout",
+            HANG,
+            "set `request_timeout: 30s` in the connection manager",
         )),
-        Holder::Envoy | Holder::WasmPlugin | Holder::EnvoyExtensionPolicy => None,
+        _ => None,
     }
 }

@@ -1,149 +1,214 @@
 //! YAML with the line of each field.
 
-use std::collections::BTreeMap;
+use std::{fmt, iter};
 
-use saphyr::{LoadableYamlNode, MarkedYaml, Scalar, YamlData};
-use serde_json::{Map, Value};
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+use serde_saphyr::{Error, Spanned};
 
-use super::nesting::is_too_deep;
+/// Deeper than any manifest: Envoy's own files have about 25 levels, and plugin configurations that are strings begin anew.
+const MAX_DEPTH: usize = 128;
+/// More than in the manifests of a large cluster.
+const MAX_NODES: usize = 10_000_000;
+/// What aliases expand to, which a file of a few lines can make endless.
+const MAX_ALIASED: usize = 100_000;
 
-/// A value, and the line of each field in it, by the field's path (`rules[0].name`).
-#[derive(Debug, Default)]
+/// A value and its place.
+pub type Node = Spanned<Data>;
+
+/// A value, with the places of all that is in it.
+#[derive(Clone, Debug)]
+pub enum Data {
+    Scalar(Value),
+    List(Vec<Node>),
+    Fields(Vec<(Spanned<String>, Node)>),
+}
+
+impl<'de> Deserialize<'de> for Data {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(AnyData)
+    }
+}
+
+struct AnyData;
+
+impl<'de> Visitor<'de> for AnyData {
+    type Value = Data;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("YAML")
+    }
+
+    fn visit_unit<E>(self) -> Result<Data, E> {
+        Ok(Data::Scalar(Value::Null))
+    }
+
+    fn visit_bool<E>(self, flag: bool) -> Result<Data, E> {
+        Ok(Data::Scalar(flag.into()))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Data, E> {
+        Ok(Data::Scalar(number.into()))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Data, E> {
+        Ok(Data::Scalar(number.into()))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Data, E> {
+        Ok(Data::Scalar(number.into()))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Data, E> {
+        Ok(Data::Scalar(text.into()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Data, A::Error> {
+        let entries = iter::from_fn(|| from.next_element().transpose());
+        entries.collect::<Result<_, _>>().map(Data::List)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Data, A::Error> {
+        let fields = iter::from_fn(|| from.next_entry().transpose());
+        fields.collect::<Result<_, _>>().map(Data::Fields)
+    }
+}
+
+/// A value as JSON, and where it is in a file.
+#[derive(Debug)]
 pub struct ValueWithLines {
-    /// The value as JSON.
+    /// The value.
     pub value: Value,
-    lines: BTreeMap<String, usize>,
+    node: Node,
+    /// How many lines of the file come before the text that it was loaded from.
+    before: usize,
 }
 
 impl ValueWithLines {
-    /// The line of a field, or of the nearest parent that has one.
+    pub fn new(node: &Node, before: usize) -> Self {
+        Self {
+            value: value(node),
+            node: node.clone(),
+            before,
+        }
+    }
+
+    /// The line of a field, by its path (`rules[0].name`), or of the last part of the path that is there.
     pub fn line(&self, path: &str) -> usize {
-        let mut path = path;
-        loop {
-            if let Some(line) = self.lines.get(path) {
-                return *line;
+        let mut node = &self.node;
+        let mut line = line_of(node, self.before);
+        for part in path.split(['.', '[']) {
+            let index = part.strip_suffix(']').and_then(|index| index.parse().ok());
+            let entry = index.and_then(|index: usize| entries(node).get(index));
+            let entry = entry.map(|entry| (line_of(entry, self.before), entry));
+            // The key's line: the value may begin on the next.
+            let field = fields(node).iter().find(|(key, _)| key.value == part);
+            let field = field.map(|(key, value)| (line_of(key, self.before), value));
+            match entry.or(field) {
+                Some(found) => (line, node) = found,
+                None => break,
             }
-            match path.rfind(['.', '[']) {
-                Some(end) => path = path.get(..end).unwrap_or_default(),
-                None => return self.lines.get("").copied().unwrap_or(1),
-            }
+        }
+        line
+    }
+}
+
+fn value(node: &Node) -> Value {
+    match &node.value {
+        Data::Scalar(scalar) => scalar.clone(),
+        Data::List(list) => list.iter().map(value).collect(),
+        Data::Fields(fields) => {
+            let fields = fields.iter();
+            fields
+                .map(|(key, inner)| (key.value.clone(), value(inner)))
+                .collect()
         }
     }
 }
 
 /// The documents of a text.
-pub fn load(text: &str) -> Result<Vec<MarkedYaml<'_>>, String> {
-    if is_too_deep(text) {
-        return Err("is nested too deep to be a manifest".to_owned());
-    }
-    MarkedYaml::load_from_str(text).map_err(|error| format!("is not YAML: {error}"))
+pub fn load(text: &str) -> Result<Vec<Node>, String> {
+    let options = serde_saphyr::options! {
+        with_snippet: false,
+        strict_booleans: true,
+        budget: serde_saphyr::budget! {
+            max_depth: MAX_DEPTH,
+            max_nodes: MAX_NODES,
+            max_events: MAX_NODES,
+            max_recorded_anchor_events: MAX_ALIASED,
+        },
+    };
+    serde_saphyr::from_multiple_with_options(text, options).map_err(|error| match error {
+        // It would quote the key, which may be the store's URL.
+        Error::DuplicateMappingKey { location, .. } => {
+            format!("has a key twice, at line {}", location.line())
+        }
+        error => format!("is not YAML: {error}"),
+    })
 }
 
 /// A field of a mapping.
-pub fn get<'a, 'i>(node: &'a MarkedYaml<'i>, name: &str) -> Option<&'a MarkedYaml<'i>> {
-    fields(node).find_map(|(key, value)| (text(key) == Some(name)).then_some(value))
+pub fn get<'a>(node: &'a Node, name: &str) -> Option<&'a Node> {
+    fields(node)
+        .iter()
+        .find_map(|(key, value)| (key.value == name).then_some(value))
 }
 
 /// A field of a field, and so on.
-pub fn at<'a, 'i>(node: &'a MarkedYaml<'i>, path: &[&str]) -> Option<&'a MarkedYaml<'i>> {
+pub fn at<'a>(node: &'a Node, path: &[&str]) -> Option<&'a Node> {
     path.iter().try_fold(node, |node, name| get(node, name))
 }
 
 /// The fields of a mapping; none of anything else.
-pub fn fields<'a, 'i>(
-    node: &'a MarkedYaml<'i>,
-) -> impl Iterator<Item = (&'a MarkedYaml<'i>, &'a MarkedYaml<'i>)> {
-    let fields = match &node.data {
-        YamlData::Mapping(fields) => Some(fields),
-        _ => None,
-    };
-    fields.into_iter().flatten()
+pub fn fields(node: &Node) -> &[(Spanned<String>, Node)] {
+    match &node.value {
+        Data::Fields(fields) => fields,
+        _ => &[],
+    }
 }
 
 /// The entries of a list; none of anything else.
-pub fn entries<'a, 'i>(node: &'a MarkedYaml<'i>) -> &'a [MarkedYaml<'i>] {
-    match &node.data {
-        YamlData::Sequence(list) => list,
+pub fn entries(node: &Node) -> &[Node] {
+    match &node.value {
+        Data::List(list) => list,
         _ => &[],
     }
 }
 
 /// What is directly inside a mapping or a list.
-pub fn children<'a, 'i>(node: &'a MarkedYaml<'i>) -> impl Iterator<Item = &'a MarkedYaml<'i>> {
-    fields(node).map(|(_, value)| value).chain(entries(node))
+pub fn children(node: &Node) -> impl Iterator<Item = &Node> {
+    fields(node)
+        .iter()
+        .map(|(_, value)| value)
+        .chain(entries(node))
 }
 
-pub fn text<'a>(node: &'a MarkedYaml<'_>) -> Option<&'a str> {
-    match &node.data {
-        YamlData::Value(Scalar::String(text)) => Some(text),
+pub fn scalar(node: &Node) -> Option<&Value> {
+    match &node.value {
+        Data::Scalar(value) => Some(value),
         _ => None,
     }
 }
 
-pub fn integer(node: &MarkedYaml<'_>) -> Option<i64> {
-    match &node.data {
-        YamlData::Value(Scalar::Integer(number)) => Some(*number),
-        _ => None,
-    }
+pub fn text(node: &Node) -> Option<&str> {
+    scalar(node)?.as_str()
+}
+
+pub fn integer(node: &Node) -> Option<i64> {
+    scalar(node)?.as_i64()
 }
 
 /// Whether a field is `true`.
-pub fn is_true(node: &MarkedYaml<'_>, field: &str) -> bool {
-    let flag = get(node, field).map(|flag| &flag.data);
-    matches!(flag, Some(YamlData::Value(Scalar::Boolean(true))))
+pub fn is_true(node: &Node, field: &str) -> bool {
+    get(node, field).and_then(scalar) == Some(&Value::Bool(true))
 }
 
-/// The line of a node; `before` lines of the file come before the text that it was loaded from.
-pub fn line_of(node: &MarkedYaml<'_>, before: usize) -> usize {
-    node.span.start.line() + before
+/// The line of a value; `before` lines of the file come before the text that it was loaded from.
+pub fn line_of<T>(node: &Spanned<T>, before: usize) -> usize {
+    usize::try_from(node.referenced.line()).unwrap_or_default() + before
 }
 
 /// How many lines of the file come before the text in this node, which is YAML itself.
-pub fn lines_before(node: &MarkedYaml<'_>, before: usize) -> usize {
+pub fn lines_before(node: &Node, before: usize) -> usize {
     line_of(node, before).saturating_sub(1)
-}
-
-pub fn with_lines(node: &MarkedYaml<'_>, before: usize) -> ValueWithLines {
-    let mut lines = BTreeMap::new();
-    lines.insert(String::new(), line_of(node, before));
-    let value = convert(node, "", before, &mut lines);
-    ValueWithLines { value, lines }
-}
-
-fn convert(
-    node: &MarkedYaml<'_>,
-    path: &str,
-    before: usize,
-    lines: &mut BTreeMap<String, usize>,
-) -> Value {
-    match &node.data {
-        YamlData::Value(Scalar::Boolean(flag)) => (*flag).into(),
-        YamlData::Value(Scalar::Integer(number)) => (*number).into(),
-        YamlData::Value(Scalar::FloatingPoint(number)) => number.into_inner().into(),
-        YamlData::Value(Scalar::String(text)) => text.as_ref().into(),
-        YamlData::Sequence(list) => {
-            let entries = list.iter().enumerate().map(|(index, entry)| {
-                let path = format!("{path}[{index}]");
-                lines.insert(path.clone(), line_of(entry, before));
-                convert(entry, &path, before, lines)
-            });
-            Value::Array(entries.collect())
-        }
-        YamlData::Mapping(fields) => {
-            let mut object = Map::new();
-            for (key, value) in fields {
-                let name = text(key).unwrap_or_default();
-                let path = if path.is_empty() {
-                    name.to_owned()
-                } else {
-                    format!("{path}.{name}")
-                };
-                // The key's line: the value may begin on the next.
-                lines.insert(path.clone(), line_of(key, before));
-                object.insert(name.to_owned(), convert(value, &path, before, lines));
-            }
-            Value::Object(object)
-        }
-        _ => Value::Null,
-    }
 }

@@ -12,9 +12,6 @@ fn around(from: &str, to: &str, plugin: &str) -> String {
 #[test]
 fn settings_around_the_filter_that_make_it_weaker_are_found() {
     let policy = "failure_policy: FAIL_RELOAD";
-    let name = "                        name: sluicegate\n";
-    let flag = format!("{name}                        allow_on_headers_stop_iteration: true\n");
-    let buffers = "this filter does not need it";
     let peer = "use_remote_address: true";
     for (from, to, says) in [
         (
@@ -23,7 +20,6 @@ fn settings_around_the_filter_that_make_it_weaker_are_found() {
             "file.yaml:36: warning: `rules[1].checks[0].key[0].address`",
         ),
         (peer, "codec_type: AUTO", "use_remote_address"),
-        (name, &flag, buffers),
         (
             policy,
             "reloadable: true",
@@ -119,8 +115,10 @@ fn a_filter_before_cors_is_found() {
 #[test]
 fn a_cluster_that_the_file_lacks_may_come_from_a_control_plane() {
     let plugin = GOOD.replace("cluster: sluicegate", "cluster: elsewhere");
-    let says = "error: `sidecar.cluster`: this file has no cluster `elsewhere`, only `sluicegate`";
+    let says = "error: `sidecar.cluster`: nothing in these files provides a cluster `elsewhere`";
     has(&checked(&envoy(&plugin)), says);
+    let typo = plugin.replace("elsewhere", "sluicegaet");
+    has(&checked(&envoy(&typo)), "did you mean `sluicegate`?");
     let dynamic = "dynamic_resources: { cds_config: { ads: {} } }\nstatic_resources:";
     let printed = around("static_resources:", dynamic, &plugin);
     has_all(&printed, "warning: `sidecar.cluster`, cds_config");

@@ -1,6 +1,6 @@
 //! One finding for each mistake in a good configuration, with its line, severity and remedy.
 
-use super::{GOOD, envoy, has, run};
+use super::{GOOD, envoy, has, is_without_findings, run};
 use crate::support::rows;
 
 /// The finding's line in an Envoy file, its severity and a part of its text; what is changed in `GOOD`, and to what.
@@ -12,7 +12,7 @@ const CASES: &str = r"
     28 | warning | never admitted | cost: 5 | cost: { header: x-cost, max: 50, trusted: true }
     28 | error | did you mean `cost` | cost: 5 | cots: 5
     28 | error | between 1 | cost: 5 | cost: 0
-    21 | error | no cluster `elsewhere` | cluster: sluicegate | cluster: elsewhere
+    21 | error | provides a cluster `elsewhere` | cluster: sluicegate | cluster: elsewhere
     36 | warning | a client can choose every component | limit: per-key\n        key: [{ address: {} }] | limit: per-key\n        key: [{ header: x-api-key }]
     # W4
     36 | warning | a client can choose every component | limit: per-key\n        key: [{ address: {} }] | limit: per-key\n        key: [{ method: true }]
@@ -27,18 +27,22 @@ const CASES: &str = r"
     27 | error | a client can choose its own quota | limit: per-key\n        key: [{ header | limit: granted\n        quota: { metadata: { namespace: envoy.filters.http.header_to_metadata, name: quota } }\n        key: [{ header
     27 | error | quota_from_request | limit: per-key\n        key: [{ header | limit: per-key\n        quota: { jwt: { payload: jwt, claim: quota } }\n        key: [{ header
     26 | error | no limit `gold` | limit: per-key\n        key: [{ header | limit: { by: { header: x-plan, trusted: true }, map: { gold: gold, default: per-key } }\n        key: [{ header
-    33 | warning | rule `all` is never reached |     match: { path_prefix: /search } |     stop: true
-    30 | warning | limit `loose` can never deny | limit: everyone\n        key: [{ constant: everyone }] | limit: loose\n        key: [{ header: x-api-key }, { address: {} }]
-    30 | warning | limit `per-key` of rule `all` is always tighter | limit: everyone\n        key: [{ constant: everyone }] | limit: loose\n        key: [{ address: {} }, { path: true }]
     33 | error | another rule | name: all | name: search
     24 | error | begin with `/` | path_prefix: /search | path_prefix: search
+    # Newcomers' finding 18.
+    24 | warning | no path meets all | path_prefix: /search | path: /login, path_prefix: /api/
+    24 | warning | no path meets all | path_prefix: /search | path: /api, path_prefix: /api/v1
+    24 | warning | no path meets all | path_prefix: /search | path: /login, path_template: '/api/{id}'
+    24 | warning | no path meets all | path_prefix: /search | any: [{ path_prefix: /a/, path_template: '/b/{id}' }]
+    24 | warning | nothing below it; use `path_prefix`, or `^/api/.*` | path_prefix: /search | path_regex: ^/api/
+    24 | warning | `rules[0].match` | path_prefix: /search | not: { path_regex: ^/api }
     # F7: a missing part must not make a request unmetered unless the configuration says so.
     27 | warning | set `when_missing` to `deny` | 5\n        when_missing: deny | 5
     36 | warning | set `when_missing` to `deny` | key: [{ address: {} }] | key: [{ address: { trusted_hops: 2 } }]
     # F15
     27 | warning | without a `pepper` | pepper: a-long-random-text | version: 1
     # F5
-    22 | warning | all rules has 42 checks | checks:\n      - limit: per-key\n        key: [{ address: {} }] | checks: &eight\n      [&c { limit: loose, key: [{ constant: c }] }, *c, *c, *c, *c, *c, *c, *c]\n    when_unavailable: allow\n  - { name: b, when_unavailable: allow, checks: *eight }\n  - { name: c, when_unavailable: allow, checks: *eight }\n  - { name: d, when_unavailable: allow, checks: *eight }\n  - name: e\n    checks: *eight
+    22 | warning | all rules has 42 checks; one with more than 32 is answered with 503, whatever | checks:\n      - limit: per-key\n        key: [{ address: {} }] | checks: &eight\n      [&c { limit: loose, key: [{ constant: c }] }, *c, *c, *c, *c, *c, *c, *c]\n    when_unavailable: allow\n  - { name: b, when_unavailable: allow, checks: *eight }\n  - { name: c, when_unavailable: allow, checks: *eight }\n  - { name: d, when_unavailable: allow, checks: *eight }\n  - name: e\n    checks: *eight
 ";
 
 #[test]
@@ -53,6 +57,27 @@ fn each_finding_has_its_file_line_severity_and_remedy() {
         let found = printed.lines().any(has_all);
         assert!(found, "{to}: no {at:?} with {says:?} in\n{printed}");
         assert_eq!(given, if severity == "error" { 64 } else { 0 }, "{printed}");
+    }
+}
+
+#[test]
+fn a_match_that_some_request_meets_is_not_reported() {
+    for meets in [
+        "path: /api, path_prefix: /api/",
+        "path: /api/, path_prefix: /api",
+        "path: /api/v1, path_template: /api/v1/",
+        "path: /api/v1, path_template: '/api/{id}', path_prefix: /",
+        "path_prefix: /api/v1/, path_template: '/api/{v}/x'",
+        "path_prefix: /api/, path_template: /api/**",
+        "path_regex: /api/",
+        "path_regex: ^/api/.*",
+        "path_regex: ^/api/$",
+        "path_regex: '^/api/(a|b)'",
+        "path: /a, not: { path_prefix: /b/ }",
+    ] {
+        let file = GOOD.replacen("path_prefix: /search", meets, 1);
+        let checked = run(&["check-config"], true, &envoy(&file));
+        is_without_findings(&checked);
     }
 }
 

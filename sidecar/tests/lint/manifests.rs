@@ -77,19 +77,19 @@ fn a_cluster_that_no_object_provides_is_found() {
         SERVICE_ENTRY.replace("namespace: shop", "namespace: other") + "  exportTo: [\".\"]\n";
     let plain = istio.replace(CLUSTER, "cluster: sluicegate");
     let other_cluster = ENVOY_PROXY.replace("name: sluicegate, connect", "name: sidecar, connect");
-    let no_host = "no ServiceEntry in these files has the host `sluicegate.internal`";
+    let none = "provides a cluster `outbound|9180||sluicegate.internal`";
     let private_only = "exported to its own namespace `other` only";
     for (documents, severity, says) in [
-        ([istio.as_str()].as_slice(), "warning", no_host),
+        ([istio.as_str()].as_slice(), "warning", none),
         (
             &[&istio, &other_host],
             "error",
-            "add a ServiceEntry with that host and port 9180",
+            "with host and port of the sidecar's ServiceEntry",
         ),
         (
             &[&istio, &other_port],
             "error",
-            "has no port 9180, only 9181",
+            "did you mean `outbound|9181||sluicegate.internal`?",
         ),
         (&[&istio, &private], "error", private_only),
         (
@@ -100,9 +100,9 @@ fn a_cluster_that_no_object_provides_is_found() {
         (
             &[&gateway, RELOAD, &other_cluster],
             "error",
-            "adds a cluster `sluicegate`",
+            "provides a cluster `sluicegate`",
         ),
-        (&[&gateway], "warning", "adds a cluster `sluicegate`"),
+        (&[&gateway], "warning", "provides a cluster `sluicegate`"),
     ] {
         let (status, printed) = check_stream(documents);
         let severe = format!(": {severity}: ");

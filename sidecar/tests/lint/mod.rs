@@ -4,11 +4,9 @@
 //! |---|---|
 //! | `findings` | one finding for each mistake, with its line |
 //! | `envoy_file` | findings about the settings around the filter |
-//! | `coverage` | rules and limits that are not redundant |
 //! | `explain` | `sluicegate explain` |
 //! | `manifests` | Kubernetes objects: several files, folders and standard input |
 
-mod coverage;
 mod envoy_file;
 mod explain;
 mod findings;
@@ -32,16 +30,10 @@ limits:
   everyone:
     algorithm: fixed_window
     windows: [{ quota: 5000, per: 1s }]
-  aligned:
-    algorithm: fixed_window
-    windows: [{ quota: 100, per: 1m }]
   granted:
     algorithm: sliding_log
     windows: [{ quota: 10, per: 1s }]
     quota_from_request: { max: 500 }
-  nearly:
-    algorithm: sliding_log
-    windows: [{ quota: 150, per: 1m }]
 ";
 
 /// An Envoy file around these lines of a plugin configuration, which begin at line 20.
