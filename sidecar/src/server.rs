@@ -3,9 +3,9 @@
 //! | file | for |
 //! |---|---|
 //! | `listen.rs` | addresses and Unix sockets |
-//! | `accept.rs`, `connections.rs`, `connection.rs`, `arriving.rs` | connections: accepted, bounded in number, time and memory, ended |
+//! | `accept.rs`, `connections.rs`, `connection.rs`, `stream.rs` | connections: accepted, bounded in number and time, ended |
 //! | `phase.rs` | serving, draining, stopping |
-//! | `decisions.rs`, `admin.rs`, `readiness.rs`, `body.rs` | the two HTTP faces |
+//! | `decisions.rs`, `admin.rs`, `readiness.rs`, `body.rs` | the two ports' endpoints |
 //! | `routes.rs`, `openapi.rs` | routes, each with its description; the document made of them |
 //! | `refusal.rs` | errors, as problem details |
 //! | `access.rs`, `web_pages.rs` | who may call what, and which requests some web page sent |
@@ -20,7 +20,6 @@
 mod accept;
 mod access;
 mod admin;
-mod arriving;
 mod body;
 mod connection;
 mod connections;
@@ -32,6 +31,7 @@ mod phase;
 mod readiness;
 mod refusal;
 mod routes;
+mod stream;
 mod web_pages;
 
 use std::sync::Arc;
@@ -42,10 +42,10 @@ use tokio::sync::{Notify, watch};
 use crate::clock;
 use crate::decide::Service;
 use crate::page::Feed;
-use accept::Face;
+use accept::Port;
 pub use access::{Access, Token};
 use admin::Admin;
-use connection::Patience;
+use connection::ClientTimeouts;
 use listen::Listener;
 use phase::Phase;
 pub use phase::Stop;
@@ -71,13 +71,13 @@ const MAX_ADMIN_HEAD_BYTES: usize = 64 << 10;
 
 /// Longer than the hour after which Envoy closes an unused connection by default: whoever closes first may cut off a
 /// request that is on its way.
-const DECISIONS_PATIENCE: Patience = Patience {
+const DECISIONS_TIMEOUTS: ClientTimeouts = ClientTimeouts {
     head: Duration::from_secs(10),
     idle: Duration::from_mins(65),
 };
 
 /// Longer than Prometheus waits from one scrape to the next, usually. The live page's stream is never idle.
-const ADMIN_PATIENCE: Patience = Patience {
+const ADMIN_TIMEOUTS: ClientTimeouts = ClientTimeouts {
     head: Duration::from_secs(10),
     idle: Duration::from_mins(2),
 };
@@ -127,7 +127,7 @@ async fn reload(service: &Service, changed: &Notify) {
     }
 }
 
-/// Serves both faces, and looks at the policy file again when `changed` is notified, until `stop` completes; then
+/// Serves both ports, and looks at the policy file again when `changed` is notified, until `stop` completes; then
 /// drains, and lets requests under way finish.
 pub async fn run(
     service: Arc<Service>,
@@ -142,14 +142,14 @@ pub async fn run(
         phases: phases.clone(),
         needs_store: settings.ready_needs_store,
     };
-    let decisions = Face {
+    let decisions = Port {
         name: "decisions",
         router: decisions::router(Arc::clone(&service)),
         max_connections: settings.max_connections,
-        patience: DECISIONS_PATIENCE,
+        timeouts: DECISIONS_TIMEOUTS,
         max_head_bytes: MAX_DECISIONS_HEAD_BYTES,
     };
-    let admin = Face {
+    let admin = Port {
         name: "admin",
         router: admin::router(
             Admin {
@@ -160,7 +160,7 @@ pub async fn run(
             settings.access,
         ),
         max_connections: MAX_ADMIN_CONNECTIONS,
-        patience: ADMIN_PATIENCE,
+        timeouts: ADMIN_TIMEOUTS,
         max_head_bytes: MAX_ADMIN_HEAD_BYTES,
     };
     service.wait_for_overrides(START_WITHIN).await;
