@@ -81,13 +81,10 @@ async fn look(decider: &Decider, of: &LimitKey, cost: u64) -> Result<Left, Failu
     let mut looks = 0;
     let mut remaining: u64 = 0;
     loop {
-        let decisions = [peek(0), peek(cost), peek(remaining.saturating_add(1))];
+        let one_more = peek(remaining.saturating_add(1));
         // One call decides all three at the same time.
-        let verdicts: [Verdict<'_>; 3] =
-            decider.decide(&decisions).await?.try_into().map_err(|_| {
-                Failure::system("the number of verdicts differs from the number of decisions")
-            })?;
-        let [now, room, next] = verdicts;
+        let decisions = [&peek(0), &peek(cost), &one_more];
+        let [now, room, next] = decider.decide(decisions).await?;
         let now = status(now, decider)?;
         looks += 1;
         let agrees = now.remaining == remaining;

@@ -31,8 +31,7 @@ impl Target {
         match self.direct.open(&self.patience).await? {
             Some(store) => Ok(Decider::Here(Box::new(store))),
             None => {
-                let endpoint = SIDECAR_PORT.endpoint(self.sidecar.as_ref())?;
-                Client::of_decisions(endpoint, &self.patience).map(Decider::Sidecar)
+                Client::new(&SIDECAR_PORT, self.sidecar, None, &self.patience).map(Decider::Sidecar)
             }
         }
     }
@@ -48,31 +47,17 @@ pub enum Decider {
 
 impl Decider {
     /// The verdicts on decisions, in the same order.
-    pub async fn decide(
+    pub async fn decide<const N: usize>(
         &self,
-        decisions: &[Decision<'_>],
-    ) -> Result<Vec<Verdict<'static>>, Failure> {
-        let body = json!({ "decisions": decisions });
+        decisions: [&Decision<'_>; N],
+    ) -> Result<[Verdict<'static>; N], Failure> {
+        let body = json!({ "decisions": decisions.as_slice() });
         let body = self.ask(DECIDE_PATH, body).await?;
         let answer: Answer<'_> = self.read(&body)?;
-        let verdicts: Vec<_> = answer
-            .verdicts
-            .into_iter()
-            .map(Verdict::into_owned)
-            .collect();
-        if verdicts.len() == decisions.len() {
-            Ok(verdicts)
-        } else {
-            Err(self.not_understood("the number of verdicts differs from the number of decisions"))
-        }
-    }
-
-    /// The verdict on one decision.
-    pub async fn decide_one(&self, decision: &Decision<'_>) -> Result<Verdict<'static>, Failure> {
-        let mut verdicts = self.decide(std::slice::from_ref(decision)).await?;
-        verdicts
-            .pop()
-            .ok_or_else(|| self.not_understood("the answer has no verdict"))
+        let verdicts = answer.verdicts.into_iter().map(Verdict::into_owned);
+        verdicts.collect::<Vec<_>>().try_into().map_err(|_| {
+            self.not_understood("the number of verdicts differs from the number of decisions")
+        })
     }
 
     /// Returns units; answers with an outcome for each entry.
