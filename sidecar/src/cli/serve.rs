@@ -45,9 +45,10 @@ pub struct Serve {
         hide_env_values = true
     )]
     store: Option<String>,
-    /// Format of the log on standard error: `text`, or `json` with one object per line. RUST_LOG sets the log level.
+    /// Format of the log on standard error. RUST_LOG sets the log level.
     #[arg(
         long,
+        value_enum,
         value_name = "FORMAT",
         env = "SLUICEGATE_LOG_FORMAT",
         default_value = "text"

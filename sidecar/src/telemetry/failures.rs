@@ -1,4 +1,4 @@
-//! Logs failed store calls as few lines with a count.
+//! Logs failed calls of a service, the store or the collector of spans, as few lines with a count.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,15 +10,35 @@ use super::labels::FailureKind;
 use super::throttle::FailureThrottle;
 use crate::clock;
 
-/// Logs failed store calls; shared by all callers of the store.
-#[derive(Debug, Default)]
+/// Logs failed calls of a service; shared by all its callers.
+#[derive(Debug)]
 pub struct FailureLog {
+    service: &'static str,
+    /// The beginning of a failure's line.
+    failure: &'static str,
     throttle: Mutex<FailureThrottle>,
     /// An outage is open. While it is false, successful calls need no lock.
     open: AtomicBool,
 }
 
+impl Default for FailureLog {
+    /// For calls of the store.
+    fn default() -> Self {
+        Self::of("the store", "store call failed")
+    }
+}
+
 impl FailureLog {
+    /// For calls of this service, whose failures are logged as `failure` and their reason.
+    pub fn of(service: &'static str, failure: &'static str) -> Self {
+        Self {
+            service,
+            failure,
+            throttle: Mutex::default(),
+            open: AtomicBool::new(false),
+        }
+    }
+
     /// Logs a failed call, throttled. `why` goes to the log: it must hold no key and no secret.
     pub fn failed(&self, kind: FailureKind, why: impl Display) {
         let logged = {
@@ -28,8 +48,8 @@ impl FailureLog {
         };
         match logged {
             None => {}
-            Some(0) => warn!(%kind, "store call failed: {why}"),
-            Some(repeated) => warn!(%kind, repeated, "store call failed: {why}"),
+            Some(0) => warn!(%kind, "{}: {why}", self.failure),
+            Some(repeated) => warn!(%kind, repeated, "{}: {why}", self.failure),
         }
     }
 
@@ -49,7 +69,10 @@ impl FailureLog {
             let seconds = over.duration_us as f64 / 1_000_000.0;
             let failed = over.failed;
             let calls = if failed == 1 { "call" } else { "calls" };
-            info!("the store is back after {seconds:.1} s, {failed} failed {calls}");
+            info!(
+                "{} is back after {seconds:.1} s, {failed} failed {calls}",
+                self.service
+            );
         }
     }
 
