@@ -106,18 +106,6 @@ pub struct Settings {
     pub shutdown_timeout: Duration,
 }
 
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            access: Access::default(),
-            max_connections: 4_096,
-            ready_needs_store: false,
-            drain: Duration::from_secs(5),
-            shutdown_timeout: Duration::from_secs(3),
-        }
-    }
-}
-
 /// Puts a changed policy in force whenever `changed` says that there may be one, for ever.
 async fn reload(service: &Service, changed: &Notify) {
     loop {

@@ -6,7 +6,6 @@ use sluicegate_protocol::{Code, Decision, LimitStatus, Verdict};
 use super::Failure;
 use super::admin::AdminPort;
 use super::checks::{LimitKey, LimitSubject, by_argument, cost};
-use super::exit::Exit;
 use super::output::{Output, Span, print_json};
 use super::stdout::print;
 use super::target::{Decider, Target};
@@ -51,7 +50,7 @@ struct Left {
 }
 
 impl Peek {
-    pub async fn run(self) -> Result<Exit, Failure> {
+    pub async fn run(self) -> Result<(), Failure> {
         let Self {
             of,
             cost,
@@ -62,10 +61,9 @@ impl Peek {
         let of = of.resolve(&admin, &target.patience).await?;
         let left = look(&target.open().await?, &of, cost).await?;
         match output {
-            Output::Json => print_json(&left)?,
-            Output::Text => print(&text(&left))?,
+            Output::Json => print_json(&left),
+            Output::Text => print(&text(&left)),
         }
-        Ok(Exit::Success)
     }
 }
 

@@ -1,7 +1,6 @@
 //! Logs failed calls of a service, the store or the collector of spans, as few lines with a count.
 
 use std::fmt::Display;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tracing::{info, warn};
@@ -17,8 +16,6 @@ pub struct FailureLog {
     /// The beginning of a failure's line.
     failure: &'static str,
     throttle: Mutex<FailureThrottle>,
-    /// An outage is open. While it is false, successful calls need no lock.
-    open: AtomicBool,
 }
 
 impl Default for FailureLog {
@@ -35,17 +32,12 @@ impl FailureLog {
             service,
             failure,
             throttle: Mutex::default(),
-            open: AtomicBool::new(false),
         }
     }
 
     /// Logs a failed call, throttled. `why` goes to the log: it must hold no key and no secret.
     pub fn failed(&self, kind: FailureKind, why: impl Display) {
-        let logged = {
-            let mut throttle = self.throttle();
-            self.open.store(true, Ordering::Relaxed);
-            throttle.failed(clock::now_us(), kind)
-        };
+        let logged = self.throttle().failed(clock::now_us(), kind);
         match logged {
             None => {}
             Some(0) => warn!(%kind, "{}: {why}", self.failure),
@@ -55,16 +47,7 @@ impl FailureLog {
 
     /// Notes a successful call, and logs the end of an outage.
     pub fn succeeded(&self) {
-        if !self.open.load(Ordering::Relaxed) {
-            return;
-        }
-        let over = {
-            let mut throttle = self.throttle();
-            let over = throttle.succeeded(clock::now_us());
-            self.open
-                .store(!throttle.has_no_outage(), Ordering::Relaxed);
-            over
-        };
+        let over = self.throttle().succeeded(clock::now_us());
         if let Some(over) = over {
             let seconds = over.duration_us as f64 / 1_000_000.0;
             let failed = over.failed;
