@@ -38,6 +38,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::clock;
 use crate::decide::Service;
@@ -57,7 +58,10 @@ const TICK_EVERY: Duration = Duration::from_secs(1);
 /// How long the ports wait for a start: nothing is decided before, and a connection waits more patiently than a decision.
 const START_WITHIN: Duration = Duration::from_millis(250);
 
-/// Events that belong to one change of the policy file are taken together.
+/// How often the policy file is read.
+const READ_POLICY_EVERY: Duration = Duration::from_millis(500);
+
+/// The rest of a changed policy file may still be on its way.
 const SETTLE: Duration = Duration::from_millis(50);
 
 /// Connections to the admin port at once: the live page's viewers, Prometheus, probes, and room to spare.
@@ -106,22 +110,34 @@ pub struct Settings {
     pub shutdown_timeout: Duration,
 }
 
-/// Puts a changed policy in force whenever `changed` says that there may be one, for ever.
-async fn reload(service: &Service, changed: &Notify) {
+/// Puts a changed policy in force, for ever. `reread` asks for a look at the file at once.
+///
+/// The file is read and not watched: the system does not report changes that another host or a layer of mounts makes, and a
+/// node with many pods has no watches left.
+async fn reload(service: &Service, reread: &Notify) {
+    let mut reads = interval(READ_POLICY_EVERY);
+    reads.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        changed.notified().await;
-        tokio::time::sleep(SETTLE).await;
+        tokio::select! {
+            _ = reads.tick() => {
+                if !service.policy.source.has_changed().await {
+                    continue;
+                }
+            }
+            () = reread.notified() => {}
+        }
+        sleep(SETTLE).await;
         service.reload();
     }
 }
 
-/// Serves both ports, and looks at the policy file again when `changed` is notified, until `stop` completes; then
+/// Serves both ports, and looks at the policy file at once when `reread` is notified, until `stop` completes; then
 /// drains, and lets requests under way finish.
 pub async fn run(
     service: Arc<Service>,
     listeners: Listeners,
     settings: Settings,
-    changed: Arc<Notify>,
+    reread: Arc<Notify>,
     stop: impl Future<Output = Stop>,
 ) {
     let feed = Arc::new(Feed::new(clock::unix_ms()));
@@ -162,14 +178,14 @@ pub async fn run(
                 // A viewer would never leave by itself, and hold the shutdown up.
                 feed.end();
                 // What is not said by then, the store forgets a few seconds later.
-                let _ = tokio::time::timeout(within, service.leave()).await;
+                let _ = timeout(within, service.leave()).await;
             }
         );
     };
     tokio::select! {
         () = served => {}
         () = tick(&service) => {}
-        () = reload(&service, &changed) => {}
+        () = reload(&service, &reread) => {}
         () = service.watch_store() => {}
         () = service.watch_fleet() => {}
         () = service.write_back() => {}
@@ -180,8 +196,8 @@ pub async fn run(
 
 /// Does what has to be done every second, for ever.
 async fn tick(service: &Service) {
-    let mut ticks = tokio::time::interval(TICK_EVERY);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut ticks = interval(TICK_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         service.tick().await;
