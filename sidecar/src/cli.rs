@@ -50,7 +50,7 @@ use exit::Exit;
 /// The error message and exit status of a failed command.
 pub struct Failure {
     message: String,
-    exit: Exit,
+    pub exit: Exit,
 }
 
 impl Failure {
@@ -80,11 +80,6 @@ impl Failure {
     /// The sidecar requires another token.
     pub fn not_permitted(error: impl Display) -> Self {
         Self::new(Exit::NotPermitted, error)
-    }
-
-    /// The exit status.
-    pub const fn exit(&self) -> Exit {
-        self.exit
     }
 
     /// Whether trying again may help.

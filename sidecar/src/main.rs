@@ -31,7 +31,7 @@ fn main() -> ExitCode {
             // A closed standard error does not change the exit status.
             let why = cli::without_urls(failure.to_string());
             let _ = writeln!(std::io::stderr(), "sluicegate: {why}");
-            failure.exit().into()
+            failure.exit.into()
         }
     }
 }

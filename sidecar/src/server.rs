@@ -3,9 +3,9 @@
 //! | file | for |
 //! |---|---|
 //! | `listen.rs` | addresses and Unix sockets |
-//! | `accept.rs`, `connections.rs`, `connection.rs`, `arriving.rs` | connections: accepted, bounded in number, time and memory, ended |
+//! | `accept.rs`, `connections.rs`, `connection.rs`, `stream.rs` | connections: accepted, bounded in number and time, ended |
 //! | `phase.rs` | serving, draining, stopping |
-//! | `decisions.rs`, `admin.rs`, `readiness.rs`, `body.rs` | the two HTTP faces |
+//! | `decisions.rs`, `admin.rs`, `readiness.rs`, `body.rs` | the two ports' endpoints |
 //! | `routes.rs`, `openapi.rs` | routes, each with its description; the document made of them |
 //! | `refusal.rs` | errors, as problem details |
 //! | `access.rs`, `web_pages.rs` | who may call what, and which requests some web page sent |
@@ -20,7 +20,6 @@
 mod accept;
 mod access;
 mod admin;
-mod arriving;
 mod body;
 mod connection;
 mod connections;
@@ -32,18 +31,20 @@ mod phase;
 mod readiness;
 mod refusal;
 mod routes;
+mod stream;
 mod web_pages;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::decide::Service;
-use accept::Face;
+use accept::Port;
 pub use access::{Access, Token};
 use admin::Admin;
-use connection::Patience;
+use connection::ClientTimeouts;
 use listen::Listener;
 use phase::Phase;
 pub use phase::Stop;
@@ -55,7 +56,10 @@ const TICK_EVERY: Duration = Duration::from_secs(1);
 /// How long the ports wait for a start: nothing is decided before, and a connection waits more patiently than a decision.
 const START_WITHIN: Duration = Duration::from_millis(250);
 
-/// Events that belong to one change of the policy file are taken together.
+/// How often the policy file is read.
+const READ_POLICY_EVERY: Duration = Duration::from_millis(500);
+
+/// The rest of a changed policy file may still be on its way.
 const SETTLE: Duration = Duration::from_millis(50);
 
 /// Connections to the admin port at once: live pages, Prometheus, probes, and room to spare.
@@ -69,13 +73,13 @@ const MAX_ADMIN_HEAD_BYTES: usize = 64 << 10;
 
 /// Longer than the hour after which Envoy closes an unused connection by default: whoever closes first may cut off a
 /// request that is on its way.
-const DECISIONS_PATIENCE: Patience = Patience {
+const DECISIONS_TIMEOUTS: ClientTimeouts = ClientTimeouts {
     head: Duration::from_secs(10),
     idle: Duration::from_mins(65),
 };
 
 /// Longer than Prometheus waits from one scrape to the next, usually.
-const ADMIN_PATIENCE: Patience = Patience {
+const ADMIN_TIMEOUTS: ClientTimeouts = ClientTimeouts {
     head: Duration::from_secs(10),
     idle: Duration::from_mins(2),
 };
@@ -104,34 +108,34 @@ pub struct Settings {
     pub shutdown_timeout: Duration,
 }
 
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            access: Access::default(),
-            max_connections: 4_096,
-            ready_needs_store: false,
-            drain: Duration::from_secs(5),
-            shutdown_timeout: Duration::from_secs(3),
-        }
-    }
-}
-
-/// Puts a changed policy in force whenever `changed` says that there may be one, for ever.
-async fn reload(service: &Service, changed: &Notify) {
+/// Puts a changed policy in force, for ever. `reread` asks for a look at the file at once.
+///
+/// The file is read and not watched: the system does not report changes that another host or a layer of mounts makes, and a
+/// node with many pods has no watches left.
+async fn reload(service: &Service, reread: &Notify) {
+    let mut reads = interval(READ_POLICY_EVERY);
+    reads.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        changed.notified().await;
-        tokio::time::sleep(SETTLE).await;
+        tokio::select! {
+            _ = reads.tick() => {
+                if !service.policy.source.has_changed().await {
+                    continue;
+                }
+            }
+            () = reread.notified() => {}
+        }
+        sleep(SETTLE).await;
         service.reload();
     }
 }
 
-/// Serves both faces, and looks at the policy file again when `changed` is notified, until `stop` completes; then
+/// Serves both ports, and looks at the policy file at once when `reread` is notified, until `stop` completes; then
 /// drains, and lets requests under way finish.
 pub async fn run(
     service: Arc<Service>,
     listeners: Listeners,
     settings: Settings,
-    changed: Arc<Notify>,
+    reread: Arc<Notify>,
     stop: impl Future<Output = Stop>,
 ) {
     let (phase, phases) = watch::channel(Phase::Serving);
@@ -139,14 +143,14 @@ pub async fn run(
         phases: phases.clone(),
         needs_store: settings.ready_needs_store,
     };
-    let decisions = Face {
+    let decisions = Port {
         name: "decisions",
         router: decisions::router(Arc::clone(&service)),
         max_connections: settings.max_connections,
-        patience: DECISIONS_PATIENCE,
+        timeouts: DECISIONS_TIMEOUTS,
         max_head_bytes: MAX_DECISIONS_HEAD_BYTES,
     };
-    let admin = Face {
+    let admin = Port {
         name: "admin",
         router: admin::router(
             Admin {
@@ -156,7 +160,7 @@ pub async fn run(
             settings.access,
         ),
         max_connections: MAX_ADMIN_CONNECTIONS,
-        patience: ADMIN_PATIENCE,
+        timeouts: ADMIN_TIMEOUTS,
         max_head_bytes: MAX_ADMIN_HEAD_BYTES,
     };
     service.wait_for_overrides(START_WITHIN).await;
@@ -168,14 +172,14 @@ pub async fn run(
             async {
                 phase::go(&phase, stop, settings.drain).await;
                 // What is not said by then, the store forgets a few seconds later.
-                let _ = tokio::time::timeout(within, service.leave()).await;
+                let _ = timeout(within, service.leave()).await;
             }
         );
     };
     tokio::select! {
         () = served => {}
         () = tick(&service) => {}
-        () = reload(&service, &changed) => {}
+        () = reload(&service, &reread) => {}
         () = service.watch_store() => {}
         () = service.watch_fleet() => {}
         () = service.write_back() => {}
@@ -185,8 +189,8 @@ pub async fn run(
 
 /// Does what has to be done every second, for ever.
 async fn tick(service: &Service) {
-    let mut ticks = tokio::time::interval(TICK_EVERY);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut ticks = interval(TICK_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         service.tick().await;

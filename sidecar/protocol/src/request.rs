@@ -93,9 +93,9 @@ impl<'a> Read<'a> {
     }
 }
 
-impl<'a> From<&[Decision<'a>]> for Read<'a> {
-    fn from(decisions: &[Decision<'a>]) -> Self {
-        Self::of(decisions.iter().cloned().map(Ok), Vec::new())
+impl<'a, 'd> FromIterator<&'d Decision<'a>> for Read<'a> {
+    fn from_iter<T: IntoIterator<Item = &'d Decision<'a>>>(decisions: T) -> Self {
+        Self::of(decisions.into_iter().cloned().map(Ok), Vec::new())
     }
 }
 

@@ -39,9 +39,9 @@ impl Admin {
 
 impl AdminPort {
     fn client(&self, patience: &Patience) -> Result<Client, Failure> {
-        let endpoint = ADMIN_PORT.endpoint(self.admin.as_ref())?;
         let token = self.admin_token.as_deref().map(admin_token::read);
-        Client::of_admin(endpoint, token.transpose()?.flatten(), patience)
+        let token = token.transpose()?.flatten();
+        Client::new(&ADMIN_PORT, self.admin.clone(), token, patience)
     }
 
     /// The key that has these digits.

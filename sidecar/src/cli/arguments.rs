@@ -59,9 +59,9 @@ impl Arguments {
         match self.command {
             Command::Serve(serve) => serve.run().await,
             Command::Decide(decide) => return decide.run().await,
-            Command::Peek(peek) => return peek.run().await,
-            Command::GiveBack(give_back) => return give_back.run().await,
-            Command::Reset(reset) => return reset.run().await,
+            Command::Peek(peek) => peek.run().await,
+            Command::GiveBack(give_back) => give_back.run().await,
+            Command::Reset(reset) => reset.run().await,
             Command::Override(command) => command.run().await,
             Command::Top(top) => top.run().await,
             Command::CheckConfig(check) => check.run(),

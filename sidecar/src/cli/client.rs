@@ -6,7 +6,7 @@ use reqwest::{Method, StatusCode};
 use serde::Deserialize;
 
 use super::Failure;
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, Port};
 
 /// How long a command waits.
 #[derive(clap::Args)]
@@ -22,7 +22,6 @@ pub struct Client {
     http: reqwest::Client,
     endpoint: Endpoint,
     token: Option<String>,
-    /// Advice for connection errors: which arguments must agree.
     remedy: &'static str,
 }
 
@@ -34,29 +33,14 @@ struct Refusal {
 }
 
 impl Client {
-    /// A client for the decision port.
-    pub fn of_decisions(endpoint: Endpoint, patience: &Patience) -> Result<Self, Failure> {
-        let remedy = "`--sidecar` must name the same address as `--listen` of `sluicegate serve`";
-        Self::new(endpoint, None, patience, remedy)
-    }
-
-    /// A client for the admin port.
-    pub fn of_admin(
-        endpoint: Endpoint,
+    /// A client for a port, at the address that its argument gave or else at its usual one.
+    pub fn new(
+        port: &Port,
+        given: Option<Endpoint>,
         token: Option<String>,
         patience: &Patience,
     ) -> Result<Self, Failure> {
-        let remedy =
-            "`--admin` must name the same address as `--admin-listen` of `sluicegate serve`";
-        Self::new(endpoint, token, patience, remedy)
-    }
-
-    fn new(
-        endpoint: Endpoint,
-        token: Option<String>,
-        patience: &Patience,
-        remedy: &'static str,
-    ) -> Result<Self, Failure> {
+        let endpoint = port.endpoint(given)?;
         // No proxy: the sidecar is usually on this machine.
         let http = reqwest::Client::builder().no_proxy();
         let mut http = http.timeout(patience.timeout);
@@ -67,7 +51,7 @@ impl Client {
             http: http.build().map_err(Failure::system)?,
             endpoint,
             token,
-            remedy,
+            remedy: port.remedy,
         })
     }
 

@@ -122,7 +122,7 @@ async fn verdict(
 ) -> Result<Verdict<'static>, Failure> {
     let started = Instant::now();
     loop {
-        let asked = decider.decide_one(decision).await;
+        let asked = decider.decide([decision]).await.map(|[verdict]| verdict);
         let due = match &asked {
             Ok(Verdict::Denied(status)) => Duration::from_millis(status.retry_after_ms),
             Ok(verdict @ Verdict::Unavailable { .. }) if !admits(verdict) => ASK_AGAIN,

@@ -20,6 +20,8 @@ pub struct Port {
     /// The environment variable. It is not declared to clap, which would report a conflict with `--policy`.
     variable: &'static str,
     default: &'static str,
+    /// Advice for connection errors: which arguments must agree.
+    pub remedy: &'static str,
 }
 
 /// `--sidecar`.
@@ -27,6 +29,7 @@ pub const SIDECAR_PORT: Port = Port {
     what: "The sidecar's decision port",
     variable: "SLUICEGATE_SIDECAR",
     default: DECISIONS,
+    remedy: "`--sidecar` must name the same address as `--listen` of `sluicegate serve`",
 };
 
 /// `--admin`.
@@ -34,6 +37,7 @@ pub const ADMIN_PORT: Port = Port {
     what: "The sidecar's admin port",
     variable: "SLUICEGATE_ADMIN",
     default: ADMIN,
+    remedy: "`--admin` must name the same address as `--admin-listen` of `sluicegate serve`",
 };
 
 impl Port {
@@ -43,6 +47,7 @@ impl Port {
             what,
             variable,
             default,
+            ..
         } = self;
         format!(
             "{what}: a URL, or `unix:` followed by a path [env: {variable}] [default: http://{default}]"
@@ -50,9 +55,9 @@ impl Port {
     }
 
     /// The argument, or else the environment variable, or else the default.
-    pub fn endpoint(&self, given: Option<&Endpoint>) -> Result<Endpoint, Failure> {
+    pub fn endpoint(&self, given: Option<Endpoint>) -> Result<Endpoint, Failure> {
         if let Some(given) = given {
-            return Ok(given.clone());
+            return Ok(given);
         }
         match std::env::var(self.variable) {
             Ok(text) if !text.is_empty() => text

@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-/// How a command ended, with its status.
+/// How a command ended, and the exit status for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
@@ -85,12 +85,7 @@ impl From<Exit> for ExitCode {
 pub fn after(example: &str) -> String {
     let mut text = format!("Example:\n  {example}\n\nExit status:\n");
     for row in &TABLE {
-        let Row {
-            exit,
-            name,
-            meaning,
-        } = row;
-        let status = *exit as u8;
+        let (status, name, meaning) = (row.exit as u8, row.name, row.meaning);
         text.push_str(&format!("  {status:>3}  {name:<14}  {meaning}\n"));
     }
     text.trim_end().to_owned()

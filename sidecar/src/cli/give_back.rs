@@ -4,7 +4,6 @@ use sluicegate_protocol::{GiveBack as Entry, GivenBack};
 
 use super::Failure;
 use super::checks::{LimitKey, by_argument, cost};
-use super::exit::Exit;
 use super::output::{Output, print_json};
 use super::stdout::print;
 use super::target::Target;
@@ -31,7 +30,7 @@ pub struct GiveBack {
 }
 
 impl GiveBack {
-    pub async fn run(self) -> Result<Exit, Failure> {
+    pub async fn run(self) -> Result<(), Failure> {
         let decider = self.target.open().await?;
         let entry = Entry {
             limit: self.of.limit.as_str().into(),
@@ -52,7 +51,7 @@ impl GiveBack {
                 if self.output == Output::Text {
                     print(&text(units))?;
                 }
-                Ok(Exit::Success)
+                Ok(())
             }
         }
     }

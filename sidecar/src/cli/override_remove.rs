@@ -1,7 +1,7 @@
 //! `sluicegate override remove`: removes an override from the store.
 
 use reqwest::Method;
-use sluicegate_protocol::{self as protocol, OverrideWasRemoved, RemoveOverride};
+use sluicegate_protocol::{OverrideWasRemoved, RemoveOverride};
 
 use super::Failure;
 use super::admin::Admin;
@@ -24,13 +24,11 @@ pub struct Remove {
 
 impl Remove {
     pub async fn run(self) -> Result<(), Failure> {
-        let by = self.author.by();
         let (limit, whom) = self.of.whom();
-        let reason = self.author.reason;
         let remove = RemoveOverride {
             limit,
             whom,
-            author: protocol::Author { reason, by },
+            author: self.author.signed(),
         };
         let answer: OverrideWasRemoved =
             overrides::change(&self.admin, Method::DELETE, &remove).await?;

@@ -50,12 +50,13 @@ pub struct Set {
 
 impl Set {
     pub async fn run(self) -> Result<(), Failure> {
+        let author = self.author.signed();
         let terms = OverrideTerms {
             unlimited: self.unlimited,
             blocked: self.blocked,
             until: self.until.or_else(|| self.lasts.map(end_of)),
-            by: self.author.by(),
-            reason: self.author.reason,
+            by: author.by,
+            reason: author.reason,
             ..OverrideTerms::default()
         };
         let terms = with_quotas(terms, &self.quota, self.burst).map_err(Failure::usage)?;

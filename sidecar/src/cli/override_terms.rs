@@ -77,14 +77,14 @@ pub fn end_of(lasts: Duration) -> String {
 }
 
 /// The user and the host that run this command.
-pub fn user_at_host() -> Option<String> {
+pub fn user_at_host() -> String {
     let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME"));
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy();
-    Some(match user {
+    match user {
         Ok(user) => format!("{user}@{host}"),
         Err(_) => format!("uid {}@{host}", rustix::process::getuid().as_raw()),
-    })
+    }
 }
 
 #[cfg(test)]

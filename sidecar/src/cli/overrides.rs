@@ -4,7 +4,7 @@ use clap::Subcommand;
 use reqwest::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use sluicegate_protocol::OVERRIDES_PATH;
+use sluicegate_protocol::{self as protocol, OVERRIDES_PATH};
 
 use super::admin::Admin;
 use super::override_list::List;
@@ -79,15 +79,18 @@ pub struct AllKeys {
 pub struct Author {
     /// The reason, in one line. Clients never see it.
     #[arg(long, value_name = "TEXT")]
-    pub reason: Option<String>,
+    reason: Option<String>,
     /// The author of the change; the default is the user and host that run this command.
     #[arg(long, value_name = "NAME")]
     by: Option<String>,
 }
 
 impl Author {
-    /// `--by`, or else the user and host.
-    pub fn by(&self) -> Option<String> {
-        self.by.clone().or_else(override_terms::user_at_host)
+    /// With the user and host if `--by` is not given.
+    pub fn signed(self) -> protocol::Author {
+        protocol::Author {
+            reason: self.reason,
+            by: Some(self.by.unwrap_or_else(override_terms::user_at_host)),
+        }
     }
 }

@@ -6,7 +6,6 @@ use sluicegate_protocol::{Code, Decision, LimitStatus, Verdict};
 use super::Failure;
 use super::admin::AdminPort;
 use super::checks::{LimitKey, LimitSubject, by_argument, cost};
-use super::exit::Exit;
 use super::output::{Output, Span, print_json};
 use super::stdout::print;
 use super::target::{Decider, Target};
@@ -51,7 +50,7 @@ struct Left {
 }
 
 impl Peek {
-    pub async fn run(self) -> Result<Exit, Failure> {
+    pub async fn run(self) -> Result<(), Failure> {
         let Self {
             of,
             cost,
@@ -62,10 +61,9 @@ impl Peek {
         let of = of.resolve(&admin, &target.patience).await?;
         let left = look(&target.open().await?, &of, cost).await?;
         match output {
-            Output::Json => print_json(&left)?,
-            Output::Text => print(&text(&left))?,
+            Output::Json => print_json(&left),
+            Output::Text => print(&text(&left)),
         }
-        Ok(Exit::Success)
     }
 }
 
@@ -81,13 +79,10 @@ async fn look(decider: &Decider, of: &LimitKey, cost: u64) -> Result<Left, Failu
     let mut looks = 0;
     let mut remaining: u64 = 0;
     loop {
-        let decisions = [peek(0), peek(cost), peek(remaining.saturating_add(1))];
+        let one_more = peek(remaining.saturating_add(1));
         // One call decides all three at the same time.
-        let verdicts: [Verdict<'_>; 3] =
-            decider.decide(&decisions).await?.try_into().map_err(|_| {
-                Failure::system("the number of verdicts differs from the number of decisions")
-            })?;
-        let [now, room, next] = verdicts;
+        let decisions = [&peek(0), &peek(cost), &one_more];
+        let [now, room, next] = decider.decide(decisions).await?;
         let now = status(now, decider)?;
         looks += 1;
         let agrees = now.remaining == remaining;

@@ -6,7 +6,6 @@ use super::Failure;
 use super::admin::Admin;
 use super::checks::{LimitSubject, by_argument};
 use super::direct::Direct;
-use super::exit::Exit;
 use super::output::{Output, print_json};
 use super::stdout::print;
 use super::target::Decider;
@@ -30,7 +29,7 @@ pub struct Reset {
 }
 
 impl Reset {
-    pub async fn run(self) -> Result<Exit, Failure> {
+    pub async fn run(self) -> Result<(), Failure> {
         let decider = match self.direct.open(&self.admin.patience).await? {
             Some(store) => Decider::Here(Box::new(store)),
             None => Decider::Sidecar(self.admin.client()?),
@@ -58,7 +57,7 @@ impl Reset {
                         "limit `{limit}`: the whole quota is available again for this key{before}\n"
                     ))?;
                 }
-                Ok(Exit::Success)
+                Ok(())
             }
         }
     }

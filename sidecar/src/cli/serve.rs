@@ -5,7 +5,6 @@ mod signals;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use sd_notify::NotifyState;
 use sluicegate::decide::{PolicyHandle, Service};
@@ -23,9 +22,6 @@ use super::Failure;
 use super::direct::store_address;
 use listening::Listening;
 use signals::Signals;
-
-/// How often the policy file is read where the system cannot watch it.
-const READ_EVERY: Duration = Duration::from_secs(1);
 
 /// Arguments of `serve`.
 #[derive(clap::Args)]
@@ -45,9 +41,10 @@ pub struct Serve {
         hide_env_values = true
     )]
     store: Option<String>,
-    /// Format of the log on standard error: `text`, or `json` with one object per line. RUST_LOG sets the log level.
+    /// Format of the log on standard error. RUST_LOG sets the log level.
     #[arg(
         long,
+        value_enum,
         value_name = "FORMAT",
         env = "SLUICEGATE_LOG_FORMAT",
         default_value = "text"
@@ -78,26 +75,9 @@ impl Serve {
         let listeners = self.listening.bind().await?;
         let settings = self.listening.settings()?;
         let signals = Signals::new().map_err(Failure::system)?;
-        let changed = Arc::new(Notify::new());
-        let watcher = service.policy.source.watch(Arc::clone(&changed));
-        if let Err(error) = &watcher {
-            warn!(
-                "cannot watch the directory of {}, so the file is read every second: {error}; raise \
-                 `fs.inotify.max_user_instances` (or `max_user_watches`, sysctl) on this host",
-                self.policy.display()
-            );
-            let read = Arc::clone(&changed);
-            tokio::spawn(async move {
-                loop {
-                    tokio::time::sleep(READ_EVERY).await;
-                    read.notify_one();
-                }
-            });
-        }
-        // The file may have changed after it was read and before the watch began.
-        changed.notify_one();
+        let reread = Arc::new(Notify::new());
         let mut hangup = signal(SignalKind::hangup()).map_err(Failure::system)?;
-        let hung_up = Arc::clone(&changed);
+        let hung_up = Arc::clone(&reread);
         tokio::spawn(async move {
             while hangup.recv().await.is_some() {
                 // If the file has not changed, nothing else says that the signal came.
@@ -119,7 +99,7 @@ impl Serve {
         let (first, stop) = oneshot::channel();
         let stop = async { stop.await.unwrap_or(Stop::WithoutDrain) };
         let ended = tokio::select! {
-            () = sluicegate::server::run(service, listeners, settings, changed, stop) => Ok(()),
+            () = sluicegate::server::run(service, listeners, settings, reread, stop) => Ok(()),
             () = signals.twice(first) => Err(Failure::system(
                 "a second signal: requests in progress were aborted",
             )),

@@ -30,8 +30,7 @@ impl Target {
         match self.direct.open(&self.patience).await? {
             Some(store) => Ok(Decider::Here(Box::new(store))),
             None => {
-                let endpoint = SIDECAR_PORT.endpoint(self.sidecar.as_ref())?;
-                Client::of_decisions(endpoint, &self.patience).map(Decider::Sidecar)
+                Client::new(&SIDECAR_PORT, self.sidecar, None, &self.patience).map(Decider::Sidecar)
             }
         }
     }
@@ -47,35 +46,26 @@ pub enum Decider {
 
 impl Decider {
     /// The verdicts on decisions, in the same order.
-    pub async fn decide(
+    pub async fn decide<const N: usize>(
         &self,
-        decisions: &[Decision<'_>],
-    ) -> Result<Vec<Verdict<'static>>, Failure> {
+        decisions: [&Decision<'_>; N],
+    ) -> Result<[Verdict<'static>; N], Failure> {
         let verdicts: Vec<_> = match self {
             Self::Here(store) => {
-                let answer = store.service.decide(&decisions.into(), |_| None).await;
-                return Ok(answer.verdicts);
+                let asked = decisions.into_iter().collect();
+                store.service.decide(&asked, |_| None).await.verdicts
             }
             Self::Sidecar(client) => {
-                let body = send(client, DECIDE_PATH, &json!({ "decisions": decisions })).await?;
+                let body = json!({ "decisions": decisions.as_slice() });
+                let body = send(client, DECIDE_PATH, &body).await?;
                 let answer: Answer<'_> = read(client, &body)?;
                 let verdicts = answer.verdicts.into_iter();
                 verdicts.map(Verdict::into_owned).collect()
             }
         };
-        if verdicts.len() == decisions.len() {
-            Ok(verdicts)
-        } else {
-            Err(self.not_understood("the number of verdicts differs from the number of decisions"))
-        }
-    }
-
-    /// The verdict on one decision.
-    pub async fn decide_one(&self, decision: &Decision<'_>) -> Result<Verdict<'static>, Failure> {
-        let mut verdicts = self.decide(std::slice::from_ref(decision)).await?;
-        verdicts
-            .pop()
-            .ok_or_else(|| self.not_understood("the answer has no verdict"))
+        verdicts.try_into().map_err(|_| {
+            self.not_understood("the number of verdicts differs from the number of decisions")
+        })
     }
 
     /// Returns units; answers with an outcome for each entry.

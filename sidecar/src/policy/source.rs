@@ -1,10 +1,7 @@
 //! The policy file: read at the start, and reloaded when it may have changed.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-
-use notify::{RecursiveMode, Watcher};
-use tokio::sync::Notify;
+use std::sync::{Mutex, PoisonError};
 
 use super::limits::Policy;
 
@@ -137,29 +134,11 @@ impl PolicySource {
         Ok(())
     }
 
-    /// Notifies `changed` when something happens in the file's folder, until the returned watcher is dropped.
-    ///
-    /// The folder, not the file: editors replace files, and Kubernetes swaps a symbolic link beside the file.
-    ///
-    /// # Errors
-    /// The system cannot watch it.
-    pub fn watch(&self, changed: Arc<Notify>) -> notify::Result<impl Watcher + use<>> {
-        let mut watcher =
-            notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-                // Reading the file is an event too; reacting to it would loop for ever.
-                if event.is_ok_and(|event| !event.kind.is_access()) {
-                    changed.notify_one();
-                }
-            })?;
-        let folder = self
-            .path
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty());
-        watcher.watch(
-            folder.unwrap_or(Path::new(".")),
-            RecursiveMode::NonRecursive,
-        )?;
-        Ok(watcher)
+    /// Whether the file has another content than at the last attempt to load it.
+    pub async fn has_changed(&self) -> bool {
+        let text = tokio::fs::read_to_string(&self.path).await.ok();
+        let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        newest.text != text
     }
 }
 

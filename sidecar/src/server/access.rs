@@ -16,7 +16,7 @@ use axum::extract::{Request, State};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use sluicegate_protocol::{Code, OVERRIDES_PATH, RESET_PATH, SUBJECTS_PATH};
@@ -137,7 +137,8 @@ impl Access {
             Some(token) => {
                 let open = probe || (self.open_metrics && path == METRICS_PATH);
                 if !open && !token.is_shown_in(request.headers()) {
-                    return Err(NO_TOKEN);
+                    let challenge = HeaderValue::from_static(CHALLENGE);
+                    return Err(NO_TOKEN.with_header(header::WWW_AUTHENTICATE, challenge));
                 }
             }
             None if !self.local && guarded.iter().any(|start| path.starts_with(start)) => {
@@ -172,15 +173,7 @@ pub(super) async fn guard(
     State(access): State<Arc<Access>>,
     request: Request,
     next: Next,
-) -> Response {
-    match access.admit(&request) {
-        Ok(()) => next.run(request).await,
-        Err(refusal) if refusal.status == StatusCode::UNAUTHORIZED => refusal
-            .with_header(
-                header::WWW_AUTHENTICATE,
-                HeaderValue::from_static(CHALLENGE),
-            )
-            .into_response(),
-        Err(refusal) => refusal.into_response(),
-    }
+) -> Result<Response, Refusal> {
+    access.admit(&request)?;
+    Ok(next.run(request).await)
 }

@@ -88,10 +88,13 @@ impl Address {
                 let bound = socket.bind(path);
                 umask(before);
                 bound?;
-                let leftover = Leftover(path.clone());
-                let socket = socket.listen(BACKLOG)?;
+                let file = SocketFile(path.clone());
+                let listener = socket.listen(BACKLOG)?;
                 std::fs::set_permissions(path, Permissions::from_mode(socket_mode))?;
-                Ok(Listener::Unix(socket, leftover))
+                Ok(Listener::Unix(SocketListener {
+                    _file: file,
+                    listener,
+                }))
             }
         }
     }
@@ -102,11 +105,19 @@ fn is_socket(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
 }
 
+/// A listening Unix socket and its file.
+#[derive(Debug)]
+pub struct SocketListener {
+    // Dropped before the socket: once that is closed, the file may be the successor's.
+    _file: SocketFile,
+    pub(super) listener: UnixListener,
+}
+
 /// The file of a Unix socket; it outlives the socket, so it is removed on drop.
 #[derive(Debug)]
-pub struct Leftover(PathBuf);
+struct SocketFile(PathBuf);
 
-impl Drop for Leftover {
+impl Drop for SocketFile {
     fn drop(&mut self) {
         // If this fails, the next process that binds replaces it.
         let _ = std::fs::remove_file(&self.0);
@@ -119,7 +130,7 @@ pub enum Listener {
     /// On an address.
     Tcp(TcpListener),
     /// On a Unix socket.
-    Unix(UnixListener, Leftover),
+    Unix(SocketListener),
 }
 
 #[cfg(test)]

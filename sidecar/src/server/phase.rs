@@ -38,8 +38,8 @@ pub(super) async fn go(
     phase.send_replace(Phase::Stopping);
 }
 
-/// Completes at this phase, or a later one.
-pub(super) async fn reached(phases: &mut watch::Receiver<Phase>, phase: Phase) {
+/// Completes at the last phase.
+pub(super) async fn stopping(phases: &mut watch::Receiver<Phase>) {
     // An error means that the sender is gone, which only happens after the last phase.
-    let _ = phases.wait_for(|now| *now >= phase).await;
+    let _ = phases.wait_for(|now| *now == Phase::Stopping).await;
 }

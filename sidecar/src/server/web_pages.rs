@@ -4,7 +4,7 @@
 use axum::extract::Request;
 use axum::http::{HeaderMap, Method, StatusCode, Version, header};
 use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 
 use sluicegate_protocol::Code;
 
@@ -15,23 +15,12 @@ const SEC_FETCH_SITE: &str = "sec-fetch-site";
 const SEC_FETCH_MODE: &str = "sec-fetch-mode";
 const SEC_FETCH_DEST: &str = "sec-fetch-dest";
 
-/// The error for a request from a foreign page, with the header that shows it.
-const fn foreign(field: &'static str) -> Refusal {
-    Refusal::new(
-        StatusCode::FORBIDDEN,
-        Code::FromWebPage,
-        field,
-        "a web page of another origin sent this request",
-    )
+/// The error for a request from a web page, with the header that shows it.
+const fn from_web_page(field: &'static str, detail: &'static str) -> Refusal {
+    Refusal::new(StatusCode::FORBIDDEN, Code::FromWebPage, field, detail)
 }
-const fn from_a_page(field: &'static str) -> Refusal {
-    Refusal::new(
-        StatusCode::FORBIDDEN,
-        Code::FromWebPage,
-        field,
-        "a web page sent this request: this port is for programs only",
-    )
-}
+const OTHER_ORIGIN: &str = "a web page of another origin sent this request";
+const ANY_PAGE: &str = "a web page sent this request: this port is for programs only";
 const NOT_JSON: Refusal = Refusal::new(
     StatusCode::UNSUPPORTED_MEDIA_TYPE,
     Code::NotJson,
@@ -77,7 +66,7 @@ pub(super) fn same_origin(request: &Request, host: Option<&str>) -> Result<(), R
             Some(authority.eq_ignore_ascii_case(host?))
         });
         if ours != Some(true) {
-            return Err(foreign(ORIGIN_FIELD));
+            return Err(from_web_page(ORIGIN_FIELD, OTHER_ORIGIN));
         }
     }
     let text = |name| headers.get(name).map(|value| value.as_bytes());
@@ -88,16 +77,16 @@ pub(super) fn same_origin(request: &Request, host: Option<&str>) -> Result<(), R
         None | Some(b"same-origin" | b"none") => Ok(()),
         // A link on another page: that page cannot read the answer.
         Some(_) if opened => Ok(()),
-        Some(_) => Err(foreign(SITE_FIELD)),
+        Some(_) => Err(from_web_page(SITE_FIELD, OTHER_ORIGIN)),
     }
 }
 
 /// Passes changes only with a JSON `content-type`, which no form and no simple request of a page can send.
-pub(super) async fn only_json(request: Request, next: Next) -> Response {
+pub(super) async fn only_json(request: Request, next: Next) -> Result<Response, Refusal> {
     if media_type(request.headers()).as_deref() == Some(JSON) {
-        next.run(request).await
+        Ok(next.run(request).await)
     } else {
-        NOT_JSON.into_response()
+        Err(NOT_JSON)
     }
 }
 
@@ -107,27 +96,19 @@ fn media_type(headers: &HeaderMap) -> Option<String> {
     Some(kind.trim().to_ascii_lowercase())
 }
 
-/// For the port that no page may call. Passes curl's default `content-type` and a missing one: a form cannot send JSON
-/// with either, and a script's request has an Origin.
-fn from_no_page(request: &Request) -> Result<(), Refusal> {
-    host(request)?;
+/// Refuses requests from any web page, for the port that none may call. Passes curl's default `content-type` and a missing one:
+/// a form cannot send JSON with either, and a script's request has an Origin.
+pub(super) async fn not_from_a_page(request: Request, next: Next) -> Result<Response, Refusal> {
+    host(&request)?;
     let headers = request.headers();
     if headers.contains_key(header::ORIGIN) {
-        return Err(from_a_page(ORIGIN_FIELD));
+        return Err(from_web_page(ORIGIN_FIELD, ANY_PAGE));
     }
     if headers.contains_key(SEC_FETCH_SITE) {
-        return Err(from_a_page(SITE_FIELD));
+        return Err(from_web_page(SITE_FIELD, ANY_PAGE));
     }
     match media_type(headers).as_deref() {
         Some("text/plain" | "multipart/form-data") => Err(NOT_JSON),
-        _ => Ok(()),
-    }
-}
-
-/// Refuses requests from any web page.
-pub(super) async fn not_from_a_page(request: Request, next: Next) -> Response {
-    match from_no_page(&request) {
-        Ok(()) => next.run(request).await,
-        Err(refusal) => refusal.into_response(),
+        _ => Ok(next.run(request).await),
     }
 }

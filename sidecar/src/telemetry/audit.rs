@@ -1,8 +1,6 @@
 //! Who changed an override: a line of the log under the target `audit`, and an event of the live page. The key is not
 //! shown, but its subject, as `sluicegate top` shows it.
 
-use std::fmt::Write;
-
 use sluicegate_protocol::{Author, OverrideTerms, Whom};
 use tracing::info;
 
@@ -14,28 +12,20 @@ use crate::clock;
 pub fn override_set(events: &EventLog, limit: &str, whom: &Whom, terms: &OverrideTerms) {
     let subject = shown(whom);
     let until = terms.until.as_deref().unwrap_or("removed");
-    let reason = terms.reason.as_deref().unwrap_or_default();
-    let by = terms.by.as_deref().unwrap_or_default();
+    let [by, reason] = [&terms.by, &terms.reason].map(|text| text.as_deref().unwrap_or_default());
     info!(target: "audit", limit, %subject, allowance = %terms, until, reason, by, "override set");
-    let mut detail = format!("{limit} of {subject}: {terms}, until {until}");
-    add(&mut detail, terms.by.as_deref(), terms.reason.as_deref());
+    let author = author(by, reason);
+    let detail = format!("{limit} of {subject}: {terms}, until {until}{author}");
     events.add(clock::unix_ms(), EventKind::OverrideSet, detail);
 }
 
 /// An override was removed.
-pub fn override_removed(events: &EventLog, limit: &str, whom: &Whom, author: &Author) {
-    let (by, reason) = (author.by.as_deref(), author.reason.as_deref());
+pub fn override_removed(events: &EventLog, limit: &str, whom: &Whom, author_of: &Author) {
     let subject = shown(whom);
-    info!(
-        target: "audit",
-        limit,
-        %subject,
-        reason = reason.unwrap_or_default(),
-        by = by.unwrap_or_default(),
-        "override removed"
-    );
-    let mut detail = format!("{limit} of {subject}");
-    add(&mut detail, by, reason);
+    let given = [&author_of.by, &author_of.reason];
+    let [by, reason] = given.map(|text| text.as_deref().unwrap_or_default());
+    info!(target: "audit", limit, %subject, reason, by, "override removed");
+    let detail = format!("{limit} of {subject}{}", author(by, reason));
     events.add(clock::unix_ms(), EventKind::OverrideRemoved, detail);
 }
 
@@ -43,13 +33,14 @@ fn shown(whom: &Whom) -> String {
     Subject::of_whom(whom).unwrap_or_else(|| "all keys".to_owned())
 }
 
-fn add(detail: &mut String, by: Option<&str>, reason: Option<&str>) {
-    for (word, text) in [("by", by), ("reason:", reason)] {
-        if let Some(text) = text {
-            // Writing to a string does not fail.
-            let _ = write!(detail, ", {word} {text}");
+fn author(by: &str, reason: &str) -> String {
+    let mut text = String::new();
+    for (before, given) in [(", by ", by), (", reason: ", reason)] {
+        if !given.is_empty() {
+            text = text + before + given;
         }
     }
+    text
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
-//! Logs failed store calls as few lines with a count.
+//! Logs failed calls of a service, the store or the collector of spans, as few lines with a count.
 
 use std::fmt::Display;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tracing::{info, warn};
@@ -10,46 +9,53 @@ use super::labels::FailureKind;
 use super::throttle::FailureThrottle;
 use crate::clock;
 
-/// Logs failed store calls; shared by all callers of the store.
-#[derive(Debug, Default)]
+/// Logs failed calls of a service; shared by all its callers.
+#[derive(Debug)]
 pub struct FailureLog {
+    service: &'static str,
+    /// The beginning of a failure's line.
+    failure: &'static str,
     throttle: Mutex<FailureThrottle>,
-    /// An outage is open. While it is false, successful calls need no lock.
-    open: AtomicBool,
+}
+
+impl Default for FailureLog {
+    /// For calls of the store.
+    fn default() -> Self {
+        Self::of("the store", "store call failed")
+    }
 }
 
 impl FailureLog {
+    /// For calls of this service, whose failures are logged as `failure` and their reason.
+    pub fn of(service: &'static str, failure: &'static str) -> Self {
+        Self {
+            service,
+            failure,
+            throttle: Mutex::default(),
+        }
+    }
+
     /// Logs a failed call, throttled. `why` goes to the log: it must hold no key and no secret.
     pub fn failed(&self, kind: FailureKind, why: impl Display) {
-        let logged = {
-            let mut throttle = self.throttle();
-            self.open.store(true, Ordering::Relaxed);
-            throttle.failed(clock::now_us(), kind)
-        };
+        let logged = self.throttle().failed(clock::now_us(), kind);
         match logged {
             None => {}
-            Some(0) => warn!(%kind, "store call failed: {why}"),
-            Some(repeated) => warn!(%kind, repeated, "store call failed: {why}"),
+            Some(0) => warn!(%kind, "{}: {why}", self.failure),
+            Some(repeated) => warn!(%kind, repeated, "{}: {why}", self.failure),
         }
     }
 
     /// Notes a successful call, and logs the end of an outage.
     pub fn succeeded(&self) {
-        if !self.open.load(Ordering::Relaxed) {
-            return;
-        }
-        let over = {
-            let mut throttle = self.throttle();
-            let over = throttle.succeeded(clock::now_us());
-            self.open
-                .store(!throttle.has_no_outage(), Ordering::Relaxed);
-            over
-        };
+        let over = self.throttle().succeeded(clock::now_us());
         if let Some(over) = over {
             let seconds = over.duration_us as f64 / 1_000_000.0;
             let failed = over.failed;
             let calls = if failed == 1 { "call" } else { "calls" };
-            info!("the store is back after {seconds:.1} s, {failed} failed {calls}");
+            info!(
+                "{} is back after {seconds:.1} s, {failed} failed {calls}",
+                self.service
+            );
         }
     }
 

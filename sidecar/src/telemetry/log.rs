@@ -1,7 +1,6 @@
 //! The log: text or JSON on standard error, filtered by `RUST_LOG`.
 
 use std::io::{IsTerminal, stderr};
-use std::str::FromStr;
 
 use tracing::Metadata;
 use tracing::level_filters::LevelFilter;
@@ -17,28 +16,16 @@ pub const FILTER: &str = "RUST_LOG";
 /// Lines that may wait for a slow standard error; further lines are dropped. Decisions never wait for the log.
 const MAX_QUEUED_LINES: usize = 1_024;
 
-/// Crates that log what they send or receive, which may hold a secret. Our own code logs their errors.
-const SILENCED_CRATES: [&str; 1] = ["redis"];
+/// A crate that logs what it sends and receives, which may hold a secret. Our own code logs its errors.
+const SILENCED_CRATE: &str = "redis";
 
 /// The format of lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// For people.
     Text,
     /// One JSON object per line, for collectors.
     Json,
-}
-
-impl FromStr for Format {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "text" => Ok(Self::Text),
-            "json" => Ok(Self::Json),
-            _ => Err("either `text` or `json`".to_owned()),
-        }
-    }
 }
 
 /// Why the log cannot be started.
@@ -83,9 +70,5 @@ pub fn start(format: Format, filter: &str) -> Result<WorkerGuard, LogError> {
 
 /// Whether a crate may log at all, whatever `RUST_LOG` says.
 fn is_allowed(metadata: &Metadata<'_>) -> bool {
-    let (name, _) = metadata
-        .target()
-        .split_once("::")
-        .unwrap_or((metadata.target(), ""));
-    !SILENCED_CRATES.contains(&name)
+    metadata.target().split("::").next() != Some(SILENCED_CRATE)
 }

@@ -101,11 +101,6 @@ impl FailureThrottle {
         }
         Some(over)
     }
-
-    /// Whether the end of every outage has been reported.
-    pub const fn has_no_outage(&self) -> bool {
-        self.outage.is_none()
-    }
 }
 
 #[cfg(test)]
@@ -135,7 +130,6 @@ mod tests {
             })
         );
         assert_eq!(throttle.succeeded(26 * SECOND), None);
-        assert!(throttle.has_no_outage());
     }
 
     #[test]
@@ -177,7 +171,6 @@ mod tests {
         // 100 s.
         assert!((19..=21).contains(&lines), "{lines}");
         // The end is reported later, with the time at which the outage ended.
-        assert!(!throttle.has_no_outage());
         let over = throttle.succeeded(200 * SECOND).unwrap();
         assert!(over.duration_us <= 10 * SECOND, "{over:?}");
         assert!(over.failed <= 10_000, "{over:?}");

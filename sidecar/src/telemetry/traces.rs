@@ -172,25 +172,24 @@ impl Trace {
 impl Parent {
     /// Records how long the caller's first decisions waited for the store call that takes them now.
     pub fn record_queue_wait(&self, duration: Duration, call: Option<&StoreSpan>) {
-        let now = SystemTime::now();
         let links = call.map(|call| Link::with_context(call.0.span_context().clone()));
-        let span = SpanBuilder::from_name("queue")
-            .with_start_time(now.checked_sub(duration).unwrap_or(now))
-            .with_links(links.into_iter().collect());
-        let mut span = self
-            .tracer
-            .build_with_context(span, &child_of(&self.decide));
-        span.end_with_timestamp(now);
+        let span = SpanBuilder::from_name("queue").with_links(links.into_iter().collect());
+        self.record(span, duration);
     }
 
     /// Records a store call without a queue, for this caller alone.
     pub fn record_store_call(&self, duration: Duration, batch: &Batch) {
+        let span = SpanBuilder::from_name("store").with_attributes(sizes(batch));
+        self.record(span, duration);
+    }
+
+    /// Records a span that ends now.
+    fn record(&self, span: SpanBuilder, duration: Duration) {
         let now = SystemTime::now();
-        let began = now.checked_sub(duration).unwrap_or(now);
-        let span = SpanBuilder::from_name("store").with_start_time(began);
+        let span = span.with_start_time(now.checked_sub(duration).unwrap_or(now));
         let mut span = self
             .tracer
-            .build_with_context(span.with_attributes(sizes(batch)), &child_of(&self.decide));
+            .build_with_context(span, &child_of(&self.decide));
         span.end_with_timestamp(now);
     }
 }

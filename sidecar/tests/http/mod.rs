@@ -32,15 +32,25 @@ const JSON: &str = "content-type: application/json\r\n";
 
 /// Starts a sidecar in this process; returns the address for decisions and the admin address.
 async fn start() -> (SocketAddr, SocketAddr) {
-    start_for(Settings::default().access).await
+    start_for(Access::default()).await
 }
 
 async fn start_for(access: Access) -> (SocketAddr, SocketAddr) {
     let settings = Settings {
         access,
-        ..Settings::default()
+        ..settings()
     };
     start_until(settings, std::future::pending()).await.0
+}
+
+fn settings() -> Settings {
+    Settings {
+        access: Access::default(),
+        max_connections: 64,
+        ready_needs_store: false,
+        drain: Duration::from_secs(5),
+        shutdown_timeout: Duration::from_secs(1),
+    }
 }
 
 /// Who may ask a sidecar with this admin address, which also has these names.

@@ -7,14 +7,13 @@ use std::time::{Duration, Instant};
 use sluicegate::server::{Settings, Stop};
 use tokio::sync::oneshot;
 
-use super::{BODY, DECIDE, HOST, ask, connect, start_until};
+use super::{BODY, DECIDE, HOST, ask, connect, settings, start_until};
 use crate::support::comes_true;
 
-fn settings(drain: Duration) -> Settings {
+fn with_drain(drain: Duration) -> Settings {
     Settings {
         drain,
-        shutdown_timeout: Duration::from_secs(1),
-        ..Settings::default()
+        ..settings()
     }
 }
 
@@ -42,7 +41,7 @@ const LONG: Duration = Duration::from_mins(5);
 async fn readyz_reports_a_drain_at_once_and_requests_are_served_until_its_end() {
     let (stop, stopped) = oneshot::channel();
     let stopped = async { stopped.await.unwrap() };
-    let ((port, admin), running) = start_until(settings(LONG), stopped).await;
+    let ((port, admin), running) = start_until(with_drain(LONG), stopped).await;
     let mut kept = connect(port, &question());
     assert!(!answered(&mut kept));
     let ready = || ask(admin, "GET /readyz", HOST, "");
@@ -66,7 +65,7 @@ async fn the_sidecar_ends_with_its_drain_and_not_before() {
     let drain = Duration::from_millis(200);
     let began = Instant::now();
     let stopped = async { Stop::AfterDrain };
-    let (_, running) = start_until(settings(drain), stopped).await;
+    let (_, running) = start_until(with_drain(drain), stopped).await;
     running.await.unwrap();
     assert!(began.elapsed() >= drain, "{:?}", began.elapsed());
 }
@@ -76,7 +75,7 @@ async fn half_sent_requests_and_idle_connections_do_not_delay_the_shutdown() {
     let (stop, stopped) = oneshot::channel();
     let stopped = async { stopped.await.unwrap() };
     // A drain this long would be noticed; WithoutDrain skips it.
-    let ((port, admin), running) = start_until(settings(LONG), stopped).await;
+    let ((port, admin), running) = start_until(with_drain(LONG), stopped).await;
     let half = question();
     let _held = [
         connect(port, ""),

@@ -3,7 +3,6 @@
 mod away;
 mod check_store;
 mod cluster;
-mod host;
 mod operated;
 mod overrides;
 mod sentinel;

@@ -1,7 +1,6 @@
 //! Exports spans to a collector over HTTP, configured by OpenTelemetry's own environment variables.
 
 use std::env::var;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use opentelemetry::{Key, KeyValue};
@@ -9,11 +8,9 @@ use opentelemetry_otlp::{ExporterBuildError, SpanExporter as OtlpExporter};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData, SpanExporter};
-use tracing::{info, warn};
 
-use crate::clock;
+use crate::telemetry::failures::FailureLog;
 use crate::telemetry::labels::FailureKind;
-use crate::telemetry::throttle::FailureThrottle;
 
 /// The variables that name the collector; the first that is set counts.
 const ENDPOINTS: [&str; 2] = [
@@ -66,7 +63,7 @@ pub fn provider() -> Result<Option<SdkTracerProvider>, TracesError> {
         .map_err(TracesError::Exporter)?;
     let exporter = LoggingExporter {
         exporter,
-        throttle: Arc::default(),
+        failures: FailureLog::of("the collector", "the collector does not accept spans"),
     };
     // The exporter sends from a thread of its own.
     let provider = SdkTracerProvider::builder()
@@ -98,37 +95,25 @@ fn resource() -> Resource {
 #[derive(Debug)]
 struct LoggingExporter {
     exporter: OtlpExporter,
-    throttle: Arc<Mutex<FailureThrottle>>,
+    failures: FailureLog,
 }
 
 impl SpanExporter for LoggingExporter {
-    fn export(&self, batch: Vec<SpanData>) -> impl Future<Output = OTelSdkResult> + Send {
-        let (spans, sent) = (batch.len(), self.exporter.export(batch));
-        async move {
-            let sent = sent.await;
-            let mut throttle = self.throttle.lock().unwrap_or_else(PoisonError::into_inner);
-            let now_us = clock::now_us();
-            match &sent {
-                Ok(()) => {
-                    if let Some(over) = throttle.succeeded(now_us) {
-                        let failed = over.failed;
-                        info!(
-                            "the collector accepts spans again; {failed} batches of spans were lost"
-                        );
-                    }
-                }
-                Err(error) => {
-                    let kind = match error {
-                        OTelSdkError::Timeout(_) => FailureKind::Timeout,
-                        _ => FailureKind::Connection,
-                    };
-                    if let Some(repeated) = throttle.failed(now_us, kind) {
-                        warn!(%kind, repeated, spans, "the collector does not accept spans");
-                    }
-                }
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let spans = batch.len();
+        let sent = self.exporter.export(batch).await;
+        match &sent {
+            Ok(()) => self.failures.succeeded(),
+            Err(error) => {
+                let kind = match error {
+                    OTelSdkError::Timeout(_) => FailureKind::Timeout,
+                    _ => FailureKind::Connection,
+                };
+                self.failures
+                    .failed(kind, format_args!("{spans} were lost"));
             }
-            sent
         }
+        sent
     }
 
     fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {

@@ -1,0 +1,87 @@
+//! A connection's bytes: reports when some are received and sent, and when the client has closed the connection.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::connection::Connection;
+use crate::clock;
+
+/// A socket whose traffic is recorded in its connection's state.
+#[derive(Debug)]
+pub(super) struct RecordedStream<S> {
+    pub stream: S,
+    pub connection: Arc<Connection>,
+}
+
+impl<S: AsyncRead + AsFd + Unpin> AsyncRead for RecordedStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if read.is_pending() && self.connection.is_in_request() && has_ended(&self.stream) {
+            // Nothing was read: the end. hyper then drops the request.
+            return Poll::Ready(Ok(()));
+        }
+        ready!(read)?;
+        if buffer.filled().len() > before {
+            self.connection.received(clock::now_us());
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Whether the client has closed the connection. tokio learns that with the system's next report only, which comes after a
+/// request that arrived together with its end has been decided. A sidecar that was stopped finds hundreds of those when it
+/// continues: their filters have decided without it, and nothing may be taken for them. hyper reads once more after the body
+/// and before the request is served, so this is asked in time.
+fn has_ended(stream: &impl AsFd) -> bool {
+    let mut byte = [MaybeUninit::uninit()];
+    match SockRef::from(stream).peek(&mut byte) {
+        Ok(bytes) => bytes == 0,
+        Err(error) => error.kind() == io::ErrorKind::ConnectionReset,
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for RecordedStream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.stream).poll_write(context, bytes))?;
+        self.connection.sent(clock::now_us());
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(context, slices))?;
+        self.connection.sent(clock::now_us());
+        Poll::Ready(Ok(written))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
