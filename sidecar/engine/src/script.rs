@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 
 /// The script, whole. It decides, gives back and writes back; to reset buckets, `UNLINK` their keys.
 pub const DECIDE: &str = concat!(
-    include_str!("../../../lua/rare.lua"),
+    include_str!("../../../lua/slow_path.lua"),
     include_str!("../../../lua/decide.lua")
 );
 

@@ -4,7 +4,7 @@ use super::{GiveBack, WriteBack};
 use crate::batch::{Batch, Bucket, Decision, Outcome};
 use crate::receipt::Returns;
 
-/// Bytes of a row of the reply: said 4, remaining 4, reset 7, retry-after 7, time 7.
+/// Bytes of a row of the reply: result 4, remaining 4, reset 7, retry-after 7, time 7.
 const ROW: usize = 29;
 /// Bytes of the reply of a call that came too late: the time.
 const CLOCK: usize = 7;
@@ -57,10 +57,10 @@ pub enum ReplyError {
         want: usize,
     },
     /// The take that it says decided is not there.
-    #[error("the script says that take {said} decided decision {decision}, of {takes}")]
+    #[error("the script says that take {result} decided decision {decision}, of {takes}")]
     DecidedBy {
         /// What was sent: from 1, negative if denied.
-        said: i32,
+        result: i32,
         /// Index of the decision.
         decision: usize,
         /// Takes that it has.
@@ -80,16 +80,16 @@ pub fn outcomes(batch: &Batch, reply: &[u8]) -> Result<Reply<Outcome>, ReplyErro
     read(reply, batch.decisions.iter().map(rows_of), |index, row| {
         let decision = batch.decisions.get(index);
         let takes = decision.map_or(0, |decision| decision.takes.len().max(1));
-        let decided_by = usize::try_from(row.said.unsigned_abs()).unwrap_or(usize::MAX);
+        let decided_by = usize::try_from(row.result.unsigned_abs()).unwrap_or(usize::MAX);
         if !(1..=takes).contains(&decided_by) {
             return Err(ReplyError::DecidedBy {
-                said: row.said,
+                result: row.result,
                 decision: index,
                 takes,
             });
         }
         Ok(Outcome {
-            admitted: row.said > 0,
+            admitted: row.result > 0,
             decided_by: decided_by - 1,
             remaining: row.remaining,
             reset_us: row.reset_us,
@@ -165,7 +165,7 @@ fn read<T>(
                 first
             });
             let read = |(index, row): (usize, &[u8; ROW])| match Row::read(row) {
-                row if row.said == 0 => Ok(Err(BrokenState)),
+                row if row.result == 0 => Ok(Err(BrokenState)),
                 row => each(index, row).map(Ok),
             };
             Ok(Reply::Done {
@@ -188,7 +188,7 @@ fn number(bytes: &[u8]) -> u64 {
 
 /// What the script says of one decision.
 struct Row {
-    said: i32,
+    result: i32,
     remaining: u64,
     reset_us: u64,
     retry_after_us: u64,
@@ -198,7 +198,7 @@ struct Row {
 impl Row {
     fn read(row: &[u8; ROW]) -> Self {
         Row {
-            said: i32::from_be_bytes([row[0], row[1], row[2], row[3]]),
+            result: i32::from_be_bytes([row[0], row[1], row[2], row[3]]),
             remaining: number(&row[4..8]),
             reset_us: number(&row[8..15]),
             retry_after_us: number(&row[15..22]),
@@ -222,7 +222,7 @@ mod tests {
         }
     }
 
-    fn row(said: i32) -> Vec<u8> {
+    fn row(result: i32) -> Vec<u8> {
         let mut row = said.to_be_bytes().to_vec();
         row.extend([0, 0, 0, 4]);
         for value in [100, 50, NOW_US] {
