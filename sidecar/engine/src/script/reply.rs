@@ -223,7 +223,7 @@ mod tests {
     }
 
     fn row(result: i32) -> Vec<u8> {
-        let mut row = said.to_be_bytes().to_vec();
+        let mut row = result.to_be_bytes().to_vec();
         row.extend([0, 0, 0, 4]);
         for value in [100, 50, NOW_US] {
             row.extend_from_slice(&value.to_be_bytes()[1..]);
@@ -272,8 +272,8 @@ mod tests {
             let error = outcomes(&batch(1), wrong).unwrap_err();
             assert!(matches!(error, ReplyError::Length { want: ROW, .. }));
         }
-        for said in [2, -2, i32::MIN] {
-            let error = outcomes(&batch(1), &row(said)).unwrap_err();
+        for result in [2, -2, i32::MIN] {
+            let error = outcomes(&batch(1), &row(result)).unwrap_err();
             assert!(error.to_string().contains("decided decision 0, of 1"));
         }
     }
