@@ -4,10 +4,11 @@
 //! | file | for |
 //! |---|---|
 //! | `batch/` | the queue and the worker that batch decisions into calls |
-//! | `kinds.rs` | the common interface: this process, one Redis, a Redis Cluster |
+//! | `kinds.rs` | the common interface: this process, or Redis |
 //! | `memory.rs` | the engine, in this process |
+//! | `client.rs`, `client/` | the calls to one Redis or a Redis Cluster |
 //! | `redis/` | one Redis, or the primary that sentinels name: supervised connections |
-//! | `cluster/` | a Redis Cluster: slots, sub-batches, lanes, and its client |
+//! | `cluster/` | a Redis Cluster: slots, sub-batches, lanes, and the way to a node |
 //! | `check.rs` | what `check-store` finds out about a store |
 //! | `call.rs` | the script's calls as Redis commands |
 //! | `health.rs` | whether the store is up |
@@ -22,6 +23,7 @@ pub mod batch;
 mod batch_slice;
 mod call;
 mod check;
+mod client;
 mod cluster;
 mod error;
 mod health;

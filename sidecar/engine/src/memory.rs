@@ -205,7 +205,8 @@ impl Memory {
         left: u64,
         at_us: u64,
     ) -> u64 {
-        let give_back = |held: &mut StoredBucket| held.give_back(&bucket.spec, now_us, cost, left, at_us);
+        let give_back =
+            |held: &mut StoredBucket| held.give_back(&bucket.spec, now_us, cost, left, at_us);
         let returned = self.heal_and_change(now_us, bucket, give_back);
         returned.unwrap_or(0)
     }

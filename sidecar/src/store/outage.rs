@@ -9,8 +9,9 @@ use sluicegate_engine::{Batch, Bucket, Decision, FleetPosition, Outcome};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::call::Announced;
 use super::error::StoreError;
-use super::kinds::{Announced, Store};
+use super::kinds::Store;
 use super::position::Position;
 use super::share::{Debt, Share};
 

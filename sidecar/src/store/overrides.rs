@@ -8,9 +8,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use sluicegate_protocol::{OverrideTerms, Whom};
 
-use super::call::OVERRIDES_HEAD;
 use super::error::StoreError;
 use crate::policy::{MAX_OVERRIDES, Override};
+
+/// The field of the hash that has the version.
+pub const OVERRIDES_HEAD: &str = ":";
 
 /// Most bytes of all overrides together, including their keys: each sidecar reads all of them after a change.
 pub const MAX_STORED_BYTES: usize = 4 << 20;

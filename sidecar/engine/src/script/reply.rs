@@ -1,8 +1,6 @@
 //! What comes back from the script.
 
-use super::{GiveBack, WriteBack};
-use crate::batch::{Batch, Bucket, Decision, Outcome};
-use crate::receipt::Returns;
+use crate::batch::{Batch, Decision, Outcome};
 
 /// Bytes of a row of the reply: result 4, remaining 4, reset 7, retry-after 7, time 7.
 const ROW: usize = 29;
@@ -68,11 +66,8 @@ pub enum ReplyError {
     },
 }
 
-/// The outcomes of `batch`, from the script's reply.
-///
-/// # Errors
-/// The reply is not one to this batch.
-pub fn outcomes(batch: &Batch, reply: &[u8]) -> Result<Reply<Outcome>, ReplyError> {
+/// The outcomes of a batch.
+pub(super) fn outcomes(batch: &Batch, reply: &[u8]) -> Result<Reply<Outcome>, ReplyError> {
     // One that leaves receipts has a row for that, which says nothing.
     let rows_of = |decision: &Decision| {
         usize::from(!decision.takes.is_empty()) + usize::from(!decision.leaves().is_empty())
@@ -99,46 +94,15 @@ pub fn outcomes(batch: &Batch, reply: &[u8]) -> Result<Reply<Outcome>, ReplyErro
     })
 }
 
-/// Units that each give-back returned, from the script's reply.
-///
-/// # Errors
-/// The reply is not one to so many give-backs.
-pub fn returned(returns: &[GiveBack<'_>], reply: &[u8]) -> Result<Reply<u64>, ReplyError> {
-    read(reply, returns.iter().map(|_| 1), |_, row| Ok(row.remaining))
-}
-
-/// Units that each write-back recorded, from the script's reply.
-///
-/// # Errors
-/// The reply is not one to so many write-backs.
-pub fn written(
-    writes: &[WriteBack<'_>],
-    once: Option<&Bucket>,
-    reply: &[u8],
-) -> Result<Reply<u64>, ReplyError> {
-    let rows = writes.iter().map(|_| 1).chain(once.map(|_| 1));
-    let mut units = read(reply, rows, |_, row| Ok(row.remaining))?;
-    if let Reply::Done { each, .. } = &mut units {
-        each.truncate(writes.len());
-    }
-    Ok(units)
-}
-
-/// Units that each return gave back, from the script's reply: to the window that most were given back to.
-///
-/// # Errors
-/// The reply is not one to so many returns.
-pub fn returned_units(returns: &Returns, reply: &[u8]) -> Result<Reply<u64>, ReplyError> {
-    read(reply, returns.returns.iter().map(|_| 1), |_, row| {
+/// The units of each row, of which there must be so many.
+pub(super) fn units(rows: usize, reply: &[u8]) -> Result<Reply<u64>, ReplyError> {
+    read(reply, std::iter::repeat_n(1, rows), |_, row| {
         Ok(row.remaining)
     })
 }
 
-/// Units taken off a receipt, to be returned by other calls, and when they were taken: one time, or one for each bucket.
-///
-/// # Errors
-/// The reply is not one to such a return.
-pub fn redeemed(reply: &[u8]) -> Result<Reply<(u64, Vec<u64>)>, ReplyError> {
+/// Units taken off a receipt, and the times before the row.
+pub(super) fn redeemed(reply: &[u8]) -> Result<Reply<(u64, Vec<u64>)>, ReplyError> {
     let (times, row) = reply.split_at(reply.len().saturating_sub(ROW));
     let times = times.chunks(CLOCK).map(number);
     read(row, std::iter::once(1), |_, row| {

@@ -21,18 +21,18 @@ const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A primary.
+#[derive(Clone)]
 pub struct Primary {
     /// Its address.
     pub endpoint: Endpoint,
     /// Its connections.
-    pub node: Node,
-    _address_sender: watch::Sender<Result<Endpoint, StoreError>>,
+    pub node: Arc<Node>,
 }
 
 /// Which primary owns which slots.
 #[derive(Default)]
 pub struct SlotMap {
-    primaries: Vec<Arc<Primary>>,
+    primaries: Vec<Primary>,
     /// For each slot the index of its primary; empty while nothing is known.
     owners: Vec<Option<u16>>,
     /// Why nothing is known, where an attempt failed.
@@ -56,7 +56,7 @@ struct Shared {
 
 impl SlotMap {
     /// The primary of a slot.
-    pub fn owner(&self, slot: u16) -> Result<Arc<Primary>, StoreError> {
+    pub fn owner(&self, slot: u16) -> Result<Primary, StoreError> {
         let number = self.owners.get(usize::from(slot)).copied().flatten();
         let primary = number.and_then(|number| self.primaries.get(usize::from(number)));
         primary.cloned().ok_or_else(|| match &self.why {
@@ -67,7 +67,7 @@ impl SlotMap {
     }
 
     /// The primary at this address.
-    pub fn at(&self, endpoint: &Endpoint) -> Option<Arc<Primary>> {
+    pub fn at(&self, endpoint: &Endpoint) -> Option<Primary> {
         let mut primaries = self.primaries.iter();
         primaries
             .find(|primary| primary.endpoint == *endpoint)
@@ -107,14 +107,13 @@ impl SlotCache {
     }
 
     /// The node to which a slot's owner refers, also one that owns no slot yet: that is known until the next refresh.
-    pub fn node_at(&self, endpoint: &Endpoint, slot: u16) -> Option<Arc<Primary>> {
+    pub fn node_at(&self, endpoint: &Endpoint, slot: u16) -> Option<Primary> {
         let map = self.map();
         if map.at(endpoint).is_none() && map.primaries.len() < MAX_PRIMARIES {
             let earlier = map.owner(slot).ok();
-            let earlier = earlier.as_ref().map(|earlier| &earlier.node);
-            let node = connect(&self.shared, endpoint.clone(), "probe", earlier);
+            let primary = connect(&self.shared, endpoint.clone(), "probe", earlier);
             self.shared.map.rcu(|map| SlotMap {
-                primaries: [map.primaries.as_slice(), &[Arc::clone(&node)]].concat(),
+                primaries: [map.primaries.as_slice(), &[primary.clone()]].concat(),
                 owners: map.owners.clone(),
                 why: None,
             });
@@ -201,14 +200,14 @@ async fn ask(shared: &Shared, rotation: &mut usize) -> Result<Layout, StoreError
 }
 
 /// Starts to connect to a node, which may have slots that were an earlier one's.
-fn connect(shared: &Shared, endpoint: Endpoint, tag: &str, earlier: Option<&Node>) -> Arc<Primary> {
-    let (sender, address) = watch::channel(Ok(endpoint.clone()));
+fn connect(shared: &Shared, endpoint: Endpoint, tag: &str, earlier: Option<Primary>) -> Primary {
+    let (_, address) = watch::channel(Ok(endpoint.clone()));
     let (common, recheck) = (Arc::clone(&shared.common), Arc::clone(&shared.recheck));
-    Arc::new(Primary {
+    let earlier = earlier.as_ref().map(|earlier| &*earlier.node);
+    Primary {
         endpoint,
-        node: Node::start(common, address, recheck, Some(tag), earlier),
-        _address_sender: sender,
-    })
+        node: Arc::new(Node::start(common, address, recheck, Some(tag), earlier)),
+    }
 }
 
 /// Builds the map of a layout. Primaries of the previous map stay connected.
@@ -219,10 +218,9 @@ fn build_map(shared: &Shared, layout: Layout) -> SlotMap {
     let primaries = layout.primaries.into_iter().map(|owner| {
         if let Some(primary) = known.get(&owner.endpoint) {
             primary.node.probe_in(&owner.tag);
-            return Arc::clone(primary);
+            return (*primary).clone();
         }
         let earlier = before.owner(owner.slot).ok();
-        let earlier = earlier.as_ref().map(|earlier| &earlier.node);
         connect(shared, owner.endpoint, &owner.tag, earlier)
     });
     SlotMap {

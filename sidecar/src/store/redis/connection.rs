@@ -10,9 +10,9 @@ use tokio::sync::watch;
 use tokio::time::timeout_at;
 
 use super::clock::Clock;
-use crate::store::call::{Each, Request, Script};
+use crate::store::call::{Each, Script};
 use crate::store::error::StoreError;
-use sluicegate_engine::script::{Reply, ReplyError};
+use sluicegate_engine::script::{Operation, Reply};
 
 /// After this many calls in a row without an answer, the connection is probed before it gets another call.
 const MAX_UNANSWERED: u32 = 2;
@@ -138,30 +138,25 @@ impl Connection {
 
     /// Calls the script; returns the outcome of each decision or bucket. It is sent once, and again only where Redis
     /// answers that it did nothing: it has lost the script, or the call was late because its clock was set.
-    pub async fn invoke<T>(
+    pub async fn invoke<O: Operation>(
         &self,
         script: &Script,
-        request: &Request<'_>,
+        operation: &O,
         asking: bool,
         deadline: Deadline,
-        read: impl Fn(&[u8]) -> Result<Reply<T>, ReplyError>,
-    ) -> Result<Each<T>, StoreError> {
-        let mut evalsha = true;
+    ) -> Result<Each<O::Answer>, StoreError> {
+        let mut with_text = false;
         let mut was_late = false;
         loop {
             let not_after_us = self.clock().at(deadline.at);
             let sent = Instant::now();
-            let command = if evalsha {
-                script.evalsha(request, not_after_us)
-            } else {
-                script.eval(request, not_after_us)
-            };
+            let command = script.command(operation, not_after_us, with_text);
             let reply: Result<Vec<u8>, _> = self.query_asking(&command, asking, deadline).await;
-            if evalsha && reply.as_ref().is_err_and(is_no_script) {
-                evalsha = false;
+            if !with_text && reply.as_ref().is_err_and(is_no_script) {
+                with_text = true;
                 continue;
             }
-            let reply = read(&reply?).map_err(|error| {
+            let reply = operation.read(&reply?).map_err(|error| {
                 // Perhaps no answer can be read.
                 self.question();
                 StoreError::Reply(error)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use redis::{Cmd, FromRedisValue};
-use sluicegate_engine::script::{Reply, ReplyError};
+use sluicegate_engine::script::Operation;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
@@ -13,7 +13,7 @@ use super::pool::ConnectionPool;
 pub use super::pool::{AddressWatch, Common};
 use super::sharding::watch;
 use super::supervise::supervise;
-use crate::store::call::{Each, Request};
+use crate::store::call::Each;
 use crate::store::error::{ConnectionError, StoreError};
 
 /// A Redis. Its connections close when it is dropped.
@@ -69,18 +69,15 @@ impl Node {
     }
 
     /// Calls the script.
-    pub async fn invoke<T>(
+    pub async fn invoke<O: Operation>(
         &self,
-        request: &Request<'_>,
+        operation: &O,
         asking: bool,
         deadline: Deadline,
-        read: impl Fn(&[u8]) -> Result<Reply<T>, ReplyError>,
-    ) -> Result<Each<T>, StoreError> {
+    ) -> Result<Each<O::Answer>, StoreError> {
         let connection = self.connection(deadline).await?;
         let script = &self.pool.common.script;
-        connection
-            .invoke(script, request, asking, deadline, read)
-            .await
+        connection.invoke(script, operation, asking, deadline).await
     }
 
     /// Sends a command as a sign of life; after ASK (`asking`) as any other call.

@@ -2,11 +2,10 @@
 //! of the script would still answer PING.
 
 use redis::{ErrorKind, ServerErrorKind};
-use sluicegate_engine::script::outcomes;
 use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Take};
 
 use super::connection::{Connection, Deadline};
-use crate::store::call::{Request, Script};
+use crate::store::call::Script;
 use crate::store::error::{ConnectionError, StoreError};
 
 /// The result of a probe.
@@ -63,12 +62,7 @@ impl Probe {
         script: &Script,
         deadline: Deadline,
     ) -> ProbeResult {
-        let request = Request::decide(&self.batch);
-        let decide = || {
-            connection.invoke(script, &request, false, deadline, |reply| {
-                outcomes(&self.batch, reply)
-            })
-        };
+        let decide = || connection.invoke(script, &self.batch, false, deadline);
         let mut decided = decide().await;
         if matches!(decided, Err(StoreError::Late)) {
             // Its clock is ahead of the previous node's, which the late reply has shown.
