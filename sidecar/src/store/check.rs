@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, FromRedisValue, RedisError, Value};
-use tokio::task::JoinSet;
 
 pub use self::findings::Finding;
 use self::findings::{Said, State, failed};
@@ -146,10 +145,8 @@ impl CheckedStore<'_> {
     /// Checks one Redis.
     async fn node(&self, at: &Endpoint, tag: &str, said: &mut Vec<Said>) -> Result<(), StoreError> {
         let dialer = Dialer::new(self.store, self.store_timeout.max(PATIENCE));
-        let (connection, driver, _) = dialer.dial(at).await?;
-        let mut task = JoinSet::new();
-        task.spawn(driver);
-        let connection = &Connection::new(connection, None, Arc::default());
+        let dialled = dialer.dial(at).await?;
+        let connection = &Connection::new(dialled.connection.clone(), None, Arc::default());
         let message = format!(
             "address: Redis accepts the credentials, TLS: {}",
             self.store.url.tls

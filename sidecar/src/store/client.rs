@@ -78,11 +78,11 @@ impl Client {
     }
 
     pub fn is_down(&self, key: &str) -> bool {
-        self.owner(key).is_none_or(|node| node.is_down())
+        self.owner(key).is_none_or(|node| node.pool.is_down())
     }
 
     pub fn clock_us(&self, key: &str) -> Option<u64> {
-        self.owner(key)?.clock_us()
+        self.owner(key)?.pool.clock_us()
     }
 
     pub fn clock_steps(&self) -> u64 {
@@ -139,8 +139,8 @@ impl Client {
         let one = async |key: &String| {
             let command = &self.common.script.reset(key);
             let query = |node: Arc<Node>, asking| async move {
-                let connection = node.connection(deadline).await?;
-                connection.query_asking(command, asking, deadline).await
+                let connection = node.pool.connection(deadline).await?;
+                connection.query(command, asking, deadline).await
             };
             self.call(key, deadline, query).await
         };
@@ -249,9 +249,9 @@ impl Client {
     ) -> Result<T, StoreError> {
         let deadline = Deadline::after(within);
         let ask = |node: Arc<Node>, asking| async move {
-            let connection = node.connection(deadline).await?;
+            let connection = node.pool.connection(deadline).await?;
             if asking {
-                return connection.query_asking(command, true, deadline).await;
+                return connection.query(command, true, deadline).await;
             }
             connection.ask(command, deadline).await
         };

@@ -31,10 +31,10 @@ mod tls;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 use self::dial::Dialer;
-use self::node::{AddressWatch, Common, Node};
+use self::node::{AddressWatch, Common, Node, Recheck};
 use self::sentinel::Sentinels;
 use super::call::Script;
 use super::health::Monitor;
@@ -63,7 +63,7 @@ impl Common {
 /// Starts to connect to this address, in the current runtime.
 pub fn open(common: &Arc<Common>, endpoint: &Endpoint) -> Redis {
     let (_, address) = watch::channel(Ok(endpoint.clone()));
-    start(common, address, Arc::default(), None)
+    start(common, address, Recheck::new(()), None)
 }
 
 /// Starts to ask the sentinels, and to connect to the primary that they name.
@@ -73,16 +73,16 @@ pub fn open_by_sentinels(
     sentinels: &[Endpoint],
     name: &str,
 ) -> Redis {
-    let recheck = Arc::new(Notify::new());
+    let recheck = Recheck::new(());
     let dialer = Dialer::to_sentinels(store, common.dialer.store_timeout());
-    let sentinels = Sentinels::ask(dialer, sentinels.to_vec(), name, Arc::clone(&recheck));
+    let sentinels = Sentinels::ask(dialer, sentinels.to_vec(), name, &recheck);
     start(common, sentinels.primary(), recheck, Some(sentinels))
 }
 
 fn start(
     common: &Arc<Common>,
     address: AddressWatch,
-    recheck: Arc<Notify>,
+    recheck: Recheck,
     sentinels: Option<Sentinels>,
 ) -> Redis {
     let node = Node::start(Arc::clone(common), address, recheck, None, None);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use redis::Value;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout, timeout_at};
 
@@ -14,7 +14,7 @@ use super::layout::{Layout, MAX_PRIMARIES};
 use crate::policy::Endpoint;
 use crate::store::error::{ConnectionError, StoreError};
 use crate::store::redis::connection::Deadline;
-use crate::store::redis::node::{Common, Node};
+use crate::store::redis::node::{Common, Node, Recheck};
 
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 /// The shortest pause between two refreshes, and the interval while no node answers.
@@ -51,7 +51,7 @@ struct Shared {
     map: ArcSwap<SlotMap>,
     /// Counts completed refreshes, successful or not.
     refreshes: watch::Sender<u64>,
-    recheck: Arc<Notify>,
+    recheck: Recheck,
 }
 
 impl SlotMap {
@@ -83,7 +83,7 @@ impl SlotCache {
             seeds,
             map: ArcSwap::default(),
             refreshes: watch::Sender::new(0),
-            recheck: Arc::default(),
+            recheck: Recheck::new(()),
         });
         let mut task = JoinSet::new();
         task.spawn(refresh_loop(Arc::clone(&shared)));
@@ -124,18 +124,19 @@ impl SlotCache {
     /// Requests a refresh and waits until it has completed, at most for this time.
     pub async fn refresh(&self, at_most: Duration) {
         let mut refreshes = self.shared.refreshes.subscribe();
-        self.shared.recheck.notify_one();
+        self.shared.recheck.send_replace(());
         let _ = timeout(at_most, refreshes.changed()).await;
     }
 
     /// Requests a refresh, because an answer contradicts the map.
     pub fn request_refresh(&self) {
-        self.shared.recheck.notify_one();
+        self.shared.recheck.send_replace(());
     }
 }
 
 async fn refresh_loop(shared: Arc<Shared>) {
     let component = shared.common.monitor.add();
+    let mut recheck = shared.recheck.subscribe();
     let mut rotation = 0;
     loop {
         let answer = ask(&shared, &mut rotation).await;
@@ -163,7 +164,7 @@ async fn refresh_loop(shared: Arc<Shared>) {
         sleep(MIN_REFRESH_INTERVAL).await;
         tokio::select! {
             () = sleep(pause) => {}
-            () = shared.recheck.notified() => {}
+            Ok(()) = recheck.changed() => {}
         }
     }
 }
@@ -202,7 +203,7 @@ async fn ask(shared: &Shared, rotation: &mut usize) -> Result<Layout, StoreError
 /// Starts to connect to a node, which may have slots that were an earlier one's.
 fn connect(shared: &Shared, endpoint: Endpoint, tag: &str, earlier: Option<Primary>) -> Primary {
     let (_, address) = watch::channel(Ok(endpoint.clone()));
-    let (common, recheck) = (Arc::clone(&shared.common), Arc::clone(&shared.recheck));
+    let (common, recheck) = (Arc::clone(&shared.common), shared.recheck.clone());
     let earlier = earlier.as_ref().map(|earlier| &*earlier.node);
     Primary {
         endpoint,
@@ -217,7 +218,7 @@ fn build_map(shared: &Shared, layout: Layout) -> SlotMap {
     let known: HashMap<_, _> = known.map(|primary| (&primary.endpoint, primary)).collect();
     let primaries = layout.primaries.into_iter().map(|owner| {
         if let Some(primary) = known.get(&owner.endpoint) {
-            primary.node.probe_in(&owner.tag);
+            primary.node.pool.probe_in(&owner.tag);
             return (*primary).clone();
         }
         let earlier = before.owner(owner.slot).ok();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sluicegate_engine::script::GiveBack;
-use sluicegate_engine::{Batch, BatchBuilder, Decision, Outcome, receipt_is_for};
+use sluicegate_engine::{Batch, BatchBuilder, Decision, Outcome, Take, receipt_is_for};
 
 /// The takes of a batch from one subject, or from one key.
 #[derive(Debug, Default)]
@@ -34,39 +34,37 @@ pub struct Combined<'a> {
 /// Splits a batch by what `group` finds of its keys: the hash tag, or the whole key. Receipts go with buckets of their group.
 pub fn split(batch: &Batch, group: impl Fn(&str) -> &str) -> Vec<SubBatch> {
     let mut sub_batches: BTreeMap<&str, SubBatch> = BTreeMap::new();
-    let mut indices = vec![None; batch.buckets.len()];
     for (index, decision) in batch.decisions.iter().enumerate() {
+        let mut parts: BTreeMap<&str, Part> = BTreeMap::new();
         for (number, take) in decision.takes.iter().enumerate() {
-            let (Some(bucket), Some(known)) =
-                (batch.buckets.get(take.bucket), indices.get_mut(take.bucket))
-            else {
+            let Some(bucket) = batch.buckets.get(take.bucket) else {
                 continue;
             };
             let of = group(&bucket.key);
             let sub_batch = sub_batches.entry(of).or_default();
-            if sub_batch
-                .sources
-                .last()
-                .is_none_or(|(source, _)| *source != index)
-            {
-                sub_batch.sources.push((index, Vec::new()));
-                // If another sub-batch denies, its receipt stays until it expires, unknown to anyone.
-                let receipts = decision.receipts.iter();
-                let receipts = receipts.filter(|receipt| group(&receipt.key) == of);
-                sub_batch.builder.push(Decision {
-                    takes: Vec::new(),
-                    peek: decision.peek,
-                    receipts: receipts.cloned().collect(),
-                });
-            }
-            sub_batch.builder.extend_last(known, bucket, take.cost);
-            if let Some((_, numbers)) = sub_batch.sources.last_mut() {
-                numbers.push(number);
-            }
+            let (bucket, cost) = (sub_batch.builder.copy_bucket(bucket), take.cost);
+            let (numbers, takes) = parts.entry(of).or_default();
+            numbers.push(number);
+            takes.push(Take { bucket, cost });
+        }
+        for (of, (numbers, takes)) in parts {
+            let sub_batch = sub_batches.entry(of).or_default();
+            // If another sub-batch denies, its receipt stays until it expires, unknown to anyone.
+            let receipts = decision.receipts.iter();
+            let receipts = receipts.filter(|receipt| group(&receipt.key) == of);
+            sub_batch.builder.push(Decision {
+                takes,
+                peek: decision.peek,
+                receipts: receipts.cloned().collect(),
+            });
+            sub_batch.sources.push((index, numbers));
         }
     }
     sub_batches.into_values().collect()
 }
+
+/// A decision's takes from one group: their indices in the decision, and in the sub-batch.
+type Part = (Vec<usize>, Vec<Take>);
 
 /// Combines the answers of the sub-batches; `None` where a decision was not answered.
 pub fn combine<'a>(

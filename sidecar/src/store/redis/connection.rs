@@ -151,7 +151,7 @@ impl Connection {
             let not_after_us = self.clock().at(deadline.at);
             let sent = Instant::now();
             let command = script.command(operation, not_after_us, with_text);
-            let reply: Result<Vec<u8>, _> = self.query_asking(&command, asking, deadline).await;
+            let reply: Result<Vec<u8>, _> = self.query(&command, asking, deadline).await;
             if !with_text && reply.as_ref().is_err_and(is_no_script) {
                 with_text = true;
                 continue;
@@ -177,16 +177,28 @@ impl Connection {
         self.clock().at(Instant::now())
     }
 
-    /// Sends a command.
+    /// Sends a command, preceded by ASKING where a node of a Cluster answered ASK.
     pub async fn query<T: FromRedisValue>(
         &self,
         command: &Cmd,
+        asking: bool,
         deadline: Deadline,
     ) -> Result<T, StoreError> {
         let mut connection = self.connection.clone();
-        let _guard = InFlight::begin(&self.in_flight);
-        let answer = timeout_at(deadline.at.into(), command.query_async(&mut connection)).await;
-        self.record(answer.ok(), deadline)
+        if !asking {
+            let _guard = InFlight::begin(&self.in_flight);
+            let answer = timeout_at(deadline.at.into(), command.query_async(&mut connection)).await;
+            return self.record(answer.ok(), deadline);
+        }
+        let mut both = redis::pipe();
+        both.cmd("ASKING").add_command(command.clone());
+        let answers = connection.req_packed_commands(&both, 0, 2);
+        let answers = timeout_at(deadline.at.into(), answers).await.ok();
+        let answer = answers.map(|answers| {
+            let second = answers?.into_iter().nth(1).unwrap_or(Value::Nil);
+            Ok(T::from_redis_value(second.extract_error()?)?)
+        });
+        self.record(answer, deadline)
     }
 
     /// Sends a command whose result does not affect decisions: no result changes the connection's health.
@@ -223,28 +235,6 @@ impl Connection {
     /// Asks for a probe.
     pub fn question(&self) {
         self.report(ConnectionHealth::Questioned);
-    }
-
-    /// Sends a command, preceded by ASKING where a node of a Cluster answered ASK.
-    pub async fn query_asking<T: FromRedisValue>(
-        &self,
-        command: &Cmd,
-        asking: bool,
-        deadline: Deadline,
-    ) -> Result<T, StoreError> {
-        if !asking {
-            return self.query(command, deadline).await;
-        }
-        let mut both = redis::pipe();
-        both.cmd("ASKING").add_command(command.clone());
-        let mut connection = self.connection.clone();
-        let answers = connection.req_packed_commands(&both, 0, 2);
-        let answers = timeout_at(deadline.at.into(), answers).await.ok();
-        let answer = answers.map(|answers| {
-            let second = answers?.into_iter().nth(1).unwrap_or(Value::Nil);
-            Ok(T::from_redis_value(second.extract_error()?)?)
-        });
-        self.record(answer, deadline)
     }
 
     /// Updates the health from a call's result.

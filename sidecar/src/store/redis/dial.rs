@@ -34,12 +34,15 @@ enum Credentials {
     Files(CredentialFiles),
 }
 
-/// A connection, the future that drives it, and the address of its peer, if it has one.
-pub type Dialled = (
-    MultiplexedConnection,
-    std::pin::Pin<Box<dyn Future<Output = ()> + Send>>,
-    Option<IpAddr>,
-);
+/// A connection that has just been opened.
+pub struct Dialled {
+    /// The connection.
+    pub connection: MultiplexedConnection,
+    /// Drives it, until it is dropped.
+    pub driver: JoinSet<()>,
+    /// The address of its peer, if it has one.
+    pub peer: Option<IpAddr>,
+}
 
 impl Dialer {
     /// A dialer for Redis.
@@ -93,7 +96,15 @@ impl Dialer {
         match timeout(self.answer_timeout, setup).await {
             Err(_) => Err(ConnectionError::Silent(self.answer_timeout).into()),
             Ok(Err(error)) => Err(StoreError::from(error).on_new_connection()),
-            Ok(Ok((connection, driver))) => Ok((connection, Box::pin(driver), peer)),
+            Ok(Ok((connection, task))) => {
+                let mut driver = JoinSet::new();
+                driver.spawn(task);
+                Ok(Dialled {
+                    connection,
+                    driver,
+                    peer,
+                })
+            }
         }
     }
 
@@ -118,10 +129,9 @@ impl Dialer {
 
     /// Sends one command, on a connection of its own.
     pub async fn ask(&self, endpoint: &Endpoint, command: &Cmd) -> Result<Value, StoreError> {
-        let (mut connection, driver, _) = self.dial(endpoint).await?;
-        let mut task = JoinSet::new();
-        task.spawn(driver);
-        match timeout(self.answer_timeout, command.query_async(&mut connection)).await {
+        let mut dialled = self.dial(endpoint).await?;
+        let answer = command.query_async(&mut dialled.connection);
+        match timeout(self.answer_timeout, answer).await {
             Ok(answer) => answer.map_err(StoreError::from),
             Err(_) => Err(ConnectionError::Silent(self.answer_timeout).into()),
         }

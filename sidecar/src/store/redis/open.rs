@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use super::connection::{Connection, Deadline};
+use super::dial::Dialled;
 use super::pool::{AddressWatch, ConnectionPool};
 use super::probe::{ProbeResult, role};
 use crate::policy::Endpoint;
@@ -50,10 +51,12 @@ pub async fn open(pool: &ConnectionPool, why: ConnectionCause) -> Result<Opened,
     let known = address.wait_for(is_known).await;
     let endpoint = known.map_err(|_| ConnectionError::NotYet)?.clone()?;
     let credentials = common.dialer.credentials().await;
-    let (connection, task, peer) = common.dialer.dial(&endpoint).await?;
+    let Dialled {
+        connection,
+        driver,
+        peer,
+    } = common.dialer.dial(&endpoint).await?;
     common.monitor.connected(why);
-    let mut driver = JoinSet::new();
-    driver.spawn(task);
     let before = pool.last_connection();
     let steps = Arc::clone(&common.clock_steps);
     let connection = Arc::new(Connection::new(connection, before.as_deref(), steps));

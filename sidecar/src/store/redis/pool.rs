@@ -23,6 +23,9 @@ pub type AddressWatch = watch::Receiver<Result<Endpoint, StoreError>>;
 /// limit, so a single broken connection must not cause them.
 const DOWN_AFTER: Duration = Duration::from_millis(100);
 
+/// Requests that the address, or the slot map, be checked again now.
+pub type Recheck = watch::Sender<()>;
+
 /// What all nodes of a store share.
 pub struct Common {
     /// How to connect.
@@ -43,11 +46,11 @@ pub struct ConnectionPool {
     pub common: Arc<Common>,
     /// Its current address.
     pub address: AddressWatch,
-    /// Notified when the address should be checked again.
-    pub recheck: Arc<Notify>,
+    /// Sent to when a connection was lost.
+    pub recheck: Recheck,
     /// Whether the node is part of a Cluster, where the slot map determines the primaries.
     pub clustered: bool,
-    entries: Vec<Entry>,
+    entries: Vec<ArcSwap<EntryState>>,
     probe: ArcSwap<Probe>,
     /// Held by the one that connects while no connection is usable: the others follow when it works.
     first: Mutex<()>,
@@ -80,10 +83,6 @@ struct Server {
     evicted: Option<u64>,
 }
 
-struct Entry {
-    state: ArcSwap<EntryState>,
-}
-
 /// Whether a connection is usable.
 enum EntryState {
     /// Calls may use it.
@@ -98,15 +97,13 @@ impl ConnectionPool {
     pub fn new(
         common: Arc<Common>,
         address: AddressWatch,
-        recheck: Arc<Notify>,
+        recheck: Recheck,
         tag: Option<&str>,
         clock_of: Option<Arc<Connection>>,
     ) -> Self {
-        let entry = || Entry {
-            state: ArcSwap::from_pointee(EntryState::Unusable(ConnectionError::NotYet.into())),
-        };
+        let entry = |_| ArcSwap::from_pointee(EntryState::Unusable(ConnectionError::NotYet.into()));
         Self {
-            entries: (0..common.connections.max(1)).map(|_| entry()).collect(),
+            entries: (0..common.connections.max(1)).map(entry).collect(),
             address,
             recheck,
             clustered: tag.is_some(),
@@ -138,19 +135,15 @@ impl ConnectionPool {
     /// The connection for the next call. Before the first attempt to connect has completed, waits for it until the
     /// deadline; afterwards fails at once with the reason.
     pub async fn connection(&self, deadline: Deadline) -> Result<Arc<Connection>, StoreError> {
-        match self.pick() {
-            Err(StoreError::Connection(ConnectionError::NotYet)) => {
-                let mut attempted = self.attempted.subscribe();
-                // If no attempt completes in time, the reason is still `NotYet`.
-                let _ = timeout_at(
-                    deadline.at().into(),
-                    attempted.wait_for(|attempted| *attempted),
-                )
-                .await;
-                self.pick()
-            }
-            picked => picked,
+        let mut picked = self.pick();
+        if let Err(StoreError::Connection(ConnectionError::NotYet)) = picked {
+            let mut attempted = self.attempted.subscribe();
+            let attempted = attempted.wait_for(|attempted| *attempted);
+            // If no attempt completes in time, the reason is still `NotYet`.
+            let _ = timeout_at(deadline.at().into(), attempted).await;
+            picked = self.pick();
         }
+        picked.map_err(StoreError::before_call)
     }
 
     /// Whether no connection has been usable for a while: calls fail without being sent.
@@ -184,7 +177,7 @@ impl ConnectionPool {
         }
         let (mut best, mut lost) = (None::<(bool, u32, Arc<Connection>)>, None);
         for entry in &self.entries {
-            match &**entry.state.load() {
+            match &**entry.load() {
                 EntryState::Usable(connection) => {
                     let (doubtful, in_flight) =
                         (!connection.answered_last_call(), connection.in_flight());
@@ -207,7 +200,7 @@ impl ConnectionPool {
     fn usable(&self) -> impl Iterator<Item = Arc<Connection>> {
         self.entries
             .iter()
-            .filter_map(|entry| match &**entry.state.load() {
+            .filter_map(|entry| match &**entry.load() {
                 EntryState::Usable(connection) => Some(Arc::clone(connection)),
                 EntryState::Unusable(_) => None,
             })
@@ -354,7 +347,7 @@ impl ConnectionPool {
 
     fn set(&self, number: usize, state: EntryState) {
         if let Some(entry) = self.entries.get(number) {
-            entry.state.store(Arc::new(state));
+            entry.store(Arc::new(state));
         }
     }
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use redis::Cmd;
-use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::backoff::random_part;
@@ -61,10 +60,9 @@ pub async fn watch(pool: Arc<ConnectionPool>) {
 /// Looks by a new connection, and notes which server it leads to.
 async fn look_by_new(pool: &ConnectionPool) -> Result<bool, StoreError> {
     let (common, address) = (&pool.common, pool.address.borrow().clone()?);
-    let (connection, driver, _) = common.dialer.dial(&address).await?;
-    let mut task = JoinSet::new();
-    task.spawn(driver);
-    let connection = Connection::new(connection, None, Arc::clone(&common.clock_steps));
+    let dialled = common.dialer.dial(&address).await?;
+    let steps = Arc::clone(&common.clock_steps);
+    let connection = Connection::new(dialled.connection.clone(), None, steps);
     inspect::ask(pool, &connection).await?;
     let deadline = Deadline::after(common.dialer.answer_timeout());
     is_sharded(&connection, &common.script, deadline).await

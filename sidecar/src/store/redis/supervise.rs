@@ -75,7 +75,7 @@ pub async fn supervise(pool: Arc<ConnectionPool>, number: usize) {
             }
         };
         pool.set_unusable(number, cause);
-        pool.recheck.notify_one();
+        pool.recheck.send_replace(());
         tokio::select! {
             () = sleep(backoff.pause(was_slow)) => {}
             Ok(()) = address.changed() => {}
