@@ -40,7 +40,7 @@ mod share;
 #[path = "../tests/simulated.rs"]
 pub mod simulated;
 #[cfg(test)]
-mod test_batches;
+mod tests;
 
 /// What reads the answers of Redis, for the fuzzer: everything else calls it through a store.
 #[doc(hidden)]

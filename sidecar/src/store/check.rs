@@ -16,7 +16,7 @@ use super::error::{ConnectionError, StoreError};
 use super::redis::connection::{Connection, Deadline, is_no_script};
 use super::redis::dial::Dialer;
 use super::redis::inspect::field;
-use super::redis::probe::{Probe, ProbeResult, is_elsewhere};
+use super::redis::probe::{ProbeResult, is_elsewhere, probe, run};
 use super::redis::sentinel::primary_of;
 use super::redis::sharding::is_sharded;
 use crate::clock::unix_us;
@@ -176,7 +176,7 @@ impl CheckedStore<'_> {
         let mut least = Duration::MAX;
         for _ in 0..ROUND_TRIPS {
             let began = Instant::now();
-            match Probe::new(tag).run(connection, &script, soon()).await {
+            match run(&probe(tag), connection, &script, soon()).await {
                 ProbeResult::Writable => least = least.min(began.elapsed()),
                 ProbeResult::Refused(error) | ProbeResult::Unusable(error) => return Err(error),
             }

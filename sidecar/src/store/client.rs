@@ -10,16 +10,19 @@ use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue};
 use sluicegate_engine::script::{Operation, WriteBacks};
 use sluicegate_engine::{Batch, Returns};
+use tokio::sync::watch;
 
 use super::call::{Announced, Announcement, Each, Entry, Listed, OVERRIDES_KEY, SIDECARS_SLOT_KEY};
-use super::cluster::routing::{Cluster, is_apart};
+use super::cluster::map::SlotCache;
+use super::cluster::routing::is_apart;
 use super::cluster::slots::slot;
 use super::error::StoreError;
 use super::health::Monitor;
 use super::overrides::{self, StoredOverrides};
 use super::redis::connection::{Deadline, is_no_script};
-use super::redis::node::{Common, Node};
-use super::redis::{Redis, open, open_by_sentinels};
+use super::redis::dial::Dialer;
+use super::redis::node::{Common, Node, Recheck};
+use super::redis::sentinel::Sentinels;
 use super::reply::StoreReply;
 use super::share::Debt;
 use crate::policy::{MAX_OVERRIDES, RedisStore, Topology};
@@ -36,8 +39,13 @@ pub struct Client {
 }
 
 enum Nodes {
-    One(Redis),
-    Cluster(Cluster),
+    /// One Redis, or the primary that sentinels name: they are asked until this is dropped.
+    One {
+        node: Arc<Node>,
+        _sentinels: Option<Sentinels>,
+    },
+    /// The primaries of a Cluster.
+    Cluster(SlotCache),
 }
 
 impl std::fmt::Debug for Client {
@@ -51,12 +59,24 @@ impl Client {
     /// Starts to connect, in the current runtime.
     pub fn open(store: &RedisStore, timeout: Duration, monitor: Arc<Monitor>) -> Self {
         let common = Arc::new(Common::new(store, timeout, monitor));
-        let nodes = match &store.url.topology {
-            Topology::Single(endpoint) => Nodes::One(open(&common, endpoint)),
+        let recheck = Recheck::new(());
+        let (address, sentinels) = match &store.url.topology {
+            Topology::Single(endpoint) => (watch::channel(Ok(endpoint.clone())).1, None),
             Topology::Sentinel { sentinels, name } => {
-                Nodes::One(open_by_sentinels(&common, store, sentinels, name))
+                let dialer = Dialer::to_sentinels(store, timeout);
+                let sentinels = Sentinels::ask(dialer, sentinels.to_vec(), name, &recheck);
+                (sentinels.primary(), Some(sentinels))
             }
-            Topology::Cluster(seeds) => Nodes::Cluster(Cluster::open(&common, seeds)),
+            Topology::Cluster(seeds) => {
+                let slots = SlotCache::start(Arc::clone(&common), seeds.to_vec());
+                let nodes = Nodes::Cluster(slots);
+                return Self { nodes, common };
+            }
+        };
+        let node = Node::start(Arc::clone(&common), address, recheck, None, None);
+        let nodes = Nodes::One {
+            node: Arc::new(node),
+            _sentinels: sentinels,
         };
         Self { nodes, common }
     }
@@ -72,8 +92,8 @@ impl Client {
     /// The node that owns a key, if it is known.
     fn owner(&self, key: &str) -> Option<Arc<Node>> {
         match &self.nodes {
-            Nodes::One(redis) => Some(Arc::clone(&redis.node)),
-            Nodes::Cluster(cluster) => cluster.owner(slot(key)),
+            Nodes::One { node, .. } => Some(Arc::clone(node)),
+            Nodes::Cluster(slots) => slots.map().owner(slot(key)).ok().map(|owner| owner.node),
         }
     }
 
@@ -97,8 +117,8 @@ impl Client {
         call: impl Fn(Arc<Node>, bool) -> F,
     ) -> Result<T, StoreError> {
         match &self.nodes {
-            Nodes::One(redis) => call(Arc::clone(&redis.node), false).await,
-            Nodes::Cluster(cluster) => cluster.call(slot(key), deadline, call).await,
+            Nodes::One { node, .. } => call(Arc::clone(node), false).await,
+            Nodes::Cluster(slots) => slots.call(slot(key), deadline, call).await,
         }
     }
 
@@ -118,7 +138,9 @@ impl Client {
             return StoreReply::default();
         }
         match self.nodes {
-            Nodes::One(_) => StoreReply::whole(batch, self.invoke(batch, self.deadline()).await),
+            Nodes::One { .. } => {
+                StoreReply::whole(batch, self.invoke(batch, self.deadline()).await)
+            }
             Nodes::Cluster(_) => self.decide_by_slot(batch).await,
         }
     }

@@ -12,7 +12,7 @@
 
 pub mod lanes;
 pub mod layout;
-mod map;
+pub mod map;
 pub mod referral;
 pub mod routing;
 pub mod slots;

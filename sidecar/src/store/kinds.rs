@@ -147,38 +147,27 @@ impl Store {
         &self,
         entries: &[GiveBackEntry],
     ) -> (Vec<Option<u64>>, Option<StoreError>) {
-        let mut units = vec![None; entries.len()];
         let calls = calls(entries, self.has_parts());
-        let mut note = |call: &ReturnCall, returned: Vec<u64>| {
-            for (entry, returned) in call.entries.iter().zip(returned) {
-                if let Some(units) = units.get_mut(*entry) {
-                    *units = Some(returned);
-                }
+        // On one Redis one after the other: at the same time they would block it for everybody.
+        let at_once = if self.has_parts() { calls.len() } else { 1 };
+        let deadline = Instant::now() + self.timeout * 2;
+        let make = async |call: &ReturnCall| {
+            if Instant::now() < deadline {
+                return self.return_units(&call.returns).await;
             }
+            Err(StoreError::Timeout(self.timeout * 2))
         };
-        let mut failed = None;
-        if self.has_parts() {
-            let answers = calls.iter().map(|call| self.return_units(&call.returns));
-            for (call, answer) in calls.iter().zip(join_all(answers).await) {
-                match answer {
-                    Ok(returned) => note(call, returned),
-                    Err(error) => failed = Some(error),
-                }
-            }
-        } else {
-            // One after the other: at the same time they would block the store for everybody.
-            let deadline = Instant::now() + self.timeout * 2;
-            for call in &calls {
-                let answer = if Instant::now() < deadline {
-                    self.return_units(&call.returns).await
-                } else {
-                    Err(StoreError::Timeout(self.timeout * 2))
-                };
-                match answer {
-                    Ok(returned) => note(call, returned),
-                    Err(error) => {
-                        failed = Some(error);
-                        break;
+        let (mut units, mut failed) = (vec![None; entries.len()], None);
+        for calls in calls.chunks(at_once.max(1)) {
+            let answers = join_all(calls.iter().map(make)).await;
+            for (call, answer) in calls.iter().zip(answers) {
+                let returned = answer.unwrap_or_else(|error| {
+                    failed = Some(error);
+                    Vec::new()
+                });
+                for (entry, returned) in call.entries.iter().zip(returned) {
+                    if let Some(units) = units.get_mut(*entry) {
+                        *units = Some(returned);
                     }
                 }
             }

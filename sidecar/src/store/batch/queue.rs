@@ -167,7 +167,7 @@ impl Call {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::test_batches;
+    use crate::store::tests as test_batches;
     use std::sync::Arc;
 
     use proptest::prelude::*;

@@ -10,18 +10,12 @@ use tokio::time::sleep;
 
 use super::map::{Primary, SlotCache};
 use super::referral::Referral;
-use crate::policy::Endpoint;
 use crate::store::error::{ConnectionError, StoreError};
 use crate::store::redis::connection::Deadline;
-use crate::store::redis::node::{Common, Node};
+use crate::store::redis::node::Node;
 
 /// Pause before a call is sent again after a redirection that could not be followed at once.
 const AGAIN_AFTER: Duration = Duration::from_millis(5);
-
-/// The nodes of a Redis Cluster.
-pub struct Cluster {
-    slots: SlotCache,
-}
 
 /// Where a call goes.
 struct Route {
@@ -34,20 +28,7 @@ struct Route {
     was_apart: bool,
 }
 
-impl Cluster {
-    /// Starts to connect, in the current runtime.
-    pub fn open(common: &Arc<Common>, seeds: &[Endpoint]) -> Self {
-        Self {
-            slots: SlotCache::start(Arc::clone(common), seeds.to_vec()),
-        }
-    }
-
-    /// The node that owns a slot, if it is known.
-    pub fn owner(&self, slot: u16) -> Option<Arc<Node>> {
-        let owner = self.slots.map().owner(slot);
-        owner.ok().map(|primary| primary.node)
-    }
-
+impl SlotCache {
     /// Calls the owner of a slot, and follows redirections until the deadline.
     pub async fn call<T, F: Future<Output = Result<T, StoreError>>>(
         &self,
@@ -57,7 +38,7 @@ impl Cluster {
     ) -> Result<T, StoreError> {
         let mut route = Route {
             slot,
-            target: self.slots.wait_until_known(deadline).await.owner(slot)?,
+            target: self.wait_until_known(deadline).await.owner(slot)?,
             asking: false,
             referrals: 0,
             was_apart: false,
@@ -86,7 +67,7 @@ impl Cluster {
         route.asking = matches!(referral, Referral::Ask(_));
         let named = match &referral {
             Referral::Moved(to) => {
-                self.slots.request_refresh();
+                self.request_refresh();
                 to.as_ref()
             }
             Referral::Ask(to) => to.as_ref(),
@@ -94,12 +75,12 @@ impl Cluster {
             Referral::Apart => {
                 // From the beginning, at once: a lane of decisions waits.
                 (route.was_apart, route.referrals) = (true, 0);
-                route.target = self.slots.map().owner(route.slot)?;
+                route.target = self.map().owner(route.slot)?;
                 return Ok(true);
             }
             Referral::Later => None,
         };
-        let known = named.and_then(|named| self.slots.node_at(named, route.slot));
+        let known = named.and_then(|named| self.node_at(named, route.slot));
         // Two nodes may redirect to each other for a while.
         if route.referrals > 1 || known.is_none() {
             let left = deadline.at().saturating_duration_since(Instant::now());
@@ -109,14 +90,14 @@ impl Cluster {
             match referral {
                 Referral::Later => sleep(AGAIN_AFTER).await,
                 _ if known.is_some() => sleep(AGAIN_AFTER).await,
-                _ => self.slots.refresh(left - AGAIN_AFTER).await,
+                _ => self.refresh(left - AGAIN_AFTER).await,
             }
         }
         route.target = match known {
             Some(known) => known,
             None => {
                 route.asking = false;
-                self.slots.map().owner(route.slot)?
+                self.map().owner(route.slot)?
             }
         };
         Ok(true)

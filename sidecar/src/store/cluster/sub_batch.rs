@@ -203,7 +203,7 @@ fn give_backs<'a>(
 mod tests {
     use super::super::slots::tag;
     use super::*;
-    use crate::store::test_batches;
+    use crate::store::tests as test_batches;
     use sluicegate_engine::{Receipt, receipt_key};
 
     /// Decisions over keys, each take of cost 1.

@@ -66,13 +66,12 @@ pub async fn open(pool: &ConnectionPool, why: ConnectionCause) -> Result<Opened,
             .await
             .map_err(StoreError::on_new_connection)?;
     }
-    let probe = pool.probe();
     let mut began = Instant::now();
-    let mut result = probe.run(&connection, &common.script, deadline()).await;
+    let mut result = pool.probe(&connection, deadline()).await;
     if matches!(result, ProbeResult::Writable) && began.elapsed() > common.dialer.store_timeout() {
         // It may have had to load the script, or to resume.
         began = Instant::now();
-        result = probe.run(&connection, &common.script, deadline()).await;
+        result = pool.probe(&connection, deadline()).await;
     }
     match result {
         ProbeResult::Writable => pool.probe_succeeded(),

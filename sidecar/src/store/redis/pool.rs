@@ -5,13 +5,14 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use sluicegate_engine::Batch;
 use tokio::sync::{Mutex, MutexGuard, Notify, watch};
 use tokio::time::timeout_at;
 
 use super::connection::{Connection, Deadline};
 use super::dial::Dialer;
-use super::probe::Probe;
-use crate::policy::Endpoint;
+use super::probe::{ProbeResult, probe, run};
+use crate::policy::{Endpoint, RedisStore};
 use crate::store::call::Script;
 use crate::store::error::{ConnectionError, StoreError};
 use crate::store::health::{ComponentId, Monitor};
@@ -40,6 +41,19 @@ pub struct Common {
     pub clock_steps: Arc<AtomicU64>,
 }
 
+impl Common {
+    /// For the nodes of this store.
+    pub fn new(store: &RedisStore, timeout: Duration, monitor: Arc<Monitor>) -> Self {
+        Self {
+            dialer: Dialer::new(store, timeout),
+            script: Script::new(&store.options.key_prefix),
+            connections: store.options.connections,
+            monitor,
+            clock_steps: Arc::default(),
+        }
+    }
+}
+
 /// A node's connections, shared by their supervisors and the callers.
 pub struct ConnectionPool {
     /// Shared with the other nodes.
@@ -51,7 +65,7 @@ pub struct ConnectionPool {
     /// Whether the node is part of a Cluster, where the slot map determines the primaries.
     pub clustered: bool,
     entries: Vec<ArcSwap<EntryState>>,
-    probe: ArcSwap<Probe>,
+    probe: ArcSwap<Batch>,
     /// Held by the one that connects while no connection is usable: the others follow when it works.
     first: Mutex<()>,
     /// Held by the one that replaces a connection in use.
@@ -107,7 +121,7 @@ impl ConnectionPool {
             address,
             recheck,
             clustered: tag.is_some(),
-            probe: ArcSwap::from_pointee(Probe::new(tag.unwrap_or("probe"))),
+            probe: ArcSwap::from_pointee(probe(tag.unwrap_or("probe"))),
             first: Mutex::default(),
             replacing: Mutex::default(),
             server: std::sync::Mutex::default(),
@@ -129,7 +143,7 @@ impl ConnectionPool {
 
     /// Probes in the slot of this tag from now on.
     pub fn probe_in(&self, tag: &str) {
-        self.probe.store(Arc::new(Probe::new(tag)));
+        self.probe.store(Arc::new(probe(tag)));
     }
 
     /// The connection for the next call. Before the first attempt to connect has completed, waits for it until the
@@ -162,9 +176,10 @@ impl ConnectionPool {
         self.common.monitor.remove(self.component);
     }
 
-    /// The current probe.
-    pub fn probe(&self) -> Arc<Probe> {
-        self.probe.load_full()
+    /// Probes a connection of the node.
+    pub async fn probe(&self, connection: &Connection, deadline: Deadline) -> ProbeResult {
+        let probe = self.probe.load_full();
+        run(&probe, connection, &self.common.script, deadline).await
     }
 
     /// The connection with the fewest calls in flight; one that did not answer its last call comes last.

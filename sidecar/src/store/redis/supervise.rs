@@ -125,7 +125,6 @@ async fn watch(
                 continue;
             },
         }
-        let common = &pool.common;
         let within = match &suspected {
             Some(cause) => {
                 pool.set_unusable(number, cause.clone());
@@ -133,11 +132,10 @@ async fn watch(
                 connection.may_be_silent_for()
             }
             // Calls use it meanwhile.
-            None => common.dialer.store_timeout().max(MIN_PROBE_TIMEOUT),
+            None => pool.common.dialer.store_timeout().max(MIN_PROBE_TIMEOUT),
         };
-        let (probe, began) = (pool.probe(), Instant::now());
-        let deadline = Deadline::after(within);
-        match probe.run(connection, &common.script, deadline).await {
+        let began = Instant::now();
+        match pool.probe(connection, Deadline::after(within)).await {
             ProbeResult::Writable => pool.probe_succeeded(),
             ProbeResult::Refused(cause) => pool.probe_refused(cause),
             ProbeResult::Unusable(cause @ StoreError::Timeout(_)) if suspected.is_none() => {
