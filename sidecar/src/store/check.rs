@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, FromRedisValue, RedisError, Value};
 
 pub use self::findings::Finding;
-use self::findings::{Said, State, failed};
+use self::findings::{Checked, State, failed};
 use super::call::{LIMITS_KEYS, PREFIXES_KEYS, Script};
 use super::cluster::layout::Layout;
 use super::error::{ConnectionError, StoreError};
@@ -85,11 +85,15 @@ impl CheckedStore<'_> {
     pub async fn check(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
         for (endpoint, tag) in self.nodes(&mut findings).await {
-            let mut said = Vec::new();
-            if let Err(error) = self.node(&endpoint, &tag, &mut said).await {
-                said.push(failed(&error));
+            let mut checked = Vec::new();
+            if let Err(error) = self.node(&endpoint, &tag, &mut checked).await {
+                checked.push(failed(&error));
             }
-            findings.extend(said.into_iter().map(|said| Finding::new(&endpoint, said)));
+            findings.extend(
+                checked
+                    .into_iter()
+                    .map(|checked| Finding::new(&endpoint, checked)),
+            );
         }
         findings
     }
@@ -143,7 +147,12 @@ impl CheckedStore<'_> {
     }
 
     /// Checks one Redis.
-    async fn node(&self, at: &Endpoint, tag: &str, said: &mut Vec<Said>) -> Result<(), StoreError> {
+    async fn node(
+        &self,
+        at: &Endpoint,
+        tag: &str,
+        checked: &mut Vec<Checked>,
+    ) -> Result<(), StoreError> {
         let dialer = Dialer::new(self.store, self.store_timeout.max(PATIENCE));
         let dialled = dialer.dial(at).await?;
         let connection = &Connection::new(dialled.connection.clone(), None, Arc::default());
@@ -151,14 +160,14 @@ impl CheckedStore<'_> {
             "address: Redis accepts the credentials, TLS: {}",
             self.store.url.tls
         );
-        said.push((State::Ok, message));
+        checked.push((State::Ok, message));
         let (mut refused, prefix) = (Refused::new(), &self.store.options.key_prefix);
         let info: Option<String> = ask(connection, "INFO", &mut refused).await?;
         let info = info.unwrap_or_default();
         if field(&info, "role") == Some("slave") {
             return Err(ConnectionError::Replica.into());
         }
-        said.extend(findings::of_info(&info));
+        checked.extend(findings::of_info(&info));
         let script = Script::new(prefix);
         let own = if self.is_cluster() { "ASKING" } else { "ROLE" };
         for text in COMMANDS.split(',').chain([own]) {
@@ -172,7 +181,7 @@ impl CheckedStore<'_> {
                 break;
             }
         }
-        said.extend(findings::permissions(&refused, prefix));
+        checked.extend(findings::permissions(&refused, prefix));
         let mut least = Duration::MAX;
         for _ in 0..ROUND_TRIPS {
             let began = Instant::now();
@@ -181,9 +190,9 @@ impl CheckedStore<'_> {
                 ProbeResult::Refused(error) | ProbeResult::Unusable(error) => return Err(error),
             }
         }
-        said.push(findings::round_trip(least, self.store_timeout));
+        checked.push(findings::round_trip(least, self.store_timeout));
         let now_us = connection.clock_us().unwrap_or_else(unix_us);
-        said.push(findings::clock(
+        checked.push(findings::clock(
             now_us.cast_signed() - unix_us().cast_signed(),
         ));
         if !self.is_cluster() {
@@ -192,7 +201,7 @@ impl CheckedStore<'_> {
                 Err(StoreError::Refused(_)) => Ok(true),
                 looked => looked,
             };
-            said.push(findings::sharding(look().await? && look().await?));
+            checked.push(findings::sharding(look().await? && look().await?));
         }
         let alive = async |list: &str, own: &str| {
             let alive = command(&format!("ZRANGEBYSCORE {list} {} +inf", now_us / 1_000));
@@ -202,7 +211,7 @@ impl CheckedStore<'_> {
         if let Some(limits) = alive(&script.key(LIMITS_KEYS[1]), self.limits).await {
             // A user may be confined to the keys of one prefix.
             let prefixes = alive(PREFIXES_KEYS[1], &script.key("*")).await;
-            said.push(findings::fleets(limits, prefixes));
+            checked.push(findings::fleets(limits, prefixes));
         }
         Ok(())
     }
