@@ -10,28 +10,28 @@
 //! | `redis/` | one Redis, or the primary that sentinels name: supervised connections |
 //! | `cluster/` | a Redis Cluster: slots, sub-batches, lanes, and the way to a node |
 //! | `check.rs` | what `check-store` finds out about a store |
-//! | `call.rs` | the script's calls as Redis commands |
+//! | `commands.rs` | the script's calls as Redis commands |
 //! | `health.rs` | whether the store is up |
 //! | `overrides.rs` | the overrides that all sidecars share |
 //! | `outage.rs`, `share.rs` | what this sidecar does while the store is down |
-//! | `position.rs` | which share of the limits it then enforces |
+//! | `position_reports.rs` | which share of the limits it then enforces |
 //! | `batch_slice.rs` | a subset of a batch's decisions |
 //! | `returns.rs` | give-backs, batched into few calls |
 //! | `reply.rs`, `error.rs` | a store's answer, and its errors |
 
 pub mod batch;
 mod batch_slice;
-mod call;
 mod check;
 mod client;
 mod cluster;
+mod commands;
 mod error;
 mod health;
 mod kinds;
 mod memory;
 mod outage;
 mod overrides;
-mod position;
+mod position_reports;
 mod redis;
 mod reply;
 mod returns;

@@ -10,7 +10,7 @@ use sluicegate_engine::{Batch, Bucket, FleetPosition, Memory, Outcome, Returns};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::call::{Announced, SIDECAR_TTL};
+use super::commands::{Announced, SIDECAR_TTL};
 use super::error::{ConnectionError, StoreError};
 use super::health::{ComponentId, Monitor};
 use super::overrides::StoredOverrides;

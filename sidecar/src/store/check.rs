@@ -10,8 +10,8 @@ use redis::{Cmd, FromRedisValue, RedisError, Value};
 
 pub use self::findings::Finding;
 use self::findings::{Checked, State, failed};
-use super::call::{LIMITS_KEYS, PREFIXES_KEYS, Script};
 use super::cluster::layout::Layout;
+use super::commands::{LIMITS_KEYS, PREFIXES_KEYS, Script};
 use super::error::{ConnectionError, StoreError};
 use super::redis::connection::{Connection, Deadline, is_no_script};
 use super::redis::dial::Dialer;

@@ -12,10 +12,12 @@ use sluicegate_engine::script::{Operation, WriteBacks};
 use sluicegate_engine::{Batch, Returns};
 use tokio::sync::watch;
 
-use super::call::{Announced, Announcement, Each, Entry, Listed, OVERRIDES_KEY, SIDECARS_SLOT_KEY};
 use super::cluster::map::SlotCache;
 use super::cluster::routing::is_apart;
 use super::cluster::slots::slot;
+use super::commands::{
+    Announced, Announcement, Each, Entry, Listed, OVERRIDES_KEY, SIDECARS_SLOT_KEY,
+};
 use super::error::StoreError;
 use super::health::Monitor;
 use super::overrides::{self, StoredOverrides};
@@ -65,7 +67,7 @@ impl Client {
             Topology::Sentinel { sentinels, name } => {
                 let dialer = Dialer::to_sentinels(store, timeout);
                 let sentinels = Sentinels::ask(dialer, sentinels.to_vec(), name, &recheck);
-                (sentinels.primary(), Some(sentinels))
+                (sentinels.primary.clone(), Some(sentinels))
             }
             Topology::Cluster(seeds) => {
                 let slots = SlotCache::start(Arc::clone(&common), seeds.to_vec());
@@ -86,7 +88,7 @@ impl Client {
     }
 
     fn deadline(&self) -> Deadline {
-        Deadline::after(self.common.dialer.store_timeout())
+        Deadline::after(self.common.dialer.store_timeout)
     }
 
     /// The node that owns a key, if it is known.
@@ -231,7 +233,7 @@ impl Client {
     }
 
     pub async fn overrides_version(&self) -> Result<u64, StoreError> {
-        let timeout = self.common.dialer.store_timeout();
+        let timeout = self.common.dialer.store_timeout;
         let head = self.common.script.overrides_head();
         let head: Option<Vec<u8>> = self.ask_of_overrides(&head, timeout).await?;
         Ok(overrides::version(head.as_deref()))
@@ -240,7 +242,7 @@ impl Client {
     pub async fn overrides(&self) -> Result<StoredOverrides, StoreError> {
         let script = &self.common.script;
         // What is too much is not asked for. A user who may not ask how much there is may still read it.
-        let timeout = self.common.dialer.store_timeout();
+        let timeout = self.common.dialer.store_timeout;
         let length = script.overrides_length();
         let length = self.ask_of_overrides(&length, timeout).await;
         let entries = length.unwrap_or(0_usize).saturating_sub(1);

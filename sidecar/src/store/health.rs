@@ -129,12 +129,7 @@ impl Monitor {
         })
     }
 
-    /// Unregisters a component.
-    pub fn remove(&self, component: ComponentId) {
-        self.up(component);
-    }
-
-    /// Reports a component as usable.
+    /// Reports a component as usable, or as gone.
     pub fn up(&self, component: ComponentId) {
         self.change(|components| components.unusable.remove(&component));
     }
@@ -201,7 +196,7 @@ mod tests {
         let kind = down.cause().map(StoreError::kind);
         assert_eq!(kind, Some(FailureKind::Connection));
         assert!(down.since >= up.since);
-        monitor.remove(b);
+        monitor.up(b);
         assert!(health().is_up());
     }
 }

@@ -7,8 +7,8 @@ use futures_util::future::join_all;
 use sluicegate_engine::{Batch, Returns};
 use tokio::sync::watch;
 
-use super::call::{Announced, Announcement, Entry, OVERRIDES_KEY};
 use super::client::Client;
+use super::commands::{Announced, Announcement, Entry, OVERRIDES_KEY};
 use super::error::StoreError;
 use super::health::{Health, HealthState, Monitor};
 use super::memory::Memory;

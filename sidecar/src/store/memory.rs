@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use sluicegate_engine::{Batch, Memory as Engine, Returns};
 
-use super::call::Announced;
+use super::commands::Announced;
 use super::error::StoreError;
 use super::overrides::StoredOverrides;
 use super::redis::clock::Clock;

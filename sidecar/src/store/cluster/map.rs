@@ -173,7 +173,7 @@ async fn refresh_loop(shared: Arc<Shared>) {
 async fn ask(shared: &Shared, rotation: &mut usize) -> Result<Layout, StoreError> {
     let mut command = redis::cmd("CLUSTER");
     command.arg("SLOTS");
-    let answer_timeout = shared.common.dialer.answer_timeout();
+    let answer_timeout = shared.common.dialer.answer_timeout;
     let map = shared.map.load_full();
     let read = |answer: Result<Value, StoreError>, asked: &Endpoint| {
         Layout::read(&answer?, asked).map_err(StoreError::from)

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::timeout_at;
 
 use super::clock::Clock;
-use crate::store::call::{Each, Script};
+use crate::store::commands::{Each, Script};
 use crate::store::error::StoreError;
 use sluicegate_engine::script::{Operation, Reply};
 

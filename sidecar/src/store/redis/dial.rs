@@ -25,8 +25,9 @@ pub struct Dialer {
     credentials: Credentials,
     database: u32,
     /// Timeout for a peer's answers while connecting.
-    answer_timeout: Duration,
-    store_timeout: Duration,
+    pub answer_timeout: Duration,
+    /// The deadline of decisions.
+    pub store_timeout: Duration,
 }
 
 enum Credentials {
@@ -72,16 +73,6 @@ impl Dialer {
             database: 0,
             ..Self::new(store, store_timeout)
         }
-    }
-
-    /// Timeout for a peer's answers while connecting.
-    pub const fn answer_timeout(&self) -> Duration {
-        self.answer_timeout
-    }
-
-    /// The deadline of decisions.
-    pub const fn store_timeout(&self) -> Duration {
-        self.store_timeout
     }
 
     /// Connects. Every wait in it has a deadline.

@@ -72,7 +72,7 @@ pub async fn ask(
     pool: &ConnectionPool,
     connection: &Connection,
 ) -> Result<Option<(String, String)>, StoreError> {
-    let deadline = || Deadline::after(pool.common.dialer.answer_timeout());
+    let deadline = || Deadline::after(pool.common.dialer.answer_timeout);
     let asked: Result<String, _> = connection.ask(&redis::cmd("INFO"), deadline()).await;
     let info = match asked {
         Ok(info) => info,

@@ -12,7 +12,7 @@ use super::pool::ConnectionPool;
 pub use super::pool::{AddressWatch, Common, Recheck};
 use super::sharding::watch;
 use super::supervise::supervise;
-use crate::store::call::Each;
+use crate::store::commands::Each;
 use crate::store::error::{ConnectionError, StoreError};
 
 /// A Redis. Its connections close when it is dropped.

@@ -60,7 +60,7 @@ pub async fn open(pool: &ConnectionPool, why: ConnectionCause) -> Result<Opened,
     let before = pool.last_connection();
     let steps = Arc::clone(&common.clock_steps);
     let connection = Arc::new(Connection::new(connection, before.as_deref(), steps));
-    let deadline = || Deadline::after(common.dialer.answer_timeout());
+    let deadline = || Deadline::after(common.dialer.answer_timeout);
     if !pool.clustered {
         role(&connection, deadline())
             .await
@@ -68,7 +68,7 @@ pub async fn open(pool: &ConnectionPool, why: ConnectionCause) -> Result<Opened,
     }
     let mut began = Instant::now();
     let mut result = pool.probe(&connection, deadline()).await;
-    if matches!(result, ProbeResult::Writable) && began.elapsed() > common.dialer.store_timeout() {
+    if matches!(result, ProbeResult::Writable) && began.elapsed() > common.dialer.store_timeout {
         // It may have had to load the script, or to resume.
         began = Instant::now();
         result = pool.probe(&connection, deadline()).await;
@@ -93,6 +93,6 @@ pub async fn open(pool: &ConnectionPool, why: ConnectionCause) -> Result<Opened,
 
 /// Why a Redis that took so long is too slow, if it is.
 pub fn slow(pool: &ConnectionPool, took: Duration) -> Option<StoreError> {
-    let most = pool.common.dialer.store_timeout();
+    let most = pool.common.dialer.store_timeout;
     (took > most).then(|| ConnectionError::Slow(took, most).into())
 }

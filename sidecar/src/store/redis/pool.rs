@@ -13,7 +13,7 @@ use super::connection::{Connection, Deadline};
 use super::dial::Dialer;
 use super::probe::{ProbeResult, probe, run};
 use crate::policy::{Endpoint, RedisStore};
-use crate::store::call::Script;
+use crate::store::commands::Script;
 use crate::store::error::{ConnectionError, StoreError};
 use crate::store::health::{ComponentId, Monitor};
 
@@ -173,7 +173,7 @@ impl ConnectionPool {
         self.common
             .monitor
             .note_eviction(self.server().evicts, false, 0);
-        self.common.monitor.remove(self.component);
+        self.common.monitor.up(self.component);
     }
 
     /// Probes a connection of the node.

@@ -5,7 +5,7 @@ use redis::{ErrorKind, ServerErrorKind};
 use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Take};
 
 use super::connection::{Connection, Deadline};
-use crate::store::call::Script;
+use crate::store::commands::Script;
 use crate::store::error::{ConnectionError, StoreError};
 
 /// The result of a probe.

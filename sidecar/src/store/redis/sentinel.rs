@@ -25,7 +25,8 @@ const REMEMBERED: Duration = Duration::from_secs(60);
 
 /// Polls the sentinels until it is dropped.
 pub struct Sentinels {
-    primary: AddressWatch,
+    /// The primary's address.
+    pub primary: AddressWatch,
     _tasks: JoinSet<()>,
 }
 
@@ -70,11 +71,6 @@ impl Sentinels {
             primary,
             _tasks: tasks,
         }
-    }
-
-    /// The primary's address.
-    pub fn primary(&self) -> AddressWatch {
-        self.primary.clone()
     }
 }
 
@@ -186,15 +182,18 @@ mod tests {
     #[test]
     fn the_highest_epoch_wins_then_the_most_then_the_first() {
         let at = |port| Endpoint::Tcp("redis".to_owned(), port);
-        let said = |port, epoch| Ok(Some((at(port), epoch)));
+        let named = |port, epoch| Ok(Some((at(port), epoch)));
         let silent = || Err(ConnectionError::Closed.into());
-        let chosen = |all: &[Said]| primary(all.iter()).ok();
+        let chosen = |all: &[Named]| primary(all.iter()).ok();
         assert_eq!(
-            chosen(&[said(1, 3), said(1, 3), said(2, 4), silent()]),
+            chosen(&[named(1, 3), named(1, 3), named(2, 4), silent()]),
             Some(at(2))
         );
-        assert_eq!(chosen(&[said(1, 0), said(2, 0), said(2, 0)]), Some(at(2)));
-        assert_eq!(chosen(&[silent(), said(1, 0), said(2, 0)]), Some(at(1)));
+        assert_eq!(
+            chosen(&[named(1, 0), named(2, 0), named(2, 0)]),
+            Some(at(2))
+        );
+        assert_eq!(chosen(&[silent(), named(1, 0), named(2, 0)]), Some(at(1)));
         assert_eq!(chosen(&[Ok(None), silent()]), None);
     }
 }

@@ -13,7 +13,7 @@ use super::backoff::random_part;
 use super::connection::{Connection, Deadline};
 use super::inspect;
 use super::pool::ConnectionPool;
-use crate::store::call::Script;
+use crate::store::commands::Script;
 use crate::store::error::{ConnectionError, StoreError};
 
 /// Keys with a tag each. Over two Redis, all of them are in one place once in eight times.
@@ -36,7 +36,7 @@ pub async fn watch(pool: Arc<ConnectionPool>) {
         let looked = if by_new {
             look_by_new(&pool).await
         } else if let Some(connection) = pool.quietest() {
-            let deadline = Deadline::after(pool.common.dialer.answer_timeout());
+            let deadline = Deadline::after(pool.common.dialer.answer_timeout);
             is_sharded(&connection, &pool.common.script, deadline).await
         } else {
             Err(ConnectionError::NotYet.into())
@@ -64,7 +64,7 @@ async fn look_by_new(pool: &ConnectionPool) -> Result<bool, StoreError> {
     let steps = Arc::clone(&common.clock_steps);
     let connection = Connection::new(dialled.connection.clone(), None, steps);
     inspect::ask(pool, &connection).await?;
-    let deadline = Deadline::after(common.dialer.answer_timeout());
+    let deadline = Deadline::after(common.dialer.answer_timeout);
     is_sharded(&connection, &common.script, deadline).await
 }
 

@@ -58,7 +58,7 @@ pub async fn supervise(pool: Arc<ConnectionPool>, number: usize) {
                 let cause = match ended {
                     Ok(next) => {
                         successor = Some(next);
-                        let answers_until = pool.common.dialer.store_timeout();
+                        let answers_until = pool.common.dialer.store_timeout;
                         tokio::spawn(async move {
                             sleep(answers_until).await;
                             drop(driver);
@@ -132,7 +132,7 @@ async fn watch(
                 connection.may_be_silent_for()
             }
             // Calls use it meanwhile.
-            None => pool.common.dialer.store_timeout().max(MIN_PROBE_TIMEOUT),
+            None => pool.common.dialer.store_timeout.max(MIN_PROBE_TIMEOUT),
         };
         let began = Instant::now();
         match pool.probe(connection, Deadline::after(within)).await {
