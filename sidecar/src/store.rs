@@ -58,5 +58,4 @@ pub use health::{Health, HealthState};
 pub use kinds::Store;
 pub use outage::{NoShare, Outage};
 pub use overrides::{Entries, Mark, StoredOverride, StoredOverrides};
-pub use reply::StoreReply;
 pub use returns::GiveBackEntry;

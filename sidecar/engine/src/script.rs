@@ -315,7 +315,7 @@ fn push_spec(request: &mut Vec<u8>, spec: &BucketSpec, not_after_us: u64) {
     }
 }
 
-/// A receipt to be left, or one of no units, which is to be read.
+/// A receipt to store; without units, one to read.
 fn push_receipt(request: &mut Vec<u8>, receipt: &Receipt) {
     request.push(RECEIPT);
     push(request, 4, receipt.units);

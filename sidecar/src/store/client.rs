@@ -129,8 +129,11 @@ impl Client {
         operation: &O,
         deadline: Deadline,
     ) -> Result<Each<O::Answer>, StoreError> {
-        let invoke =
-            |node: Arc<Node>, asking| async move { node.invoke(operation, asking, deadline).await };
+        let script = &self.common.script;
+        let invoke = |node: Arc<Node>, asking| async move {
+            let connection = node.pool.connection(deadline).await?;
+            connection.invoke(script, operation, asking, deadline).await
+        };
         let key = operation.keys().next().unwrap_or_default();
         self.call(key, deadline, invoke).await
     }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use redis::{Cmd, FromRedisValue};
-use sluicegate_engine::script::Operation;
 use tokio::task::JoinSet;
 
 use super::connection::Deadline;
@@ -12,7 +11,6 @@ use super::pool::ConnectionPool;
 pub use super::pool::{AddressWatch, Common, Recheck};
 use super::sharding::watch;
 use super::supervise::supervise;
-use crate::store::commands::Each;
 use crate::store::error::{ConnectionError, StoreError};
 
 /// A Redis. Its connections close when it is dropped.
@@ -45,18 +43,6 @@ impl Node {
             pool,
             _tasks: tasks,
         }
-    }
-
-    /// Calls the script.
-    pub async fn invoke<O: Operation>(
-        &self,
-        operation: &O,
-        asking: bool,
-        deadline: Deadline,
-    ) -> Result<Each<O::Answer>, StoreError> {
-        let connection = self.pool.connection(deadline).await?;
-        let script = &self.pool.common.script;
-        connection.invoke(script, operation, asking, deadline).await
     }
 
     /// Sends a command as a sign of life; after ASK (`asking`) as any other call.
