@@ -16,7 +16,7 @@ use super::cluster::map::SlotCache;
 use super::cluster::routing::is_apart;
 use super::cluster::slots::slot;
 use super::commands::{
-    Announced, Announcement, Each, Entry, Listed, OVERRIDES_KEY, SIDECARS_SLOT_KEY,
+    AnnounceResult, Announced, Announcement, Each, Entry, Listed, OVERRIDES_KEY, SIDECARS_SLOT_KEY,
 };
 use super::error::StoreError;
 use super::health::Monitor;
@@ -195,10 +195,7 @@ impl Client {
     }
 
     /// On one Redis the announcement and the version of the overrides are one call, as long as the user may read them.
-    pub async fn announce(
-        &self,
-        name: &str,
-    ) -> Result<(Option<Announced>, Result<u64, StoreError>), StoreError> {
+    pub async fn announce(&self, name: &str) -> AnnounceResult {
         let mut call = Announcement::of(Entry::Sidecar(name));
         call.with_overrides = !self.is_cluster();
         if call.with_overrides {

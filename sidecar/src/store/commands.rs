@@ -6,6 +6,7 @@ use redis::{Cmd, Script as Hashed};
 use sluicegate_engine::FleetPosition;
 use sluicegate_engine::script::{self, BrokenState, Operation};
 
+use super::error::StoreError;
 use super::overrides::{OVERRIDES_HEAD, StoredOverrides, field, to_text};
 
 /// The script's SHA-1, and the prefix of every key.
@@ -73,6 +74,9 @@ pub struct Announced {
     /// How long the store has had the list.
     pub list_age: Duration,
 }
+
+/// What it says of a sidecar, if the store is shared, and the version of the overrides, or why that is not known.
+pub type AnnounceResult = Result<(Option<Announced>, Result<u64, StoreError>), StoreError>;
 
 impl From<Listed> for Announced {
     fn from((rank, of, age_ms, _): Listed) -> Self {

@@ -8,7 +8,7 @@ use sluicegate_engine::{Batch, Returns};
 use tokio::sync::watch;
 
 use super::client::Client;
-use super::commands::{Announced, Announcement, Entry, OVERRIDES_KEY};
+use super::commands::{AnnounceResult, Announcement, Entry, OVERRIDES_KEY};
 use super::error::StoreError;
 use super::health::{Health, HealthState, Monitor};
 use super::memory::Memory;
@@ -219,10 +219,7 @@ impl Store {
     ///
     /// # Errors
     /// The store was not reached.
-    pub async fn announce(
-        &self,
-        name: &str,
-    ) -> Result<(Option<Announced>, Result<u64, StoreError>), StoreError> {
+    pub async fn announce(&self, name: &str) -> AnnounceResult {
         of_each!(self, store => store.announce(name).await)
     }
 

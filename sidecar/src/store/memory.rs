@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use sluicegate_engine::{Batch, Memory as Engine, Returns};
 
-use super::commands::Announced;
+use super::commands::AnnounceResult;
 use super::error::StoreError;
 use super::overrides::StoredOverrides;
 use super::redis::clock::Clock;
@@ -64,10 +64,7 @@ impl Memory {
         Some(clock::unix_us())
     }
 
-    pub async fn announce(
-        &self,
-        _: &str,
-    ) -> Result<(Option<Announced>, Result<u64, StoreError>), StoreError> {
+    pub async fn announce(&self, _: &str) -> AnnounceResult {
         Ok((None, self.overrides_version().await))
     }
 
