@@ -113,7 +113,7 @@ impl SlotCache {
             let earlier = map.owner(slot).ok();
             let primary = connect(&self.shared, endpoint.clone(), "probe", earlier);
             self.shared.map.rcu(|map| SlotMap {
-                primaries: [map.primaries.as_slice(), &[primary.clone()]].concat(),
+                primaries: [map.primaries.as_slice(), std::slice::from_ref(&primary)].concat(),
                 owners: map.owners.clone(),
                 why: None,
             });
