@@ -22,7 +22,7 @@ use super::redis::sharding::is_sharded;
 use crate::clock::unix_us;
 use crate::policy::{Endpoint, RedisStore, Topology};
 
-/// For each answer: longer than decisions wait, so that a slow Redis is told as slow.
+/// Timeout of each answer: longer than decisions wait, so that a slow Redis is reported as slow.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How often a round trip is measured.
 const ROUND_TRIPS: usize = 5;

@@ -34,7 +34,7 @@ const READ_OVERRIDES_WITHIN: Duration = Duration::from_secs(2);
 /// For changing them: an operator waits for it.
 const CHANGE_OVERRIDES_WITHIN: Duration = Duration::from_secs(1);
 
-/// A client of one Redis or of a Cluster.
+/// A client of one Redis or of a Cluster. [`Store`](super::kinds::Store) documents the calls that all stores have.
 pub struct Client {
     nodes: Nodes,
     common: Arc<Common>,
@@ -63,6 +63,7 @@ impl Client {
         let common = Arc::new(Common::new(store, timeout, monitor));
         let recheck = Recheck::new(());
         let (address, sentinels) = match &store.url.topology {
+            // It never changes.
             Topology::Single(endpoint) => (watch::channel(Ok(endpoint.clone())).1, None),
             Topology::Sentinel { sentinels, name } => {
                 let dialer = Dialer::to_sentinels(store, timeout);

@@ -33,7 +33,7 @@ pub enum Entry<'a> {
     KeyPrefix,
 }
 
-/// That a sidecar is there, or is leaving.
+/// Announces that something is there, or is leaving.
 #[derive(Clone, Copy, Debug)]
 pub struct Announcement<'a> {
     /// What it enters.
@@ -45,7 +45,7 @@ pub struct Announcement<'a> {
 }
 
 impl<'a> Announcement<'a> {
-    /// That this is there.
+    /// Announces that this is there.
     pub const fn of(entry: Entry<'a>) -> Self {
         Self {
             entry,
@@ -54,7 +54,7 @@ impl<'a> Announcement<'a> {
         }
     }
 
-    /// That it is leaving.
+    /// The same for leaving.
     pub const fn leaving(self) -> Self {
         Self {
             leaving: true,
@@ -66,7 +66,7 @@ impl<'a> Announcement<'a> {
 /// The answer: rank, number of entries, age of the list in milliseconds, head of the overrides.
 pub type Listed = (u64, u64, u64, Option<Vec<u8>>);
 
-/// What it says of a sidecar.
+/// A sidecar's place in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Announced {
     /// The sidecar's rank, and the number of sidecars.
@@ -75,7 +75,7 @@ pub struct Announced {
     pub list_age: Duration,
 }
 
-/// What it says of a sidecar, if the store is shared, and the version of the overrides, or why that is not known.
+/// A sidecar's place, if the store is shared, and the version of the overrides, or why that is not known.
 pub type AnnounceResult = Result<(Option<Announced>, Result<u64, StoreError>), StoreError>;
 
 impl From<Listed> for Announced {

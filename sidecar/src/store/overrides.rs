@@ -63,7 +63,7 @@ impl StoredOverride {
         matches!(self.mark, Mark::Set | Mark::Restored)
     }
 
-    /// Whether it only says that there is none.
+    /// Whether it marks a removal.
     pub fn is_removal(&self) -> bool {
         self.mark == Mark::Removed
     }
@@ -146,7 +146,7 @@ pub fn field((limit, whom): &Name) -> String {
     }
 }
 
-/// The opposite.
+/// The limit and the keys of a field.
 fn name((limit, key): (&str, &str)) -> Name {
     let (of_subject, of_all) = (limit.strip_suffix('#'), limit.strip_suffix('*'));
     let (limit, whom) = match (of_subject, of_all) {

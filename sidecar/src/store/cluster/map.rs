@@ -202,6 +202,7 @@ async fn ask(shared: &Shared, rotation: &mut usize) -> Result<Layout, StoreError
 
 /// Starts to connect to a node, which may have slots that were an earlier one's.
 fn connect(shared: &Shared, endpoint: Endpoint, tag: &str, earlier: Option<Primary>) -> Primary {
+    // It never changes.
     let (_, address) = watch::channel(Ok(endpoint.clone()));
     let (common, recheck) = (Arc::clone(&shared.common), shared.recheck.clone());
     let earlier = earlier.as_ref().map(|earlier| &*earlier.node);

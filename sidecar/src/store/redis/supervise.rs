@@ -17,7 +17,7 @@ use crate::telemetry::labels::ConnectionCause;
 
 /// A node that has been silent for this long is probed, on one connection. Decisions and announcements are answers too.
 const IDLE_PROBE_AFTER: Duration = Duration::from_millis(7_500);
-/// How often to look whether it has been.
+/// How often that is checked.
 const IDLE_LOOK_EVERY: Duration = Duration::from_millis(2_500);
 /// How often a Redis that refuses probes is probed.
 const REFUSED_PROBE_EVERY: Duration = Duration::from_millis(500);
