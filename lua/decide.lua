@@ -29,8 +29,8 @@
 -- ARGV[2]  the time in microseconds, for tests. Production leaves it out: Redis's clock is the one
 --          that all sidecars share.
 --
--- Replies with a string, for each decision  said i4 | remaining I4 | reset I7 | retry after I7 | now I7,
--- times in microseconds; said is 1 + the index of the take that decided, negative if denied, and 0 if a key
+-- Replies with a string, for each decision  result i4 | remaining I4 | reset I7 | retry after I7 | now I7,
+-- times in microseconds; result is 1 + the index of the take that decided, negative if denied, and 0 if a key
 -- of the decision holds what this script did not write: then it has taken nothing.
 -- For what gives or writes back or returns, remaining is the units returned (to the bucket that most went to)
 -- or recorded.
@@ -85,8 +85,8 @@ local TOKEN_STATE = '>I7I7I7I7I7I4'
 -- and the limit that the other was cut to. 22 bytes.
 local UNCUT = '>I7I7I4I4'
 
--- make_rare, read_edges, read_receipt, read_token and save_token are in rare.lua, which goes in front of this file.
-local rare
+-- slow_path, read_edges, read_receipt, read_token and save_token are in slow_path.lua, which goes before this file.
+local slow
 -- Indices of keys that cannot be read, if there are any.
 local broken
 
@@ -105,7 +105,7 @@ for i = 1, #KEYS do
       if not edge then
         -- Nothing is written yet but later ends of token buckets' keys, which do no harm, unless a log has been mended:
         -- then only who asks for this one gets no answer.
-        if not rare then return pack('>I7', now) end
+        if not slow then return pack('>I7', now) end
         broken = broken or {}
         broken[i], edge, ends = true, now, now
       end
@@ -208,8 +208,8 @@ for i = 1, #KEYS do
       expires = expires, ahead = ahead, from = from, records = records,
     }
     if kept > 0 and (last > stamp or head_stamp + a <= now) then
-      rare = rare or make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
-      if not rare.try(rare.mend, log, key, stamp) then
+      slow = slow or slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
+      if not slow.try(slow.mend, log, key, stamp) then
         broken = broken or {}
         broken[i], log = true, { cap = 0, level = 0, kept = 0 }
       end
@@ -218,26 +218,27 @@ for i = 1, #KEYS do
   end
 end
 
-if broken then rare = rare or make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48) end
+if broken then slow = slow or slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48) end
 local reply, replies
 local ends = #request
 while position <= ends do
   local what, takes, index, cost
   local first = position + 3
   what, takes, index, cost, position = unpack('>I1I2I4I4', request, position)
-  local said, remaining, reset, retry = 1, 0, 0, 0
+  local result, remaining, reset, retry = 1, 0, 0, 0
   local bucket, tightest, lost
   if what >= GIVE_BACK then
-    rare = rare or make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
+    slow = slow or slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
     if what == RECEIPTS then
-      rare.leave(buckets, takes, index, reply)
+      slow.leave(buckets, takes, index, reply)
     elseif what > RECEIPTS then
-      said, remaining, position, replies = rare.redeem(buckets, broken, takes, index, cost, request, position, replies)
+      result, remaining, position, replies =
+        slow.redeem(buckets, broken, takes, index, cost, request, position, replies)
     else
-      said, remaining, position = rare.change(what, buckets, broken, request, first)
+      result, remaining, position = slow.change(what, buckets, broken, request, first)
     end
-  elseif broken and rare.touches(broken, request, first, takes) then
-    said, position = 0, first + 8 * takes
+  elseif broken and slow.touches(broken, request, first, takes) then
+    result, position = 0, first + 8 * takes
   else
     -- First check every take; of those without room, the one with the longest wait decides.
     for i = 1, takes do
@@ -255,8 +256,8 @@ while position <= ends do
           if over <= (total - bucket.base) % TWO32 then
             stamp = bucket.last - (bucket.last - stamp) % TWO48
           else
-            rare = rare or make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
-            stamp = rare.try(rare.room, bucket, KEYS[index], over)
+            slow = slow or slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
+            stamp = slow.try(slow.room, bucket, KEYS[index], over)
             if not stamp then
               broken = broken or {}
               broken[index], lost, stamp = true, true, 0
@@ -267,17 +268,17 @@ while position <= ends do
           later = later + bucket.a
         end
         if later > retry then
-          said, retry, tightest = -i, later, bucket
+          result, retry, tightest = -i, later, bucket
         elseif later == retry then
-          rare = rare or make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
-          if rare.tighter(bucket, tightest) then said, tightest = -i, bucket end
+          slow = slow or slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
+          if slow.tighter(bucket, tightest) then result, tightest = -i, bucket end
         end
       end
     end
     -- Then, if all have room, take from each; the reply describes the tightest.
     local from, to = 1, takes
-    if retry > 0 then from, to = -said, -said end
-    if lost then said, to = 0, 0 end
+    if retry > 0 then from, to = -result, -result end
+    if lost then result, to = 0, 0 end
     for i = from, to do
       if takes > 1 then index, cost = unpack('>I4I4', request, first + (i - 1) * 8) end
       bucket = buckets[index]
@@ -303,11 +304,11 @@ while position <= ends do
       end
       if i == from or left < remaining or left == remaining and whole > reset then
         remaining, reset = left, whole
-        if retry == 0 then said = i end
+        if retry == 0 then result = i end
       end
     end
   end
-  reply = pack('>i4I4I7I7I7', said, remaining, reset, retry, now)
+  reply = pack('>i4I4I7I7I7', result, remaining, reset, retry, now)
   if replies or position <= ends then
     replies = replies or {}
     replies[#replies + 1] = reply

@@ -4,32 +4,34 @@
 //! | file | for |
 //! |---|---|
 //! | `batch/` | the queue and the worker that batch decisions into calls |
-//! | `kinds.rs` | the common interface: this process, one Redis, a Redis Cluster |
+//! | `kinds.rs` | the common interface: this process, or Redis |
 //! | `memory.rs` | the engine, in this process |
+//! | `client.rs`, `client/` | the calls to one Redis or a Redis Cluster |
 //! | `redis/` | one Redis, or the primary that sentinels name: supervised connections |
-//! | `cluster/` | a Redis Cluster: slots, sub-batches, lanes, and its client |
+//! | `cluster/` | a Redis Cluster: slots, sub-batches, lanes, and the way to a node |
 //! | `check.rs` | what `check-store` finds out about a store |
-//! | `call.rs` | the script's calls as Redis commands |
+//! | `commands.rs` | the script's calls as Redis commands |
 //! | `health.rs` | whether the store is up |
 //! | `overrides.rs` | the overrides that all sidecars share |
 //! | `outage.rs`, `share.rs` | what this sidecar does while the store is down |
-//! | `position.rs` | which share of the limits it then enforces |
+//! | `position_reports.rs` | which share of the limits it then enforces |
 //! | `batch_slice.rs` | a subset of a batch's decisions |
 //! | `returns.rs` | give-backs, batched into few calls |
 //! | `reply.rs`, `error.rs` | a store's answer, and its errors |
 
 pub mod batch;
 mod batch_slice;
-mod call;
 mod check;
+mod client;
 mod cluster;
+mod commands;
 mod error;
 mod health;
 mod kinds;
 mod memory;
 mod outage;
 mod overrides;
-mod position;
+mod position_reports;
 mod redis;
 mod reply;
 mod returns;
@@ -38,7 +40,7 @@ mod share;
 #[path = "../tests/simulated.rs"]
 pub mod simulated;
 #[cfg(test)]
-mod test_batches;
+mod tests;
 
 /// What reads the answers of Redis, for the fuzzer: everything else calls it through a store.
 #[doc(hidden)]
@@ -56,5 +58,4 @@ pub use health::{Health, HealthState};
 pub use kinds::Store;
 pub use outage::{NoShare, Outage};
 pub use overrides::{Entries, Mark, StoredOverride, StoredOverrides};
-pub use reply::StoreReply;
 pub use returns::GiveBackEntry;

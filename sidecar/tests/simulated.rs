@@ -10,10 +10,9 @@ use sluicegate_engine::{Batch, Bucket, FleetPosition, Memory, Outcome, Returns};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::call::SIDECAR_TTL;
+use super::commands::{Announced, SIDECAR_TTL};
 use super::error::{ConnectionError, StoreError};
 use super::health::{ComponentId, Monitor};
-use super::kinds::Announced;
 use super::overrides::StoredOverrides;
 use super::redis::clock::Clock;
 use super::reply::StoreReply;
@@ -337,7 +336,7 @@ impl Link {
         self.inner.call(self.inner.timeout, reset).await
     }
 
-    pub(super) async fn write_back(&self, debts: &[Debt], name: &str) -> bool {
+    pub(super) async fn write_back(&self, debts: &[Debt], name: &str) -> Vec<bool> {
         let write = |state: &mut State, now_us| {
             // As the script does: the call is one, and the first bucket remembers its name.
             let first = debts.first().map(|debt| debt.once(name).key);
@@ -350,14 +349,23 @@ impl Link {
                 state.note(|| Call::WriteBack(now_us, bucket.clone(), records.clone(), units));
             }
         };
-        self.inner.call(self.inner.timeout, write).await.is_ok()
+        let written = self.inner.call(self.inner.timeout, write).await;
+        vec![written.is_ok(); debts.len()]
     }
 
     pub(super) async fn announce(
         &self,
         name: &str,
-        leaving: bool,
-    ) -> Result<(Announced, u64), StoreError> {
+    ) -> Result<(Option<Announced>, Result<u64, StoreError>), StoreError> {
+        let (announced, version) = self.enter(name, false).await?;
+        Ok((Some(announced), Ok(version)))
+    }
+
+    pub(super) async fn leave(&self, name: &str) -> Result<(), StoreError> {
+        self.enter(name, true).await.map(drop)
+    }
+
+    async fn enter(&self, name: &str, leaving: bool) -> Result<(Announced, u64), StoreError> {
         let announce = |state: &mut State, now_us| {
             let until_us = now_us + crate::clock::micros(SIDECAR_TTL);
             state.sidecars.retain(|_, ends_us| *ends_us > now_us);
@@ -383,6 +391,10 @@ impl Link {
         self.inner.call(self.inner.timeout, announce).await
     }
 
+    pub(super) async fn overrides_version(&self) -> Result<u64, StoreError> {
+        Ok(self.overrides().await?.version)
+    }
+
     pub(super) async fn overrides(&self) -> Result<StoredOverrides, StoreError> {
         let read = |state: &mut State, _| state.overrides.clone();
         self.inner.call(self.inner.timeout, read).await
@@ -397,11 +409,11 @@ impl Link {
         self.inner.call(self.inner.timeout, change).await
     }
 
-    pub(super) fn is_down(&self) -> bool {
+    pub(super) fn is_down(&self, _: &str) -> bool {
         self.inner.down.load(Ordering::Relaxed)
     }
 
-    pub(super) fn clock_us(&self) -> Option<u64> {
+    pub(super) fn clock_us(&self, _: &str) -> Option<u64> {
         lock(&self.inner.clock).at(Instant::now().into_std())
     }
 

@@ -4,7 +4,7 @@
 
 use super::lua::Lua;
 use super::made::{self, SECOND, decision, one};
-use sluicegate_engine::script::{self, Reply};
+use sluicegate_engine::script::{self, Operation, Reply};
 use sluicegate_engine::{Algorithm, Bucket, Calendar, CalendarUnit};
 
 const HOUR: u64 = 3_600 * SECOND;
@@ -48,15 +48,12 @@ fn a_call_without_the_window_of_redis_is_answered_by_the_time_and_writes_nothing
     // Redis's clock was set back by two days, or is not known at all.
     let late = Ok(Reply::Late { now_us: now });
     assert_eq!(lua.reply(Some(now), Some(now + 48 * HOUR), &batch), late);
-    let unknown = script::arguments(&batch, None);
+    let unknown = batch.request(None);
     let mut call = redis::cmd("EVAL");
     call.arg(script::DECIDE).arg(1).arg(&day.key).arg(unknown);
     call.arg(script::clock(now));
     let reply: Vec<u8> = call.query(&mut lua.connection).expect("a reply");
-    assert_eq!(
-        script::outcomes(&batch, &reply).map_err(|why| why.to_string()),
-        late
-    );
+    assert_eq!(batch.read(&reply).map_err(|why| why.to_string()), late);
     assert_eq!(lua.ttl_ms(&day.key), -2);
     assert!(lua.decide(Some(now), &batch)[0].admitted);
 }

@@ -1,7 +1,9 @@
 //! The script on a real Redis, asked synchronously and one call at a time.
 
 use redis::{Connection, FromRedisValue, RedisResult};
-use sluicegate_engine::script::{self, BrokenState, GiveBack, Reply, WriteBack};
+use sluicegate_engine::script::{
+    self, BrokenState, GiveBack, Operation, Redeem, Reply, WriteBack, WriteBacks,
+};
 use sluicegate_engine::{Batch, Bucket, Outcome, Record, Return, Returns};
 use std::any::Any;
 use std::collections::HashMap;
@@ -63,20 +65,22 @@ impl Lua {
         self.loaded.insert(records, sha);
     }
 
-    fn call<'a>(
+    /// What the script says of an operation with a not-after time.
+    fn call<O: Operation>(
         &mut self,
-        keys: impl Iterator<Item = &'a str>,
-        arguments: Vec<Vec<u8>>,
+        operation: &O,
+        not_after_us: Option<u64>,
         now_us: Option<u64>,
-    ) -> RedisResult<Vec<u8>> {
-        let keys: Vec<&str> = keys.collect();
+    ) -> Result<Reply<O::Answer>, String> {
+        let keys: Vec<&str> = operation.keys().collect();
         let mut call = redis::cmd("EVALSHA");
         call.arg(&self.loaded[&self.block]).arg(keys.len());
-        call.arg(keys).arg(arguments);
+        call.arg(keys).arg(operation.request(not_after_us));
         if let Some(now_us) = now_us {
             call.arg(script::clock(now_us));
         }
-        call.query(&mut self.connection)
+        let reply: RedisResult<Vec<u8>> = call.query(&mut self.connection);
+        operation.read(&reply.map_err(text)?).map_err(text)
     }
 
     /// Without a time, by Redis's clock.
@@ -96,9 +100,7 @@ impl Lua {
         not_after_us: Option<u64>,
         batch: &Batch,
     ) -> Result<Reply<Outcome>, String> {
-        let arguments = script::arguments(batch, not_after_us.or(by_then(now_us)));
-        let reply = self.call(script::keys(batch), arguments, now_us);
-        script::outcomes(batch, &reply.map_err(text)?).map_err(text)
+        self.call(batch, not_after_us.or(by_then(now_us)), now_us)
     }
 
     /// What the script says to each decision, those over keys that it cannot read included.
@@ -114,13 +116,13 @@ impl Lua {
     /// The same batch at each of these times, in one pipeline.
     pub fn decide_all(&mut self, times: &[u64], batch: &Batch) {
         let mut pipe = redis::pipe();
-        let keys: Vec<&str> = script::keys(batch).collect();
+        let keys: Vec<&str> = batch.keys().collect();
         for now_us in times {
             pipe.cmd("EVALSHA")
                 .arg(&self.loaded[&self.block])
                 .arg(keys.len())
                 .arg(&keys)
-                .arg(script::arguments(batch, by_then(Some(*now_us))))
+                .arg(batch.request(by_then(Some(*now_us))))
                 .arg(script::clock(*now_us))
                 .ignore();
         }
@@ -147,14 +149,12 @@ impl Lua {
         cost: u64,
         at_us: u64,
     ) -> Result<Reply<u64>, String> {
-        let returns = [GiveBack {
+        let give_back = GiveBack {
             bucket,
             cost,
             at_us,
-        }];
-        let arguments = script::give_back_arguments(&returns, not_after_us);
-        let reply = self.call(script::give_back_keys(&returns), arguments, now_us);
-        script::returned(&returns, &reply.map_err(text)?).map_err(text)
+        };
+        self.call(&give_back, not_after_us, now_us)
     }
 
     /// Units recorded.
@@ -175,17 +175,13 @@ impl Lua {
         records: &[Record],
         once: Option<&Bucket>,
     ) -> Result<u64, String> {
-        let writes = [WriteBack { bucket, records }];
-        let arguments = script::write_back_arguments(&writes, once, by_then(now_us));
-        let reply = self.call(script::write_back_keys(&writes, once), arguments, now_us);
-        let reply = script::written(&writes, once, &reply.map_err(text)?).map_err(text)?;
+        let writes = &[WriteBack { bucket, records }];
+        let reply = self.call(&WriteBacks { writes, once }, by_then(now_us), now_us)?;
         done(reply)?[0].map_err(text)
     }
 
     pub fn return_units(&mut self, now_us: Option<u64>, returns: &Returns) -> Vec<u64> {
-        let arguments = script::return_arguments(returns, by_then(now_us));
-        let reply = self.call(script::return_keys(returns), arguments, now_us);
-        let reply = script::returned_units(returns, &reply.expect("a reply"));
+        let reply = self.call(returns, by_then(now_us), now_us);
         let each = done(reply.expect("units")).expect("in time");
         let each: Result<_, _> = each.into_iter().collect();
         each.expect("sound state")
@@ -196,16 +192,13 @@ impl Lua {
         let one = Return {
             receipt: receipt.to_owned(),
             units,
-            buckets: vec![0],
-        };
-        let returns = Returns {
             buckets: Vec::new(),
-            returns: vec![one],
         };
-        let arguments = script::return_arguments(&returns, None);
-        let reply = self.call(script::return_keys(&returns), arguments, Some(now_us));
-        let reply = script::redeemed(&reply.expect("a reply")).expect("units");
-        done(reply).expect("in time").remove(0).unwrap()
+        let reply = self.call(&Redeem(&one), None, Some(now_us));
+        done(reply.expect("units"))
+            .expect("in time")
+            .remove(0)
+            .unwrap()
     }
 
     /// Another command, in words.

@@ -47,7 +47,7 @@ a peek takes
 - if retry == 0 and cost > 0 and what ~= PEEK then
 + if retry == 0 and cost > 0 then
 a denied decision takes from those with room
-- if retry > 0 then from, to = -said, -said end
+- if retry > 0 then from, to = -result, -result end
 +
 a write-back goes to the end of a log
 - if log.kept > 0 and stamps[1] <= log.last then
@@ -114,8 +114,8 @@ a fixed window is written back into the next one
 
 === CalendarWindow
 of equal waits the first is reported
-- if rare.tighter(bucket, tightest) then
-+ if not rare then
+- if slow.tighter(bucket, tightest) then
++ if not slow then
 of equal waits and remainders the first is reported
 - return left < least or left == least and one.cap / a < other.cap / b
 + return left < least

@@ -1,5 +1,6 @@
 //! Units are given back once, and only with the receipt: on both stores, for every algorithm.
 
+use sluicegate_engine::script::{Operation, Reply};
 use sluicegate_engine::{
     Algorithm, Batch, Bucket, Memory, Outcome, Receipt, Return, Returns, receipt_key, script,
 };
@@ -314,15 +315,13 @@ fn concurrent_give_backs_use_a_receipt_exactly_once() {
         let mut units = 0;
         for _ in 0..2 {
             let mut call = program.prepare_invoke();
-            for key in script::return_keys(&returns) {
+            for key in returns.keys() {
                 call.key(key);
             }
-            for argument in script::return_arguments(&returns, None) {
-                call.arg(argument);
-            }
+            call.arg(returns.request(None));
             let reply: Vec<u8> = call.invoke(&mut connection).unwrap();
-            match script::returned_units(&returns, &reply) {
-                Ok(script::Reply::Done { each, .. }) => units += each[0].unwrap(),
+            match returns.read(&reply) {
+                Ok(Reply::Done { each, .. }) => units += each[0].unwrap(),
                 other => panic!("{other:?}"),
             }
         }

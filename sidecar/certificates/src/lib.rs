@@ -16,23 +16,18 @@ use sluicegate_protocol::{LimitStatus, MAX_HOLD_MS};
 #[derive(Debug)]
 pub struct Certificates {
     capacity: usize,
-    held: BTreeMap<Arc<str>, Held>,
+    held: BTreeMap<Arc<str>, Denial>,
     ends: BTreeSet<(u64, Arc<str>)>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct Denial {
     /// The certificate is valid until this time.
     ends_us: u64,
-    /// When the answer arrived: the times below count from here.
+    /// When the answer arrived: the times of the status count from here.
     answered_us: u64,
-    // Numbers only. The caller knows the limit's name by `check`; a receipt, which no denial should have, is dropped.
-    check: usize,
-    quota: u64,
-    window_ms: u64,
-    remaining: u64,
-    reset_ms: u64,
-    retry_after_ms: u64,
+    /// Numbers only. The caller knows the limit's name by `check`; a receipt, which no denial should have, is dropped.
+    status: LimitStatus<'static>,
 }
 
 /// When a question was sent and its answer arrived.
@@ -71,37 +66,31 @@ impl Certificates {
         }
         let fingerprint: Arc<str> = fingerprint.into();
         self.ends.insert((ends_us, Arc::clone(&fingerprint)));
-        let held = Held {
+        let status = LimitStatus {
+            limit: Cow::Borrowed(""),
+            receipt: Vec::new(),
+            ..status.clone().into_owned()
+        };
+        let denial = Denial {
             ends_us,
             answered_us: times.answered_us,
-            check: status.check,
-            quota: status.quota,
-            window_ms: status.window_ms,
-            remaining: status.remaining,
-            reset_ms: status.reset_ms,
-            retry_after_ms: status.retry_after_ms,
+            status,
         };
-        self.held.insert(fingerprint, held);
+        self.held.insert(fingerprint, denial);
     }
 
     /// The denial of a decision at `now_us`, as the store would give it then, except for the limit's name. That is
     /// empty; the caller knows it from the check with the index `check`.
     pub fn covering(&self, fingerprint: &str, now_us: u64) -> Option<LimitStatus<'static>> {
-        let held = self
-            .held
-            .get(fingerprint)
-            .filter(|held| now_us < held.ends_us)?;
-        let passed_ms = now_us.saturating_sub(held.answered_us) / 1_000;
+        let denial = self.held.get(fingerprint)?;
+        let hold_us = denial.ends_us.checked_sub(now_us).filter(|us| *us > 0)?;
+        let passed_ms = now_us.saturating_sub(denial.answered_us) / 1_000;
+        let left = |ms: u64| ms.saturating_sub(passed_ms).max(1);
         Some(LimitStatus {
-            check: held.check,
-            limit: Cow::Borrowed(""),
-            quota: held.quota,
-            window_ms: held.window_ms,
-            remaining: held.remaining,
-            reset_ms: held.reset_ms.saturating_sub(passed_ms).max(1),
-            retry_after_ms: held.retry_after_ms.saturating_sub(passed_ms).max(1),
-            hold_ms: (held.ends_us - now_us) / 1_000,
-            receipt: Vec::new(),
+            reset_ms: left(denial.status.reset_ms),
+            retry_after_ms: left(denial.status.retry_after_ms),
+            hold_ms: hold_us / 1_000,
+            ..denial.status.clone()
         })
     }
 
@@ -128,8 +117,8 @@ impl Certificates {
     }
 
     fn forget(&mut self, fingerprint: &str) {
-        if let Some((fingerprint, held)) = self.held.remove_entry(fingerprint) {
-            self.ends.remove(&(held.ends_us, fingerprint));
+        if let Some((fingerprint, denial)) = self.held.remove_entry(fingerprint) {
+            self.ends.remove(&(denial.ends_us, fingerprint));
         }
     }
 

@@ -45,18 +45,15 @@ impl BatchBuilder {
     /// call of a store cannot contain both, and [`BatchBuilder::copy`] refuses the second.
     pub fn bucket(&mut self, key: String, spec: BucketSpec) -> usize {
         let hash = self.hasher.hash_one(key.as_str());
-        let buckets = &self.batch.buckets;
-        let same = |index: &usize| {
-            let bucket = buckets.get(*index);
-            bucket.is_some_and(|bucket| bucket.key == key && bucket.spec == spec)
-        };
-        match self.by_key.find(hash, same) {
-            Some(index) => *index,
-            None => {
-                self.has_mixed_specs |= self.find(hash, &key).is_some();
-                self.insert(hash, Bucket { key, spec })
-            }
-        }
+        let known = self.find(hash, &key, |known| *known == spec);
+        known.unwrap_or_else(|| self.insert(hash, Bucket { key, spec }))
+    }
+
+    /// The same for a bucket of another batch, which is cloned only if it is new.
+    pub fn copy_bucket(&mut self, bucket: &Bucket) -> usize {
+        let hash = self.hasher.hash_one(bucket.key.as_str());
+        let known = self.find(hash, &bucket.key, |known| *known == bucket.spec);
+        known.unwrap_or_else(|| self.insert(hash, bucket.clone()))
     }
 
     /// Whether a key is here with several specs.
@@ -78,74 +75,46 @@ impl BatchBuilder {
     /// bucket in two ways: the policy was reloaded between two callers, or two decisions request different quotas.
     #[must_use]
     pub fn copy(&mut self, from: &Batch, decision: &Decision) -> bool {
-        let mut takes = Vec::with_capacity(decision.takes.len());
-        let named = decision.takes.iter();
-        let named = named.filter_map(|take| Some((from.buckets.get(take.bucket)?, take.cost)));
-        let mut any_new = false;
-        for (bucket, cost) in named.clone() {
+        let takes = decision.takes.iter();
+        let mut buckets = takes.filter_map(|take| from.buckets.get(take.bucket));
+        let is_other = |bucket: &Bucket| {
             let hash = self.hasher.hash_one(bucket.key.as_str());
-            let found = match self.find(hash, &bucket.key) {
-                Some((_, spec)) if *spec != bucket.spec => return false,
-                Some((index, _)) => index,
-                None => NEW,
-            };
-            any_new |= found == NEW;
-            takes.push(Take {
-                bucket: found,
-                cost,
-            });
+            self.find(hash, &bucket.key, |known| *known != bucket.spec)
+        };
+        if buckets.any(|bucket| is_other(bucket).is_some()) {
+            return false;
         }
-        if any_new {
-            for (take, (bucket, _)) in takes.iter_mut().zip(named) {
-                if take.bucket == NEW {
-                    let hash = self.hasher.hash_one(bucket.key.as_str());
-                    take.bucket = self.insert(hash, bucket.clone());
-                }
-            }
-        }
+        self.add(from, decision);
+        true
+    }
+
+    /// The same, even if a key exists here with another spec.
+    pub fn add(&mut self, from: &Batch, decision: &Decision) {
+        let takes = decision.takes.iter();
+        let takes = takes.filter_map(|take| {
+            let bucket = self.copy_bucket(from.buckets.get(take.bucket)?);
+            let cost = take.cost;
+            Some(Take { bucket, cost })
+        });
+        let takes = takes.collect();
         self.push(Decision {
             takes,
             peek: decision.peek,
             receipts: decision.receipts.clone(),
         });
-        true
     }
 
-    /// Adds a decision of another batch together with its buckets, even if a key exists here with another spec.
-    pub fn add(&mut self, from: &Batch, decision: &Decision) {
-        let mut decision = decision.clone();
-        decision.takes.retain_mut(|take| {
-            let bucket = from.buckets.get(take.bucket);
-            let index = bucket.map(|bucket| self.bucket(bucket.key.clone(), bucket.spec));
-            take.bucket = index.unwrap_or(NEW);
-            index.is_some()
-        });
-        self.push(decision);
-    }
-
-    /// Adds to the last decision a take from a bucket of another batch. In `known` the caller keeps the bucket's index
-    /// in this batch between calls.
-    pub fn extend_last(&mut self, known: &mut Option<usize>, bucket: &Bucket, cost: u64) {
-        let buckets = &mut self.batch.buckets;
-        let bucket = *known.get_or_insert_with(|| {
-            buckets.push(bucket.clone());
-            buckets.len() - 1
-        });
-        if let Some(decision) = self.batch.decisions.last_mut() {
-            self.weight -= decision.weight();
-            decision.takes.push(Take { bucket, cost });
-            self.weight += decision.weight();
-        }
-    }
-
-    fn find(&self, hash: u64, key: &str) -> Option<(usize, &BucketSpec)> {
-        let bucket = |index: &usize| self.batch.buckets.get(*index);
-        let same = |index: &usize| bucket(index).is_some_and(|bucket| bucket.key == key);
-        let index = self.by_key.find(hash, same)?;
-        Some((*index, &bucket(index)?.spec))
+    /// The index of a bucket with this key whose spec is one that is wanted.
+    fn find(&self, hash: u64, key: &str, is_wanted: impl Fn(&BucketSpec) -> bool) -> Option<usize> {
+        let is_it = |index: &usize| {
+            let bucket = self.batch.buckets.get(*index);
+            bucket.is_some_and(|bucket| bucket.key == key && is_wanted(&bucket.spec))
+        };
+        self.by_key.find(hash, is_it).copied()
     }
 
     fn insert(&mut self, hash: u64, bucket: Bucket) -> usize {
+        self.has_mixed_specs |= self.find(hash, &bucket.key, |_| true).is_some();
         let index = self.batch.buckets.len();
         self.batch.buckets.push(bucket);
         let (buckets, hasher) = (&self.batch.buckets, &self.hasher);
@@ -157,9 +126,6 @@ impl BatchBuilder {
         index
     }
 }
-
-/// Placeholder for the index of a bucket that has none yet.
-const NEW: usize = usize::MAX;
 
 #[cfg(test)]
 mod tests {
@@ -249,22 +215,5 @@ mod tests {
         let of_part = part.buckets.iter().map(|bucket| bucket.spec);
         assert!(of_part.eq(specs));
         assert_eq!(part.decisions, [decision(&[0]), decision(&[1])]);
-    }
-
-    #[test]
-    fn a_callers_own_index_takes_the_place_of_a_search() {
-        let whole = batch(&["a", "b"], 5, &[]);
-        let mut known = [None, None];
-        let mut builder = BatchBuilder::new();
-        for takes in [&[1, 0][..], &[1]] {
-            builder.push(decision(&[]));
-            for index in takes {
-                builder.extend_last(&mut known[*index], &whole.buckets[*index], 1);
-            }
-        }
-        assert_eq!(builder.weight(), 3);
-        let part = builder.finish();
-        assert_eq!(keys(&part), ["b", "a"]);
-        assert_eq!(part.decisions, [decision(&[0, 1]), decision(&[0])]);
     }
 }

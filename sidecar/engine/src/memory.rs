@@ -7,19 +7,16 @@
 //! expired; a store with a memory limit refuses new entries beyond it.
 
 mod fixed;
-mod held;
 mod log;
-mod order;
-mod state;
+mod records;
+mod stored;
 mod table;
 mod token;
 
-use crate::batch::Receipt;
-use crate::batch::{Batch, Bucket, Decision, Outcome, Record};
+use crate::batch::{Batch, Bucket, Decision, Outcome, Receipt, Record};
 use crate::receipt::{Return, Returns};
 use crate::verdict::{Look, all_have_room, outcome};
-use held::{Held, Left};
-use state::State;
+use stored::{StoredBucket, StoredReceipt};
 use table::Table;
 
 pub use table::Swept;
@@ -32,8 +29,8 @@ const MAKE_ROOM: usize = 8;
 /// Buckets and their states. Times are microseconds of one clock, the caller's; it may step back.
 #[derive(Debug)]
 pub struct Memory {
-    buckets: Table<Held>,
-    receipts: Table<Left>,
+    buckets: Table<StoredBucket>,
+    receipts: Table<StoredReceipt>,
     /// Bytes.
     limit: usize,
 }
@@ -104,7 +101,7 @@ impl Memory {
             }
             for receipt in &decision.receipts {
                 let place = self.receipts.place(&receipt.key);
-                let left = Left::new(receipt, now_us);
+                let left = StoredReceipt::new(receipt, now_us);
                 self.receipts.insert(place, &receipt.key, left);
             }
         }
@@ -114,7 +111,7 @@ impl Memory {
     fn look(&mut self, now_us: u64, bucket: &Bucket, cost: u64) -> Look {
         let spec = &bucket.spec;
         let looked = self.heal_and_change(now_us, bucket, |held| held.look(spec, now_us, cost));
-        looked.unwrap_or_else(|| State::empty(spec).look(spec, now_us, cost))
+        looked.unwrap_or_else(|| StoredBucket::empty(spec).look(spec, now_us, cost))
     }
 
     /// Changes a bucket that exists, after a repair if the clock has stepped back.
@@ -122,10 +119,10 @@ impl Memory {
         &mut self,
         now_us: u64,
         bucket: &Bucket,
-        change: impl FnOnce(&mut Held) -> R,
+        change: impl FnOnce(&mut StoredBucket) -> R,
     ) -> Option<R> {
         let place = self.buckets.place(&bucket.key);
-        let heal = |held: &mut Held| held.heal(&bucket.spec, now_us);
+        let heal = |held: &mut StoredBucket| held.heal(&bucket.spec, now_us);
         (self.buckets).heal_and_change(place, &bucket.key, heal, change)
     }
 
@@ -186,7 +183,7 @@ impl Memory {
             .buckets
             .change(place, &bucket.key, |held| held.take(spec, now_us, cost));
         taken.unwrap_or_else(|| {
-            let mut held = Held::new(spec);
+            let mut held = StoredBucket::empty(spec);
             let look = held.take(spec, now_us, cost);
             self.buckets.insert(place, &bucket.key, held);
             look
@@ -208,7 +205,8 @@ impl Memory {
         left: u64,
         at_us: u64,
     ) -> u64 {
-        let give_back = |held: &mut Held| held.give_back(&bucket.spec, now_us, cost, left, at_us);
+        let give_back =
+            |held: &mut StoredBucket| held.give_back(&bucket.spec, now_us, cost, left, at_us);
         let returned = self.heal_and_change(now_us, bucket, give_back);
         returned.unwrap_or(0)
     }
@@ -218,7 +216,7 @@ impl Memory {
     pub fn return_units(&mut self, now_us: u64, returns: &Returns) -> Vec<u64> {
         let give = |one: &Return| {
             let place = self.receipts.place(&one.receipt);
-            let take_off = |left: &mut Left| left.take_off(now_us, one.units);
+            let take_off = |left: &mut StoredReceipt| left.take_off(now_us, one.units);
             let taken_off = self.receipts.change(place, &one.receipt, take_off);
             let (units, left, at_us) = taken_off.unwrap_or_default();
             let buckets = one.buckets.iter();
@@ -235,10 +233,10 @@ impl Memory {
     /// recorded, nor is what would make a bucket hold more than [`crate::MAX_HELD`].
     pub fn write_back(&mut self, now_us: u64, bucket: &Bucket, records: &[Record]) -> u64 {
         let spec = &bucket.spec;
-        let write_back = |held: &mut Held| held.write_back(spec, now_us, records);
+        let write_back = |held: &mut StoredBucket| held.write_back(spec, now_us, records);
         let recorded = self.heal_and_change(now_us, bucket, write_back);
         recorded.unwrap_or_else(|| {
-            let mut held = Held::new(spec);
+            let mut held = StoredBucket::empty(spec);
             let recorded = held.write_back(spec, now_us, records);
             if recorded > 0 {
                 let place = self.buckets.place(&bucket.key);
@@ -265,7 +263,7 @@ impl Memory {
         // The entry stays until a sweep finds it empty.
         let place = self.buckets.place(key);
         self.buckets
-            .change(place, key, Held::reset)
+            .change(place, key, StoredBucket::reset)
             .unwrap_or(false)
     }
 

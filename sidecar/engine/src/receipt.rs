@@ -1,8 +1,8 @@
 //! Receipts: what proves that units were taken, so that they can be given back, once.
 //!
-//! A decision that asks for it leaves a receipt beside its buckets when it is admitted, under a key that nobody can
-//! guess. Whoever names the key gets back what the receipt still stands for, which the same step takes off it. So the
-//! same receipt returns nothing a second time, and one that was never given returns nothing at all.
+//! A decision that asks for a receipt leaves one beside its buckets when it is admitted, under a key that nobody can
+//! guess. A call that names this key gives back the units that the receipt still has, and subtracts them from the receipt in
+//! the same step. So a receipt returns its units once, and one that was never given returns nothing.
 
 use crate::batch::{Algorithm, Bucket, BucketSpec};
 
@@ -13,8 +13,7 @@ pub struct Return {
     pub receipt: String,
     /// No more than so many.
     pub units: u64,
-    /// Indices into [`Returns::buckets`]: those that the units were taken from. Where there are none, the receipt is 0 if other
-    /// calls return the units to its buckets.
+    /// Indices into [`Returns::buckets`] of the buckets that the units were taken from.
     pub buckets: Vec<usize>,
 }
 

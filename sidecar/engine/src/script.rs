@@ -5,17 +5,16 @@
 
 mod reply;
 
-pub use reply::{
-    BrokenState, Reply, ReplyError, outcomes, redeemed, returned, returned_units, written,
-};
+pub use reply::{BrokenState, Reply, ReplyError};
 
-use crate::batch::{Algorithm, Batch, Bucket, BucketSpec, Decision, Receipt, Record};
-use crate::receipt::Returns;
+use crate::batch::{Algorithm, Batch, Bucket, BucketSpec, Decision, Outcome, Receipt, Record};
+use crate::receipt::{Return, Returns};
 use std::collections::BTreeSet;
+use std::iter;
 
 /// The script, whole. It decides, gives back and writes back; to reset buckets, `UNLINK` their keys.
 pub const DECIDE: &str = concat!(
-    include_str!("../../../lua/rare.lua"),
+    include_str!("../../../lua/slow_path.lua"),
     include_str!("../../../lua/decide.lua")
 );
 
@@ -28,7 +27,27 @@ const RETURN: u8 = 5;
 /// The kind of key that is a receipt.
 const RECEIPT: u8 = 4;
 
-/// Units to return to one bucket.
+/// What one call of the script does. All of its keys must be in one slot.
+pub trait Operation {
+    /// The script's answer to each decision, give-back, write-back or return.
+    type Answer;
+
+    /// KEYS.
+    fn keys(&self) -> impl Iterator<Item = &str>;
+
+    /// ARGV\[1\]. If Redis's clock is later than `not_after_us`, the script does nothing. If that clock is not known, nothing is
+    /// too late; but an operation with calendar windows is answered by the time, and wants to be sent again with it.
+    fn request(&self, not_after_us: Option<u64>) -> Vec<u8>;
+
+    /// Decodes the script's reply.
+    ///
+    /// # Errors
+    /// It is not a reply to this operation.
+    fn read(&self, reply: &[u8]) -> Result<Reply<Self::Answer>, ReplyError>;
+}
+
+/// Gives units back to one bucket; the answer is how many. In a call of its own, since the script gives nothing back beside
+/// decisions.
 #[derive(Clone, Copy, Debug)]
 pub struct GiveBack<'a> {
     /// The bucket that they were taken from.
@@ -39,8 +58,8 @@ pub struct GiveBack<'a> {
     pub at_us: u64,
 }
 
-/// What was taken of one bucket elsewhere, while Redis could not be asked. A record costs about what a take does:
-/// calls are to be kept below [`crate::MAX_CALL_WEIGHT`] records.
+/// Units that were taken from one bucket elsewhere, while Redis could not be reached. A record costs about as much as a take:
+/// keep a call below [`crate::MAX_CALL_WEIGHT`] records.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteBack<'a> {
     /// The bucket.
@@ -49,140 +68,189 @@ pub struct WriteBack<'a> {
     pub records: &'a [Record],
 }
 
-/// KEYS for a batch.
-pub fn keys(batch: &Batch) -> impl Iterator<Item = &str> {
-    let buckets = batch.buckets.iter().map(|bucket| bucket.key.as_str());
-    let receipts = batch.decisions.iter().flat_map(Decision::leaves);
-    buckets.chain(receipts.map(|receipt| receipt.key.as_str()))
+/// Records what was taken elsewhere; the answer is how many units of each bucket were recorded.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteBacks<'a> {
+    /// Each bucket at most once.
+    pub writes: &'a [WriteBack<'a>],
+    /// If this bucket holds something, the call was made before, and records nothing; otherwise it takes a unit from it. So a
+    /// call whose answer was lost can be repeated.
+    pub once: Option<&'a Bucket>,
 }
 
-/// ARGV for a batch, to be decided by Redis's own clock and, if that is later than `not_after_us`, not at all. A batch with a
-/// calendar window wants to be called again where that is not known: it is answered by the time.
-#[must_use]
-pub fn arguments(batch: &Batch, not_after_us: Option<u64>) -> Vec<Vec<u8>> {
-    let takes = batch.weight();
-    let size = 19 * batch.buckets.len() + 3 * batch.decisions.len() + 8 * takes;
-    let mut request = begin(not_after_us, size, batch.buckets.iter());
-    for receipt in batch.decisions.iter().flat_map(Decision::leaves) {
-        push_receipt(&mut request, receipt);
+/// Takes units off a receipt, which other calls then give back to its buckets; the answer is how many, and when they were
+/// taken: one time, or one for each bucket.
+#[derive(Clone, Copy, Debug)]
+pub struct Redeem<'a>(pub &'a Return);
+
+impl Operation for Batch {
+    type Answer = Outcome;
+
+    fn keys(&self) -> impl Iterator<Item = &str> {
+        let receipts = self.decisions.iter().flat_map(Decision::leaves);
+        let receipts = receipts.map(|receipt| receipt.key.as_str());
+        bucket_keys(&self.buckets).chain(receipts)
     }
-    let mut receipt = (batch.buckets.len() as u64).saturating_add(1);
-    for decision in &batch.decisions {
-        if !decision.takes.is_empty() {
-            request.push(if decision.peek { PEEK } else { TAKE });
-            push(&mut request, 2, decision.takes.len() as u64);
+
+    fn request(&self, not_after_us: Option<u64>) -> Vec<u8> {
+        let takes = self.weight();
+        let size = 19 * self.buckets.len() + 3 * self.decisions.len() + 8 * takes;
+        let mut request = begin(not_after_us, size, self.buckets.iter());
+        for receipt in self.decisions.iter().flat_map(Decision::leaves) {
+            push_receipt(&mut request, receipt);
         }
-        for take in &decision.takes {
-            push(&mut request, 4, (take.bucket as u64).saturating_add(1));
-            push(&mut request, 4, take.cost);
+        let mut receipt = (self.buckets.len() as u64).saturating_add(1);
+        for decision in &self.decisions {
+            if !decision.takes.is_empty() {
+                request.push(if decision.peek { PEEK } else { TAKE });
+                push(&mut request, 2, decision.takes.len() as u64);
+            }
+            for take in &decision.takes {
+                push(&mut request, 4, (take.bucket as u64).saturating_add(1));
+                push(&mut request, 4, take.cost);
+            }
+            if !decision.leaves().is_empty() {
+                let receipts = decision.leaves().len() as u64;
+                request.push(RECEIPTS);
+                push(&mut request, 2, receipts);
+                push(&mut request, 4, receipt);
+                push(&mut request, 4, 0);
+                receipt = receipt.saturating_add(receipts);
+            }
         }
-        if !decision.leaves().is_empty() {
-            let receipts = decision.leaves().len() as u64;
-            request.push(RECEIPTS);
-            push(&mut request, 2, receipts);
-            push(&mut request, 4, receipt);
-            push(&mut request, 4, 0);
-            receipt = receipt.saturating_add(receipts);
-        }
+        request
     }
-    vec![request]
-}
 
-/// KEYS for returns.
-pub fn return_keys(returns: &Returns) -> impl Iterator<Item = &str> {
-    let buckets = returns.buckets.iter().map(|bucket| bucket.key.as_str());
-    buckets.chain(receipt_keys(returns))
-}
-
-/// The receipts of returns, each once: a key may be named only once in a call.
-fn receipt_keys(returns: &Returns) -> Vec<&str> {
-    let keys: BTreeSet<_> = returns.returns.iter().map(|r| r.receipt.as_str()).collect();
-    keys.into_iter().collect()
-}
-
-/// ARGV for returns.
-#[must_use]
-pub fn return_arguments(returns: &Returns, not_after_us: Option<u64>) -> Vec<Vec<u8>> {
-    let size = 19 * (returns.buckets.len() + returns.returns.len()) + 11 * returns.returns.len();
-    let mut request = begin(not_after_us, size, returns.buckets.iter());
-    let receipts = receipt_keys(returns);
-    let to_read = Receipt::default();
-    for _ in &receipts {
-        push_receipt(&mut request, &to_read);
+    fn read(&self, reply: &[u8]) -> Result<Reply<Outcome>, ReplyError> {
+        reply::outcomes(self, reply)
     }
-    for one in &returns.returns {
-        let receipt = receipts.binary_search(&one.receipt.as_str());
-        let receipt = receipt.map_or(u64::MAX, |index| (returns.buckets.len() + index + 1) as u64);
-        request.push(RETURN);
-        push(&mut request, 2, one.buckets.len() as u64);
-        push(&mut request, 4, receipt);
-        push(&mut request, 4, one.units);
-        for bucket in &one.buckets {
-            push(&mut request, 4, (*bucket as u64).saturating_add(1));
+}
+
+impl Operation for Returns {
+    type Answer = u64;
+
+    fn keys(&self) -> impl Iterator<Item = &str> {
+        bucket_keys(&self.buckets).chain(receipts(self))
+    }
+
+    fn request(&self, not_after_us: Option<u64>) -> Vec<u8> {
+        let size = 19 * (self.buckets.len() + self.returns.len()) + 11 * self.returns.len();
+        let mut request = begin(not_after_us, size, self.buckets.iter());
+        let receipts: Vec<_> = receipts(self).into_iter().collect();
+        for _ in &receipts {
+            push_receipt(&mut request, &Receipt::default());
         }
+        for one in &self.returns {
+            let receipt = receipts.binary_search(&one.receipt.as_str());
+            let receipt = receipt.map_or(u64::MAX, |index| (self.buckets.len() + index + 1) as u64);
+            let buckets = one.buckets.iter();
+            let buckets = buckets.map(|bucket| (*bucket as u64).saturating_add(1));
+            push_return(&mut request, receipt, one.units, buckets);
+        }
+        request
     }
-    vec![request]
+
+    fn read(&self, reply: &[u8]) -> Result<Reply<u64>, ReplyError> {
+        reply::units(self.returns.len(), reply)
+    }
 }
 
-/// KEYS for give-backs.
-pub fn give_back_keys<'a>(returns: &'a [GiveBack<'a>]) -> impl Iterator<Item = &'a str> {
-    returns.iter().map(|give| give.bucket.key.as_str())
+/// Each once: a key may be named only once in a call.
+fn receipts(returns: &Returns) -> BTreeSet<&str> {
+    returns.returns.iter().map(|r| r.receipt.as_str()).collect()
 }
 
-/// ARGV for give-backs. They name each bucket once at most. Nothing is returned after `not_after_us`.
-#[must_use]
-pub fn give_back_arguments(returns: &[GiveBack<'_>], not_after_us: Option<u64>) -> Vec<Vec<u8>> {
-    let buckets = returns.iter().map(|give| give.bucket);
-    let mut request = begin(not_after_us, 37 * returns.len(), buckets);
-    for (give, index) in returns.iter().zip(1u64..) {
+impl Operation for Redeem<'_> {
+    type Answer = (u64, Vec<u64>);
+
+    fn keys(&self) -> impl Iterator<Item = &str> {
+        iter::once(self.0.receipt.as_str())
+    }
+
+    fn request(&self, not_after_us: Option<u64>) -> Vec<u8> {
+        let mut request = begin(not_after_us, 34, iter::empty());
+        push_receipt(&mut request, &Receipt::default());
+        // The receipt in place of a bucket: other calls return the units.
+        push_return(&mut request, 1, self.0.units, iter::once(1));
+        request
+    }
+
+    fn read(&self, reply: &[u8]) -> Result<Reply<Self::Answer>, ReplyError> {
+        reply::redeemed(reply)
+    }
+}
+
+impl Operation for GiveBack<'_> {
+    type Answer = u64;
+
+    fn keys(&self) -> impl Iterator<Item = &str> {
+        iter::once(self.bucket.key.as_str())
+    }
+
+    fn request(&self, not_after_us: Option<u64>) -> Vec<u8> {
+        let mut request = begin(not_after_us, 37, iter::once(self.bucket));
         request.push(GIVE_BACK);
         push(&mut request, 2, 1);
-        push(&mut request, 4, index);
-        push(&mut request, 4, give.cost);
-        push(&mut request, 7, give.at_us);
-    }
-    vec![request]
-}
-
-/// KEYS for write-backs, and the bucket that says that they were done.
-pub fn write_back_keys<'a>(
-    writes: &'a [WriteBack<'a>],
-    once: Option<&'a Bucket>,
-) -> impl Iterator<Item = &'a str> {
-    let buckets = writes.iter().map(|write| write.bucket).chain(once);
-    buckets.map(|bucket| bucket.key.as_str())
-}
-
-/// ARGV for write-backs. They name each bucket once at most. Nothing is recorded after `not_after_us`, and nothing if the
-/// bucket `once` holds something; a unit is taken from it. So a call whose answer was lost can be made again.
-#[must_use]
-pub fn write_back_arguments(
-    writes: &[WriteBack<'_>],
-    once: Option<&Bucket>,
-    not_after_us: Option<u64>,
-) -> Vec<Vec<u8>> {
-    let records: usize = writes.iter().map(|write| write.records.len()).sum();
-    let size = 30 * (writes.len() + 1) + 11 * records;
-    let buckets = writes.iter().map(|write| write.bucket).chain(once);
-    let mut request = begin(not_after_us, size, buckets);
-    let last = writes.len() as u64 + 1;
-    for (write, index) in writes.iter().zip(1u64..) {
-        request.push(WRITE_BACK);
-        push(&mut request, 2, write.records.len() as u64);
-        push(&mut request, 4, index);
-        push(&mut request, 4, if once.is_some() { last } else { 0 });
-        for record in write.records {
-            push(&mut request, 7, record.at_us);
-            push(&mut request, 4, record.units);
-        }
-    }
-    if once.is_some() {
-        request.push(TAKE);
-        push(&mut request, 2, 1);
-        push(&mut request, 4, last);
         push(&mut request, 4, 1);
+        push(&mut request, 4, self.cost);
+        push(&mut request, 7, self.at_us);
+        request
     }
-    vec![request]
+
+    fn read(&self, reply: &[u8]) -> Result<Reply<u64>, ReplyError> {
+        reply::units(1, reply)
+    }
+}
+
+impl WriteBacks<'_> {
+    fn buckets(&self) -> impl Iterator<Item = &Bucket> + Clone {
+        let buckets = self.writes.iter().map(|write| write.bucket);
+        buckets.chain(self.once)
+    }
+}
+
+impl Operation for WriteBacks<'_> {
+    type Answer = u64;
+
+    fn keys(&self) -> impl Iterator<Item = &str> {
+        bucket_keys(self.buckets())
+    }
+
+    fn request(&self, not_after_us: Option<u64>) -> Vec<u8> {
+        let records: usize = self.writes.iter().map(|write| write.records.len()).sum();
+        let size = 30 * (self.writes.len() + 1) + 11 * records;
+        let mut request = begin(not_after_us, size, self.buckets());
+        let last = self.writes.len() as u64 + 1;
+        for (write, index) in self.writes.iter().zip(1u64..) {
+            request.push(WRITE_BACK);
+            push(&mut request, 2, write.records.len() as u64);
+            push(&mut request, 4, index);
+            push(&mut request, 4, if self.once.is_some() { last } else { 0 });
+            for record in write.records {
+                push(&mut request, 7, record.at_us);
+                push(&mut request, 4, record.units);
+            }
+        }
+        if self.once.is_some() {
+            request.push(TAKE);
+            push(&mut request, 2, 1);
+            push(&mut request, 4, last);
+            push(&mut request, 4, 1);
+        }
+        request
+    }
+
+    fn read(&self, reply: &[u8]) -> Result<Reply<u64>, ReplyError> {
+        let mut units = reply::units(self.buckets().count(), reply)?;
+        if let Reply::Done { each, .. } = &mut units {
+            each.truncate(self.writes.len());
+        }
+        Ok(units)
+    }
+}
+
+fn bucket_keys<'a>(buckets: impl IntoIterator<Item = &'a Bucket>) -> impl Iterator<Item = &'a str> {
+    buckets.into_iter().map(|bucket| bucket.key.as_str())
 }
 
 /// The argument to add for a test that owns the clock.
@@ -191,7 +259,7 @@ pub fn clock(now_us: u64) -> Vec<u8> {
     now_us.to_string().into_bytes()
 }
 
-/// A request of so many bytes, with what it says of these buckets.
+/// A request for these buckets, with room for so many bytes.
 ///
 /// Where Redis's clock is not known, nothing is ever too late. But calendar windows are sent by that clock: then the request
 /// is one that is always too late, which is answered by the time.
@@ -247,7 +315,7 @@ fn push_spec(request: &mut Vec<u8>, spec: &BucketSpec, not_after_us: u64) {
     }
 }
 
-/// A receipt to be left, or one of no units, which is to be read.
+/// A receipt to store; without units, one to read.
 fn push_receipt(request: &mut Vec<u8>, receipt: &Receipt) {
     request.push(RECEIPT);
     push(request, 4, receipt.units);
@@ -258,8 +326,23 @@ fn push_receipt(request: &mut Vec<u8>, receipt: &Receipt) {
     }
 }
 
-/// The last `bytes` bytes, the highest first. What does not fit becomes the largest that does: a bucket
-/// that is not there, which the script refuses, or a cost that no bucket has room for.
+fn push_return(
+    request: &mut Vec<u8>,
+    receipt: u64,
+    units: u64,
+    buckets: impl ExactSizeIterator<Item = u64>,
+) {
+    request.push(RETURN);
+    push(request, 2, buckets.len() as u64);
+    push(request, 4, receipt);
+    push(request, 4, units);
+    for bucket in buckets {
+        push(request, 4, bucket);
+    }
+}
+
+/// Appends a number in so many bytes, big-endian. If it needs more, appends the largest number of this size instead: an index
+/// without a bucket, which the script refuses, or a cost that no bucket has room for.
 fn push(request: &mut Vec<u8>, bytes: usize, value: u64) {
     let most = u64::MAX >> (64 - 8 * bytes);
     let all = value.min(most).to_be_bytes();
@@ -282,12 +365,11 @@ mod tests {
             bucket: &batch.buckets[0],
             records: &records,
         };
-        let [request] = &write_back_arguments(&[write], None, None)[..] else {
-            panic!("one argument");
-        };
+        let writes = &[write];
+        let request = WriteBacks { writes, once: None }.request(None);
         let record = [0, 0, 0, 0, 0, 2, 1, 0, 0, 0, 3];
-        let said = [&[3, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0], &record[..]].concat();
-        assert_eq!(request[26..], said);
+        let expected = [&[3, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0], &record[..]].concat();
+        assert_eq!(request[26..], expected);
     }
 
     fn batch() -> Batch {
@@ -301,12 +383,12 @@ mod tests {
 
     #[test]
     fn a_request_is_packed_as_the_script_says() {
-        assert_eq!(keys(&batch()).collect::<Vec<_>>(), ["k"]);
+        assert_eq!(batch().keys().collect::<Vec<_>>(), ["k"]);
         let spec = [2, 0, 0, 0, 5, 0, 0, 0, 0, 0, 3, 232, 0, 0, 0, 0, 0, 0, 0];
         let decision = [1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 2];
         for (not_after_us, time) in [(None, [255; 7]), (Some(258), [0, 0, 0, 0, 0, 1, 2])] {
-            let expected = [[&time[..], &spec, &decision].concat()];
-            assert_eq!(arguments(&batch(), not_after_us), expected);
+            let expected = [&time[..], &spec, &decision].concat();
+            assert_eq!(batch().request(not_after_us), expected);
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::batch::{Algorithm, BucketSpec};
 
 /// Key object, its entry in the keyspace, and the allocator's rounding.
 const KEY: u64 = 56;
-/// What the state of a token bucket takes more than that of a fixed window.
+/// How many bytes more the state of a token bucket takes than that of a fixed window.
 const TOKEN: u64 = 16;
 /// Bytes of a record of a log, and how many a block has.
 const RECORD: u64 = 10;
@@ -35,8 +35,8 @@ impl BucketSpec {
         }
     }
 
-    /// Bytes of Redis's memory that a bucket takes with a key so long while it holds so many entries:
-    /// admissions still in the window, those of one stamp counted once. Counters have none.
+    /// Bytes that a bucket takes in Redis, given the length of its key and its number of entries. A log has an entry for each
+    /// admission in the window, or, with a precision, for each step that has admissions. A counter has none.
     #[must_use]
     pub fn redis_bytes(&self, key_length: usize, entries: u64) -> u64 {
         let key = KEY + (key_length as u64 + 4).next_multiple_of(8);

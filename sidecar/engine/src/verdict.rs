@@ -4,7 +4,7 @@ use crate::batch::Outcome;
 use std::cmp::Reverse;
 
 /// The answer of one bucket to one cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Look {
     /// Microseconds until it has room for the cost; 0 if it has.
     pub retry_us: u64,
@@ -25,33 +25,23 @@ pub(crate) fn all_have_room(looks: &[Look]) -> bool {
 /// the smallest quota, then the first), of an admission the tightest.
 pub(crate) fn outcome(looks: &[Look], at_us: u64) -> Outcome {
     let admitted = all_have_room(looks);
-    let before = |a: &Look, b: &Look| {
-        if admitted {
-            (a.remaining, Reverse(a.reset_us)) < (b.remaining, Reverse(b.reset_us))
+    let rank = |look: &Look| {
+        let (quota, reset_us) = if admitted {
+            (0, look.reset_us)
         } else {
-            (Reverse(a.retry_us), a.remaining, a.quota)
-                < (Reverse(b.retry_us), b.remaining, b.quota)
-        }
+            (look.quota, 0)
+        };
+        let last_room = Reverse(look.retry_us);
+        (last_room, look.remaining, quota, Reverse(reset_us))
     };
-    let mut decided_by = 0;
-    let mut deciding = Look {
-        retry_us: 0,
-        remaining: 0,
-        reset_us: 0,
-        quota: 0,
-    };
-    for (index, look) in looks.iter().enumerate() {
-        if index == 0 || before(look, &deciding) {
-            decided_by = index;
-            deciding = *look;
-        }
-    }
+    let first = looks.iter().enumerate().min_by_key(|(_, look)| rank(look));
+    let (decided_by, look) = first.map_or((0, Look::default()), |(index, look)| (index, *look));
     Outcome {
         admitted,
         decided_by,
-        remaining: deciding.remaining,
-        reset_us: deciding.reset_us,
-        retry_after_us: deciding.retry_us,
+        remaining: look.remaining,
+        reset_us: look.reset_us,
+        retry_after_us: look.retry_us,
         at_us,
     }
 }

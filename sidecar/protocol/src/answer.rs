@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
+use crate::integer::is_zero;
 use crate::{Code, LeasePart, Problem};
 
 /// The body that answers `POST /v1/decide`.
@@ -178,10 +179,6 @@ impl LimitStatus<'_> {
             receipt: self.receipt,
         }
     }
-}
-
-const fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 /// The body that answers a list of give-backs or resets.

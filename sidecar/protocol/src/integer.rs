@@ -19,6 +19,11 @@ pub(crate) fn optional<'de, D: Deserializer<'de>>(
     Ok(Option::deserialize(deserializer)?.map(|Integer(number)| number))
 }
 
+/// For `skip_serializing_if`.
+pub(crate) const fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 struct Reader;
 
 impl Visitor<'_> for Reader {

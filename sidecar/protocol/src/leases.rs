@@ -6,6 +6,8 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
+use crate::integer::is_zero;
+
 /// The header by which a filter says that it can spend parts of leases, and what became of those that it has: a JSON list of
 /// [`PartReport`]s, often empty.
 pub const LEASES_HEADER: &str = "sluicegate-leases";
@@ -54,10 +56,6 @@ pub struct PartReport {
     /// If the filter wants more units for this limit and key: for how many it is asked per second. Otherwise 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub wants_per_s: u64,
-}
-
-const fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 impl PartReport {

@@ -336,40 +336,28 @@ fn only_field<'a, T: Deserialize<'a>>(
 
 /// Validates what does not depend on the policy.
 fn check_shape(decision: Decision<'_>) -> Result<Decision<'_>, Problem> {
-    if decision.checks.is_empty() {
-        return Err(
-            Problem::new(Code::NoChecks, "`checks` is empty: name at least one limit").at("checks"),
-        );
+    let wrong = |code, field: &str, why: String| {
+        Err(Problem::new(code, format_args!("`{field}` {why}")).at(field))
+    };
+    let count = decision.checks.len();
+    if count == 0 {
+        let why = "is empty: name at least one limit".to_owned();
+        return wrong(Code::NoChecks, "checks", why);
     }
-    if decision.checks.len() > MAX_CHECKS {
-        return Err(Problem::new(
-            Code::TooManyChecks,
-            format_args!(
-                "`checks` has {} entries; the maximum is {MAX_CHECKS}",
-                decision.checks.len()
-            ),
-        )
-        .at("checks"));
+    if count > MAX_CHECKS {
+        let why = format!("has {count} entries; the maximum is {MAX_CHECKS}");
+        return wrong(Code::TooManyChecks, "checks", why);
     }
     for (index, check) in decision.checks.iter().enumerate() {
-        if check.key.is_empty() {
-            return Err(Problem::new(
-                Code::EmptyKey,
-                format_args!(
-                    "`checks[{index}].key` is empty, which all callers would share: name a subject"
-                ),
-            )
-            .at(format_args!("checks[{index}].key")));
+        let (key, bytes) = (|| format!("checks[{index}].key"), check.key.len());
+        if bytes == 0 {
+            let why = "is empty, which all callers would share: name a subject".to_owned();
+            return wrong(Code::EmptyKey, &key(), why);
         }
-        if check.key.len() > MAX_KEY_BYTES {
-            return Err(Problem::new(
-                Code::KeyTooLong,
-                format_args!(
-                    "`checks[{index}].key` has {} bytes; the maximum is {MAX_KEY_BYTES}: send a hash of it",
-                    check.key.len()
-                ),
-            )
-            .at(format_args!("checks[{index}].key")));
+        if bytes > MAX_KEY_BYTES {
+            let why =
+                format!("has {bytes} bytes; the maximum is {MAX_KEY_BYTES}: send a hash of it");
+            return wrong(Code::KeyTooLong, &key(), why);
         }
     }
     Ok(decision)

@@ -8,32 +8,24 @@ use sluicegate_engine::{Batch, Decision, Outcome};
 #[derive(Clone, Debug)]
 pub struct BatchSlice {
     batch: Arc<Batch>,
-    /// Their indices in the batch; `None` for all of it.
-    indices: Option<Arc<[usize]>>,
+    /// Their indices in the batch.
+    indices: Arc<[usize]>,
 }
 
 impl From<Arc<Batch>> for BatchSlice {
     fn from(batch: Arc<Batch>) -> Self {
-        Self {
-            batch,
-            indices: None,
-        }
+        let all = 0..batch.decisions.len();
+        Self::of(batch, all)
     }
 }
 
 impl BatchSlice {
     /// The decisions at some indices of a batch.
-    pub fn of(batch: Arc<Batch>, indices: Vec<usize>) -> Self {
+    pub fn of(batch: Arc<Batch>, indices: impl IntoIterator<Item = usize>) -> Self {
         Self {
             batch,
-            indices: Some(indices.into()),
+            indices: indices.into_iter().collect(),
         }
-    }
-
-    /// Whether it is the whole batch.
-    #[cfg(test)]
-    pub const fn is_whole(&self) -> bool {
-        self.indices.is_none()
     }
 
     /// The whole batch, for its buckets.
@@ -43,9 +35,7 @@ impl BatchSlice {
 
     /// Number of decisions.
     pub fn len(&self) -> usize {
-        self.indices
-            .as_ref()
-            .map_or(self.batch.decisions.len(), |indices| indices.len())
+        self.indices.len()
     }
 
     /// One of them.
@@ -53,20 +43,17 @@ impl BatchSlice {
         self.batch.decisions.get(self.index(number)?)
     }
 
-    /// Puts the outcomes at the decisions' indices in the batch.
-    pub fn put_back(&self, outcomes: Vec<Option<Outcome>>, whole: &mut [Option<Outcome>]) {
-        for (number, outcome) in outcomes.into_iter().enumerate() {
-            if let Some(slot) = self.index(number).and_then(|index| whole.get_mut(index)) {
-                *slot = outcome;
-            }
-        }
-    }
-
     /// The index in the batch of one of them.
     pub fn index(&self, number: usize) -> Option<usize> {
-        match &self.indices {
-            None => Some(number),
-            Some(indices) => indices.get(number).copied(),
+        self.indices.get(number).copied()
+    }
+
+    /// Puts the outcomes at the decisions' indices in the batch.
+    pub fn put_back(&self, outcomes: Vec<Option<Outcome>>, whole: &mut [Option<Outcome>]) {
+        for (index, outcome) in self.indices.iter().zip(outcomes) {
+            if let Some(slot) = whole.get_mut(*index) {
+                *slot = outcome;
+            }
         }
     }
 }

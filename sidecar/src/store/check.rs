@@ -7,23 +7,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, FromRedisValue, RedisError, Value};
-use tokio::task::JoinSet;
 
 pub use self::findings::Finding;
-use self::findings::{Said, State, failed};
-use super::call::{LIMITS_KEYS, PREFIXES_KEYS, Script};
+use self::findings::{Checked, State, failed};
 use super::cluster::layout::Layout;
+use super::commands::{LIMITS_KEYS, PREFIXES_KEYS, Script};
 use super::error::{ConnectionError, StoreError};
 use super::redis::connection::{Connection, Deadline, is_no_script};
 use super::redis::dial::Dialer;
 use super::redis::inspect::field;
-use super::redis::probe::{Probe, ProbeResult, is_elsewhere};
+use super::redis::probe::{ProbeResult, is_elsewhere, probe, run};
 use super::redis::sentinel::primary_of;
 use super::redis::sharding::is_sharded;
 use crate::clock::unix_us;
 use crate::policy::{Endpoint, RedisStore, Topology};
 
-/// For each answer: longer than decisions wait, so that a slow Redis is told as slow.
+/// Timeout of each answer: longer than decisions wait, so that a slow Redis is reported as slow.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How often a round trip is measured.
 const ROUND_TRIPS: usize = 5;
@@ -86,11 +85,15 @@ impl CheckedStore<'_> {
     pub async fn check(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
         for (endpoint, tag) in self.nodes(&mut findings).await {
-            let mut said = Vec::new();
-            if let Err(error) = self.node(&endpoint, &tag, &mut said).await {
-                said.push(failed(&error));
+            let mut checked = Vec::new();
+            if let Err(error) = self.node(&endpoint, &tag, &mut checked).await {
+                checked.push(failed(&error));
             }
-            findings.extend(said.into_iter().map(|said| Finding::new(&endpoint, said)));
+            findings.extend(
+                checked
+                    .into_iter()
+                    .map(|checked| Finding::new(&endpoint, checked)),
+            );
         }
         findings
     }
@@ -144,24 +147,27 @@ impl CheckedStore<'_> {
     }
 
     /// Checks one Redis.
-    async fn node(&self, at: &Endpoint, tag: &str, said: &mut Vec<Said>) -> Result<(), StoreError> {
+    async fn node(
+        &self,
+        at: &Endpoint,
+        tag: &str,
+        checked: &mut Vec<Checked>,
+    ) -> Result<(), StoreError> {
         let dialer = Dialer::new(self.store, self.store_timeout.max(PATIENCE));
-        let (connection, driver, _) = dialer.dial(at).await?;
-        let mut task = JoinSet::new();
-        task.spawn(driver);
-        let connection = &Connection::new(connection, None, Arc::default());
+        let dialled = dialer.dial(at).await?;
+        let connection = &Connection::new(dialled.connection.clone(), None, Arc::default());
         let message = format!(
             "address: Redis accepts the credentials, TLS: {}",
             self.store.url.tls
         );
-        said.push((State::Ok, message));
+        checked.push((State::Ok, message));
         let (mut refused, prefix) = (Refused::new(), &self.store.options.key_prefix);
         let info: Option<String> = ask(connection, "INFO", &mut refused).await?;
         let info = info.unwrap_or_default();
         if field(&info, "role") == Some("slave") {
             return Err(ConnectionError::Replica.into());
         }
-        said.extend(findings::of_info(&info));
+        checked.extend(findings::of_info(&info));
         let script = Script::new(prefix);
         let own = if self.is_cluster() { "ASKING" } else { "ROLE" };
         for text in COMMANDS.split(',').chain([own]) {
@@ -175,18 +181,18 @@ impl CheckedStore<'_> {
                 break;
             }
         }
-        said.extend(findings::permissions(&refused, prefix));
+        checked.extend(findings::permissions(&refused, prefix));
         let mut least = Duration::MAX;
         for _ in 0..ROUND_TRIPS {
             let began = Instant::now();
-            match Probe::new(tag).run(connection, &script, soon()).await {
+            match run(&probe(tag), connection, &script, soon()).await {
                 ProbeResult::Writable => least = least.min(began.elapsed()),
                 ProbeResult::Refused(error) | ProbeResult::Unusable(error) => return Err(error),
             }
         }
-        said.push(findings::round_trip(least, self.store_timeout));
+        checked.push(findings::round_trip(least, self.store_timeout));
         let now_us = connection.clock_us().unwrap_or_else(unix_us);
-        said.push(findings::clock(
+        checked.push(findings::clock(
             now_us.cast_signed() - unix_us().cast_signed(),
         ));
         if !self.is_cluster() {
@@ -195,7 +201,7 @@ impl CheckedStore<'_> {
                 Err(StoreError::Refused(_)) => Ok(true),
                 looked => looked,
             };
-            said.push(findings::sharding(look().await? && look().await?));
+            checked.push(findings::sharding(look().await? && look().await?));
         }
         let alive = async |list: &str, own: &str| {
             let alive = command(&format!("ZRANGEBYSCORE {list} {} +inf", now_us / 1_000));
@@ -205,7 +211,7 @@ impl CheckedStore<'_> {
         if let Some(limits) = alive(&script.key(LIMITS_KEYS[1]), self.limits).await {
             // A user may be confined to the keys of one prefix.
             let prefixes = alive(PREFIXES_KEYS[1], &script.key("*")).await;
-            said.push(findings::fleets(limits, prefixes));
+            checked.push(findings::fleets(limits, prefixes));
         }
         Ok(())
     }

@@ -8,12 +8,12 @@
 //! | `layout.rs` | what a node answers to CLUSTER SLOTS; pure |
 //! | `map.rs` | the slot map and its refresh |
 //! | `referral.rs` | which errors are redirections; pure |
-//! | `client.rs` | the calls, and redirections |
+//! | `routing.rs` | the node for a call, and redirections |
 
-pub mod client;
 pub mod lanes;
 pub mod layout;
-mod map;
+pub mod map;
 pub mod referral;
+pub mod routing;
 pub mod slots;
-mod sub_batch;
+pub mod sub_batch;

@@ -20,7 +20,7 @@ pub enum StoreError {
     Cut(#[source] RedisError),
     /// Redis cannot be reached, or the connection broke before.
     #[error("cannot reach Redis: {0}")]
-    Connection(#[source] ConnectionError),
+    Connection(#[from] ConnectionError),
     /// Redis did not accept the user and password.
     #[error("Redis refused the user and password: {}", without_arguments(.0))]
     Authentication(#[source] RedisError),
@@ -150,12 +150,6 @@ fn without_names(error: &io::Error) -> String {
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         )) => "the certificate is for another name than that of the store's host: set `tls.server_name`".to_owned(),
         _ => error.to_string(),
-    }
-}
-
-impl From<ConnectionError> for StoreError {
-    fn from(error: ConnectionError) -> Self {
-        Self::Connection(error)
     }
 }
 

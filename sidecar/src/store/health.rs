@@ -31,6 +31,15 @@ pub enum HealthState {
     Down(StoreError),
 }
 
+impl Default for Health {
+    fn default() -> Self {
+        Self {
+            state: HealthState::Unknown,
+            since: Instant::now(),
+        }
+    }
+}
+
 impl Health {
     /// Whether all components are known to be usable.
     pub const fn is_up(&self) -> bool {
@@ -50,7 +59,7 @@ impl Health {
 pub type ComponentId = u64;
 
 /// Collects the health of the components.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Monitor {
     components: Mutex<Components>,
     health: watch::Sender<Health>,
@@ -66,24 +75,6 @@ struct Components {
     next: ComponentId,
     /// Components that are down, with the reason, or of which nothing is known yet.
     unusable: BTreeMap<ComponentId, Option<StoreError>>,
-}
-
-impl Default for Monitor {
-    fn default() -> Self {
-        let unknown = Health {
-            state: HealthState::Unknown,
-            since: Instant::now(),
-        };
-        Self {
-            components: Mutex::default(),
-            health: watch::Sender::new(unknown),
-            connections: Default::default(),
-            server_changes: AtomicU64::new(0),
-            evicting: AtomicU64::new(0),
-            evicted: AtomicU64::new(0),
-            round_trip_us: AtomicU64::new(0),
-        }
-    }
 }
 
 impl Monitor {
@@ -138,12 +129,7 @@ impl Monitor {
         })
     }
 
-    /// Unregisters a component.
-    pub fn remove(&self, component: ComponentId) {
-        self.up(component);
-    }
-
-    /// Reports a component as usable.
+    /// Reports a component as usable, or as gone.
     pub fn up(&self, component: ComponentId) {
         self.change(|components| components.unusable.remove(&component));
     }
@@ -210,7 +196,7 @@ mod tests {
         let kind = down.cause().map(StoreError::kind);
         assert_eq!(kind, Some(FailureKind::Connection));
         assert!(down.since >= up.since);
-        monitor.remove(b);
+        monitor.up(b);
         assert!(health().is_up());
     }
 }

@@ -5,10 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use sluicegate_engine::{Batch, Full, Memory as Engine, Outcome, Returns};
+use sluicegate_engine::{Batch, Memory as Engine, Returns};
 
+use super::commands::AnnounceResult;
+use super::error::StoreError;
 use super::overrides::StoredOverrides;
 use super::redis::clock::Clock;
+use super::reply::StoreReply;
+use super::share::Debt;
 use crate::clock;
 
 /// Entries examined while decisions wait: less than a millisecond's work.
@@ -35,17 +39,58 @@ impl Memory {
         }
     }
 
-    pub fn decide(&self, batch: &Batch) -> Vec<Result<Outcome, Full>> {
-        self.engine().decide(clock::unix_us(), batch)
+    pub fn decide_at_once(&self, batch: &Batch) -> StoreReply {
+        StoreReply::each(self.engine().decide(clock::unix_us(), batch))
     }
 
-    pub fn return_units(&self, returns: &Returns) -> Vec<u64> {
-        self.engine().return_units(clock::unix_us(), returns)
+    pub async fn decide(&self, batch: &Batch) -> StoreReply {
+        self.decide_at_once(batch)
     }
 
-    pub fn reset(&self, keys: &[String]) -> Vec<bool> {
+    pub async fn return_units(&self, returns: &Returns) -> Result<Vec<u64>, StoreError> {
+        Ok(self.engine().return_units(clock::unix_us(), returns))
+    }
+
+    pub async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {
         let mut engine = self.engine();
-        keys.iter().map(|key| engine.reset(key)).collect()
+        Ok(keys.iter().map(|key| engine.reset(key)).collect())
+    }
+
+    pub const fn is_down(&self, _: &str) -> bool {
+        false
+    }
+
+    pub fn clock_us(&self, _: &str) -> Option<u64> {
+        Some(clock::unix_us())
+    }
+
+    pub async fn announce(&self, _: &str) -> AnnounceResult {
+        Ok((None, self.overrides_version().await))
+    }
+
+    pub async fn leave(&self, _: &str) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    pub async fn write_back(&self, debts: &[Debt], _: &str) -> Vec<bool> {
+        vec![true; debts.len()]
+    }
+
+    pub async fn overrides_version(&self) -> Result<u64, StoreError> {
+        Ok(self.stored_overrides().version)
+    }
+
+    pub async fn overrides(&self) -> Result<StoredOverrides, StoreError> {
+        Ok(self.stored_overrides().clone())
+    }
+
+    pub async fn change_overrides(
+        &self,
+        read: &StoredOverrides,
+        next: &StoredOverrides,
+    ) -> Result<bool, StoreError> {
+        let now_us = clock::unix_us();
+        Ok(self.stored_overrides().replace(read, next, now_us))
     }
 
     /// Drops expired entries in small steps, so that decisions get their turn in between; to be called about once a second.
@@ -63,7 +108,7 @@ impl Memory {
     }
 
     /// Gone with this process, as the counts are.
-    pub fn overrides(&self) -> MutexGuard<'_, StoredOverrides> {
+    fn stored_overrides(&self) -> MutexGuard<'_, StoredOverrides> {
         self.overrides
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

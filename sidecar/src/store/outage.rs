@@ -9,9 +9,10 @@ use sluicegate_engine::{Batch, Bucket, Decision, FleetPosition, Outcome};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::commands::Announced;
 use super::error::StoreError;
-use super::kinds::{Announced, Store};
-use super::position::Position;
+use super::kinds::Store;
+use super::position_reports::PositionReports;
 use super::share::{Debt, Share};
 
 /// Buckets in one write-back: a millisecond of Redis's time.
@@ -42,7 +43,7 @@ pub struct Outage {
     /// Whether anything is pending. Every decision reads it, hence no lock.
     pending: AtomicBool,
     /// Rank of this sidecar and number of sidecars.
-    position: Mutex<Position>,
+    position: Mutex<PositionReports>,
     /// Calls whose answers were lost; they are repeated unchanged, since the store may have executed them. Locked while one
     /// is made, and during a reset: of what was admitted before it, nothing is recorded after it.
     unanswered: tokio::sync::Mutex<VecDeque<Call>>,
@@ -293,7 +294,7 @@ impl Outage {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn reported(&self) -> MutexGuard<'_, Position> {
+    fn reported(&self) -> MutexGuard<'_, PositionReports> {
         self.position.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

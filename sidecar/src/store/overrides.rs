@@ -8,9 +8,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use sluicegate_protocol::{OverrideTerms, Whom};
 
-use super::call::OVERRIDES_HEAD;
 use super::error::StoreError;
 use crate::policy::{MAX_OVERRIDES, Override};
+
+/// The field of the hash that has the version.
+pub const OVERRIDES_HEAD: &str = ":";
 
 /// Most bytes of all overrides together, including their keys: each sidecar reads all of them after a change.
 pub const MAX_STORED_BYTES: usize = 4 << 20;
@@ -61,7 +63,7 @@ impl StoredOverride {
         matches!(self.mark, Mark::Set | Mark::Restored)
     }
 
-    /// Whether it only says that there is none.
+    /// Whether it marks a removal.
     pub fn is_removal(&self) -> bool {
         self.mark == Mark::Removed
     }
@@ -144,7 +146,7 @@ pub fn field((limit, whom): &Name) -> String {
     }
 }
 
-/// The opposite.
+/// The limit and the keys of a field.
 fn name((limit, key): (&str, &str)) -> Name {
     let (of_subject, of_all) = (limit.strip_suffix('#'), limit.strip_suffix('*'));
     let (limit, whom) = match (of_subject, of_all) {

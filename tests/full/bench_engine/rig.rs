@@ -1,7 +1,7 @@
 //! The bench's own Redis with the scripts loaded, and interleaved measurements.
 
 use crate::wire::{Wire, command};
-use sluicegate_engine::script;
+use sluicegate_engine::script::{self, Operation};
 use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Take};
 use sluicegate_tests::redis::Redis;
 use std::time::Instant;
@@ -56,9 +56,9 @@ impl Rig {
 
     /// A call of the script for that batch; without a time by Redis's clock, as in production.
     pub fn decide(&self, batch: &Batch, now_us: Option<u64>) -> Vec<u8> {
-        let keys: Vec<&str> = script::keys(batch).collect();
+        let keys: Vec<&str> = batch.keys().collect();
         let number = keys.len().to_string();
-        let mut arguments = script::arguments(batch, None);
+        let mut arguments = vec![batch.request(None)];
         arguments.extend(now_us.map(script::clock));
         let mut parts: Vec<&[u8]> = vec![b"EVALSHA", self.decide.as_bytes(), number.as_bytes()];
         parts.extend(keys.iter().map(|key| key.as_bytes()));

@@ -5,7 +5,8 @@
 use std::time::{Duration, Instant};
 
 use redis::{Connection, RedisResult};
-use sluicegate_engine::{Algorithm, Bucket, BucketSpec, script};
+use sluicegate_engine::script::{self, Operation};
+use sluicegate_engine::{Algorithm, Bucket, BucketSpec};
 
 use crate::input::Input;
 use crate::lua::Lua;
@@ -42,7 +43,7 @@ fn one(lua: &mut Lua, input: &mut Input<'_>) {
     let valid = kind % 8 >= 2;
     let request = if valid {
         let empty = batch(buckets.clone(), |_| 0, 0);
-        let head = script::arguments(&empty, Some(NOW_US + SECOND)).concat();
+        let head = empty.request(Some(NOW_US + SECOND));
         [head, decisions(input)].concat()
     } else {
         let never = [255; 7];

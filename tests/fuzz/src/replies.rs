@@ -8,7 +8,7 @@ use sluicegate::store::StoreError;
 use sluicegate::store::answers::{
     Layout, MAX_PRIMARIES, Referral, SLOTS, primary_of, read_hash, slot, version,
 };
-use sluicegate_engine::script::{Reply, outcomes, returned_units, written};
+use sluicegate_engine::script::{Operation, Reply, WriteBacks};
 use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Returns};
 use sluicegate_protocol::Whom;
 
@@ -129,7 +129,7 @@ fn script(input: &mut Input<'_>) {
 }
 
 fn rows(batch: &Batch, reply: &[u8]) {
-    match outcomes(batch, reply) {
+    match batch.read(reply) {
         Ok(Reply::Done { now_us, each }) => {
             assert!(now_us < 1 << 56);
             assert_eq!(each.len(), batch.decisions.len());
@@ -142,8 +142,12 @@ fn rows(batch: &Batch, reply: &[u8]) {
         Ok(Reply::Late { now_us }) => assert!(reply.len() == 7 && now_us < 1 << 56),
         Err(error) => assert!(error.to_string().len() < 200, "{error}"),
     }
-    assert!(written(&[], None, reply).is_err() || reply.len() == 7);
-    assert!(returned_units(&Returns::default(), reply).is_err() || reply.len() == 7);
+    let nothing = WriteBacks {
+        writes: &[],
+        once: None,
+    };
+    assert!(nothing.read(reply).is_err() || reply.len() == 7);
+    assert!(Returns::default().read(reply).is_err() || reply.len() == 7);
 }
 
 fn overrides(input: &mut Input<'_>) {

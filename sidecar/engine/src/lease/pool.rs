@@ -47,11 +47,8 @@ pub struct Pool<T> {
 
 #[derive(Debug)]
 struct Lease<T> {
-    units: u64,
+    grant: Grant<T>,
     left: u64,
-    ends_us: u64,
-    remaining: u64,
-    tag: T,
 }
 
 /// Units that were taken from a lease.
@@ -100,7 +97,7 @@ impl<T> Pool<T> {
         self.rate.add(now_us, cost);
         let until_us = now_us.saturating_add(stay_us);
         let mut leases = self.leases.iter_mut();
-        let lease = leases.find(|lease| lease.left >= cost && until_us < lease.ends_us)?;
+        let lease = leases.find(|lease| lease.left >= cost && until_us < lease.grant.ends_us)?;
         Some(lease.take(cost))
     }
 
@@ -109,11 +106,11 @@ impl<T> Pool<T> {
     pub fn lend(&mut self, now_us: u64, per_s: Option<u64>, held: u64) -> Option<Taken<'_, T>> {
         let guess = self.rate.per_s(now_us) / 2.0;
         let mut leases = self.leases.iter_mut().rev();
-        let lease = leases.find(|lease| lease.left > 0 && now_us < lease.ends_us)?;
+        let lease = leases.find(|lease| lease.is_live(now_us))?;
         let per_s_or_guess = per_s.map_or(guess, float);
         let wanted = self
             .terms
-            .units_to_spend(per_s_or_guess, lease.ends_us - now_us);
+            .units_to_spend(per_s_or_guess, lease.grant.ends_us - now_us);
         let units = wanted.saturating_sub(held);
         let units = units.min(if per_s.is_some() {
             lease.left
@@ -135,7 +132,7 @@ impl<T> Pool<T> {
         let needed = needed.saturating_sub(held);
         self.leases.iter().any(|lease| {
             lease.left >= needed.max(SMALLEST_PART)
-                && now_us.saturating_add(half_us) < lease.ends_us
+                && now_us.saturating_add(half_us) < lease.grant.ends_us
         })
     }
 
@@ -148,7 +145,10 @@ impl<T> Pool<T> {
     /// Puts units back that were not spent after all, into the lease whose tag is theirs. `false` if that was returned
     /// meanwhile: then they are to be returned, too.
     pub fn put_back(&mut self, units: u64, is_theirs: impl Fn(&T) -> bool) -> bool {
-        let lease = self.leases.iter_mut().find(|known| is_theirs(&known.tag));
+        let lease = self
+            .leases
+            .iter_mut()
+            .find(|known| is_theirs(&known.grant.tag));
         lease.is_some_and(|lease| {
             lease.left += units;
             true
@@ -185,10 +185,10 @@ impl<T> Pool<T> {
             return false;
         }
         let live = self.leases.iter();
-        let mut live = live.filter(|lease| lease.left > 0 && now_us < lease.ends_us);
+        let mut live = live.filter(|lease| lease.is_live(now_us));
         let newest = live.clone().next_back();
         live.by_ref().count() < MAX_LEASES
-            && newest.is_none_or(|newest| newest.left <= newest.units / 2)
+            && newest.is_none_or(|newest| newest.left <= newest.grant.units / 2)
     }
 
     /// Why the key is asked for too seldom to have leases, if it is.
@@ -238,14 +238,9 @@ impl<T> Pool<T> {
     pub fn granted(&mut self, grant: Grant<T>) {
         self.asking = false;
         self.remaining = Some(grant.remaining);
-        self.leases.push(Lease {
-            units: grant.units,
-            left: grant.units,
-            ends_us: grant.ends_us,
-            remaining: grant.remaining,
-            tag: grant.tag,
-        });
-        self.leases.sort_by_key(|lease| lease.ends_us);
+        let left = grant.units;
+        self.leases.push(Lease { grant, left });
+        self.leases.sort_by_key(|lease| lease.grant.ends_us);
     }
 
     /// There is no lease now. The next attempt comes a little later.
@@ -257,30 +252,26 @@ impl<T> Pool<T> {
     /// Removes the leases that have ended. If more than half of one came back, the next has half as many units; otherwise
     /// it may have twice as many.
     pub fn ended(&mut self, now_us: u64) -> Vec<EndedLease<T>> {
-        let ended = self.leases.extract_if(.., |lease| lease.ends_us <= now_us);
-        let mut units_and_left = Vec::new();
-        let ended = ended.map(|lease| {
-            units_and_left.push((lease.units, lease.left));
+        let (most, terms) = (&mut self.most, &self.terms);
+        let ended = (self.leases).extract_if(.., |lease| lease.grant.ends_us <= now_us);
+        let ended = ended.map(|Lease { grant, left }| {
+            *most = if left > grant.units / 2 {
+                (grant.units / 2).max(SMALLEST_LEASE)
+            } else {
+                (*most).max(grant.units).saturating_mul(2).min(terms.most)
+            };
             EndedLease {
-                units: lease.left,
-                tag: lease.tag,
+                units: left,
+                tag: grant.tag,
             }
         });
-        let ended = ended.collect();
-        for (units, left) in units_and_left {
-            self.most = if left > units / 2 {
-                (units / 2).max(SMALLEST_LEASE)
-            } else {
-                self.most.max(units).saturating_mul(2).min(self.terms.most)
-            };
-        }
-        ended
+        ended.collect()
     }
 
     /// Ends all leases, so that [`Pool::ended`] returns them now.
     pub fn end_all(&mut self) {
         for lease in &mut self.leases {
-            lease.ends_us = 0;
+            lease.grant.ends_us = 0;
         }
     }
 
@@ -309,7 +300,10 @@ impl<T> Pool<T> {
 
     /// Units that can be taken now.
     fn left(&self, now_us: u64) -> u64 {
-        let live = self.leases.iter().filter(|lease| now_us < lease.ends_us);
+        let live = self
+            .leases
+            .iter()
+            .filter(|lease| now_us < lease.grant.ends_us);
         live.map(|lease| lease.left).sum()
     }
 
@@ -329,14 +323,18 @@ impl<T> Pool<T> {
 }
 
 impl<T> Lease<T> {
+    fn is_live(&self, now_us: u64) -> bool {
+        self.left > 0 && now_us < self.grant.ends_us
+    }
+
     /// Takes units, of which it must have enough.
     fn take(&mut self, units: u64) -> Taken<'_, T> {
         self.left -= units;
         Taken {
             units,
-            ends_us: self.ends_us,
-            remaining: self.remaining.saturating_add(self.left),
-            tag: &self.tag,
+            ends_us: self.grant.ends_us,
+            remaining: self.grant.remaining.saturating_add(self.left),
+            tag: &self.grant.tag,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `fixed_window`: one counter for each window, aligned to the store's clock or to a calendar.
 
-use super::order::in_order;
+use super::records::in_order;
 use crate::batch::{BucketSpec, Record};
 use crate::check::{MAX_HELD, MAX_UNITS};
 use crate::verdict::Look;

@@ -4,7 +4,7 @@
 //! while `now < stamp + window`; admissions of one stamp share an entry. Entries carry running totals,
 //! so what has expired, and when enough will have, are binary searches.
 
-use super::order::in_order;
+use super::records::in_order;
 use crate::batch::{Algorithm, BucketSpec, MAX_RECORDS, Record};
 use crate::check::MAX_HELD;
 use crate::verdict::Look;

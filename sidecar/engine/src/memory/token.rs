@@ -1,6 +1,6 @@
 //! `token_bucket`: GCRA, kept as the backlog that has yet to drain, in integers (see `TokenRate`).
 
-use super::order::in_order;
+use super::records::in_order;
 use crate::batch::{BucketSpec, Record};
 use crate::check::TokenRate;
 use crate::verdict::Look;

@@ -1,10 +1,8 @@
 //! What comes back from the script.
 
-use super::{GiveBack, WriteBack};
-use crate::batch::{Batch, Bucket, Decision, Outcome};
-use crate::receipt::Returns;
+use crate::batch::{Batch, Decision, Outcome};
 
-/// Bytes of a row of the reply: said 4, remaining 4, reset 7, retry-after 7, time 7.
+/// Bytes of a row of the reply: result 4, remaining 4, reset 7, retry-after 7, time 7.
 const ROW: usize = 29;
 /// Bytes of the reply of a call that came too late: the time.
 const CLOCK: usize = 7;
@@ -57,10 +55,10 @@ pub enum ReplyError {
         want: usize,
     },
     /// The take that it says decided is not there.
-    #[error("the script says that take {said} decided decision {decision}, of {takes}")]
+    #[error("the script says that take {result} decided decision {decision}, of {takes}")]
     DecidedBy {
         /// What was sent: from 1, negative if denied.
-        said: i32,
+        result: i32,
         /// Index of the decision.
         decision: usize,
         /// Takes that it has.
@@ -68,11 +66,8 @@ pub enum ReplyError {
     },
 }
 
-/// The outcomes of `batch`, from the script's reply.
-///
-/// # Errors
-/// The reply is not one to this batch.
-pub fn outcomes(batch: &Batch, reply: &[u8]) -> Result<Reply<Outcome>, ReplyError> {
+/// The outcomes of a batch.
+pub(super) fn outcomes(batch: &Batch, reply: &[u8]) -> Result<Reply<Outcome>, ReplyError> {
     // One that leaves receipts has a row for that, which says nothing.
     let rows_of = |decision: &Decision| {
         usize::from(!decision.takes.is_empty()) + usize::from(!decision.leaves().is_empty())
@@ -80,16 +75,16 @@ pub fn outcomes(batch: &Batch, reply: &[u8]) -> Result<Reply<Outcome>, ReplyErro
     read(reply, batch.decisions.iter().map(rows_of), |index, row| {
         let decision = batch.decisions.get(index);
         let takes = decision.map_or(0, |decision| decision.takes.len().max(1));
-        let decided_by = usize::try_from(row.said.unsigned_abs()).unwrap_or(usize::MAX);
+        let decided_by = usize::try_from(row.result.unsigned_abs()).unwrap_or(usize::MAX);
         if !(1..=takes).contains(&decided_by) {
             return Err(ReplyError::DecidedBy {
-                said: row.said,
+                result: row.result,
                 decision: index,
                 takes,
             });
         }
         Ok(Outcome {
-            admitted: row.said > 0,
+            admitted: row.result > 0,
             decided_by: decided_by - 1,
             remaining: row.remaining,
             reset_us: row.reset_us,
@@ -99,46 +94,15 @@ pub fn outcomes(batch: &Batch, reply: &[u8]) -> Result<Reply<Outcome>, ReplyErro
     })
 }
 
-/// Units that each give-back returned, from the script's reply.
-///
-/// # Errors
-/// The reply is not one to so many give-backs.
-pub fn returned(returns: &[GiveBack<'_>], reply: &[u8]) -> Result<Reply<u64>, ReplyError> {
-    read(reply, returns.iter().map(|_| 1), |_, row| Ok(row.remaining))
-}
-
-/// Units that each write-back recorded, from the script's reply.
-///
-/// # Errors
-/// The reply is not one to so many write-backs.
-pub fn written(
-    writes: &[WriteBack<'_>],
-    once: Option<&Bucket>,
-    reply: &[u8],
-) -> Result<Reply<u64>, ReplyError> {
-    let rows = writes.iter().map(|_| 1).chain(once.map(|_| 1));
-    let mut units = read(reply, rows, |_, row| Ok(row.remaining))?;
-    if let Reply::Done { each, .. } = &mut units {
-        each.truncate(writes.len());
-    }
-    Ok(units)
-}
-
-/// Units that each return gave back, from the script's reply: to the window that most were given back to.
-///
-/// # Errors
-/// The reply is not one to so many returns.
-pub fn returned_units(returns: &Returns, reply: &[u8]) -> Result<Reply<u64>, ReplyError> {
-    read(reply, returns.returns.iter().map(|_| 1), |_, row| {
+/// The units of each row, of which there must be so many.
+pub(super) fn units(rows: usize, reply: &[u8]) -> Result<Reply<u64>, ReplyError> {
+    read(reply, std::iter::repeat_n(1, rows), |_, row| {
         Ok(row.remaining)
     })
 }
 
-/// Units taken off a receipt, to be returned by other calls, and when they were taken: one time, or one for each bucket.
-///
-/// # Errors
-/// The reply is not one to such a return.
-pub fn redeemed(reply: &[u8]) -> Result<Reply<(u64, Vec<u64>)>, ReplyError> {
+/// Units taken off a receipt, and the times before the row.
+pub(super) fn redeemed(reply: &[u8]) -> Result<Reply<(u64, Vec<u64>)>, ReplyError> {
     let (times, row) = reply.split_at(reply.len().saturating_sub(ROW));
     let times = times.chunks(CLOCK).map(number);
     read(row, std::iter::once(1), |_, row| {
@@ -165,7 +129,7 @@ fn read<T>(
                 first
             });
             let read = |(index, row): (usize, &[u8; ROW])| match Row::read(row) {
-                row if row.said == 0 => Ok(Err(BrokenState)),
+                row if row.result == 0 => Ok(Err(BrokenState)),
                 row => each(index, row).map(Ok),
             };
             Ok(Reply::Done {
@@ -188,7 +152,7 @@ fn number(bytes: &[u8]) -> u64 {
 
 /// What the script says of one decision.
 struct Row {
-    said: i32,
+    result: i32,
     remaining: u64,
     reset_us: u64,
     retry_after_us: u64,
@@ -198,7 +162,7 @@ struct Row {
 impl Row {
     fn read(row: &[u8; ROW]) -> Self {
         Row {
-            said: i32::from_be_bytes([row[0], row[1], row[2], row[3]]),
+            result: i32::from_be_bytes([row[0], row[1], row[2], row[3]]),
             remaining: number(&row[4..8]),
             reset_us: number(&row[8..15]),
             retry_after_us: number(&row[15..22]),
@@ -222,8 +186,8 @@ mod tests {
         }
     }
 
-    fn row(said: i32) -> Vec<u8> {
-        let mut row = said.to_be_bytes().to_vec();
+    fn row(result: i32) -> Vec<u8> {
+        let mut row = result.to_be_bytes().to_vec();
         row.extend([0, 0, 0, 4]);
         for value in [100, 50, NOW_US] {
             row.extend_from_slice(&value.to_be_bytes()[1..]);
@@ -272,8 +236,8 @@ mod tests {
             let error = outcomes(&batch(1), wrong).unwrap_err();
             assert!(matches!(error, ReplyError::Length { want: ROW, .. }));
         }
-        for said in [2, -2, i32::MIN] {
-            let error = outcomes(&batch(1), &row(said)).unwrap_err();
+        for result in [2, -2, i32::MIN] {
+            let error = outcomes(&batch(1), &row(result)).unwrap_err();
             assert!(error.to_string().contains("decided decision 0, of 1"));
         }
     }

@@ -98,20 +98,12 @@ impl<A> Queue<A> {
         call
     }
 
-    /// The callers whose first decisions are in a call, before it is answered.
-    pub fn first_in<'a>(&'a self, call: &'a Call) -> impl Iterator<Item = &'a A> {
-        let callers = self.callers.iter().zip(&call.added);
-        callers
-            .filter(|(caller, added)| caller.outcomes.is_empty() && **added > 0)
-            .map(|(caller, _)| &caller.answer)
-    }
-
-    /// The callers that have decisions in a call, before it is answered.
-    pub fn all_in<'a>(&'a self, call: &'a Call) -> impl Iterator<Item = &'a A> {
+    /// The callers that have decisions in a call, before it is answered, and whether these are their first.
+    pub fn callers_in<'a>(&'a self, call: &'a Call) -> impl Iterator<Item = (&'a A, bool)> {
         let callers = self.callers.iter().zip(&call.added);
         callers
             .filter(|(_, added)| **added > 0)
-            .map(|(caller, _)| &caller.answer)
+            .map(|(caller, _)| (&caller.answer, caller.outcomes.is_empty()))
     }
 
     /// Distributes a call's outcomes; removes and returns the callers that are complete.
@@ -167,7 +159,7 @@ impl Call {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::test_batches;
+    use crate::store::tests as test_batches;
     use std::sync::Arc;
 
     use proptest::prelude::*;
@@ -206,13 +198,13 @@ mod tests {
         assert_eq!(call.batch().decisions.len(), MAX_CALL_WEIGHT);
         // A hot bucket is in the call once.
         assert_eq!(call.batch().buckets.len(), 2);
-        let waited: Vec<_> = queue.first_in(&call).collect();
-        assert_eq!(waited, [&"large", &"small"]);
+        let callers: Vec<_> = queue.callers_in(&call).collect();
+        assert_eq!(callers, [(&"large", true), (&"small", true)]);
         let done = queue.answer(&call, vec![None; MAX_CALL_WEIGHT]);
         assert!(done.iter().map(|(answer, _)| *answer).eq(["small"]));
         let next = queue.next_call();
         // Its first decisions were in an earlier call.
-        assert_eq!(queue.first_in(&next).count(), 0);
+        assert!(queue.callers_in(&next).eq([(&"large", false)]));
     }
 
     #[test]

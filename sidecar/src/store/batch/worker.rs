@@ -14,7 +14,6 @@ use crate::store::batch_slice::BatchSlice;
 use crate::store::cluster::lanes::{LANES, split};
 use crate::store::error::StoreError;
 use crate::store::kinds::Store;
-use crate::store::reply::StoreReply;
 use crate::telemetry::events::EventLog;
 use crate::telemetry::labels::FailureKind;
 use crate::telemetry::metrics::Metrics;
@@ -172,13 +171,7 @@ impl Shared {
         self.events.log.failed(kind, why);
     }
 
-    /// Records a call's errors. The connections, not the calls, determine whether the store is up.
-    fn record_errors(&self, reply: &StoreReply) {
-        for error in &reply.errors {
-            self.record_error(error);
-        }
-    }
-
+    /// The connections, not the calls, determine whether the store is up.
     fn record_error(&self, error: &StoreError) {
         self.metrics.count_store_failure(error.kind());
         self.events.log.failed(error.kind(), error);
@@ -206,9 +199,10 @@ async fn run_lane(shared: Arc<Shared>, mut arrivals: mpsc::Receiver<(BatchSlice,
         let decisions = call.batch().decisions.len();
         families.batch_decisions.observe(decisions as f64);
         let started = Instant::now();
-        let callers = queue.all_in(&call).map(|caller| caller.trace.as_ref());
-        let span = StoreSpan::start(callers, call.batch());
-        for caller in queue.first_in(&call) {
+        let callers = queue.callers_in(&call);
+        let traces = callers.map(|(caller, _)| caller.trace.as_ref());
+        let span = StoreSpan::start(traces, call.batch());
+        for (caller, _) in queue.callers_in(&call).filter(|(_, is_first)| *is_first) {
             let waited = started.saturating_duration_since(caller.since);
             families.queue_seconds.observe(waited.as_secs_f64());
             if let Some(trace) = &caller.trace {
@@ -218,13 +212,16 @@ async fn run_lane(shared: Arc<Shared>, mut arrivals: mpsc::Receiver<(BatchSlice,
         let reply = shared.store.decide(call.batch()).await;
         let took = started.elapsed().as_secs_f64();
         families.store_seconds.observe(took);
-        shared.record_errors(&reply);
+        reply
+            .errors
+            .iter()
+            .for_each(|error| shared.record_error(error));
         if let Some(span) = span {
             span.end(reply.errors.first().map(StoreError::kind));
         }
         if reply.is_in_doubt() {
-            let callers = queue.all_in(&call);
-            callers.for_each(|caller| caller.in_doubt.store(true, Ordering::Relaxed));
+            let callers = queue.callers_in(&call);
+            callers.for_each(|(caller, _)| caller.in_doubt.store(true, Ordering::Relaxed));
         }
         for (caller, outcomes) in queue.answer(&call, reply.decisions) {
             let answer = Answer {

@@ -34,11 +34,11 @@ pub struct Finding {
 }
 
 /// How a check ended, and its message.
-pub type Said = (State, String);
+pub type Checked = (State, String);
 
 impl Finding {
     /// What is said of this address.
-    pub fn new(at: &Endpoint, (state, message): Said) -> Self {
+    pub fn new(at: &Endpoint, (state, message): Checked) -> Self {
         let (check, message) = message.split_once(": ").unwrap_or_default();
         let (text, remedy) = message.split_once("; ").unwrap_or((message, ""));
         Self {
@@ -55,7 +55,7 @@ impl Finding {
 }
 
 /// Of an error that ends the checks of an address.
-pub fn failed(error: &StoreError) -> Said {
+pub fn failed(error: &StoreError) -> Checked {
     use StoreError::{Authentication, Connection, Refused};
     let (check, remedy) = match error {
         Authentication(_) => ("credentials", "correct the user and the password"),
@@ -81,7 +81,7 @@ pub fn failed(error: &StoreError) -> Said {
 }
 
 /// Of the answer to INFO.
-pub fn of_info(info: &str) -> [Said; 3] {
+pub fn of_info(info: &str) -> [Checked; 3] {
     let field = |name| field(info, name).unwrap_or("unknown");
     let (policy, evicted) = (field("maxmemory_policy"), field("evicted_keys"));
     let evicts = if field("maxmemory") == "0" {
@@ -102,7 +102,7 @@ pub fn of_info(info: &str) -> [Said; 3] {
 }
 
 /// Of the commands that were refused, with Redis's answer to each.
-pub fn permissions(refused: &BTreeSet<(String, String)>, prefix: &str) -> Vec<Said> {
+pub fn permissions(refused: &BTreeSet<(String, String)>, prefix: &str) -> Vec<Checked> {
     if refused.is_empty() {
         return vec![(State::Ok, "permissions: all commands and keys".to_owned())];
     }
@@ -131,7 +131,7 @@ pub fn permissions(refused: &BTreeSet<(String, String)>, prefix: &str) -> Vec<Sa
 }
 
 /// Of the shortest of several round trips. A decision takes one; the other three are for when it takes longer.
-pub fn round_trip(least: Duration, store_timeout: Duration) -> Said {
+pub fn round_trip(least: Duration, store_timeout: Duration) -> Checked {
     let short = if store_timeout > least {
         Warning
     } else {
@@ -144,28 +144,28 @@ pub fn round_trip(least: Duration, store_timeout: Duration) -> Said {
 }
 
 /// Of how far Redis's clock is ahead of this host's.
-pub fn clock(ahead_us: i64) -> Said {
+pub fn clock(ahead_us: i64) -> Checked {
     let text = format!("Redis's is {} ms ahead of this host's", ahead_us / 1_000);
     let message = format!("clock: {text}; synchronize both (NTP)");
     unless(ahead_us.abs() <= 1_000_000, Warning, message)
 }
 
 /// Of whether a proxy or a Cluster spreads the keys.
-pub fn sharding(is_sharded: bool) -> Said {
+pub fn sharding(is_sharded: bool) -> Checked {
     let count = if is_sharded { "several" } else { "one" };
     let message = format!("keys are in {count} Redis; name one, or use `redis+cluster://`");
     unless(!is_sharded, Error, format!("sharding: {message}"))
 }
 
 /// Of the limits and the key prefixes that others have entered, as far as they may be read.
-pub fn fleets(limits: usize, prefixes: Option<usize>) -> Said {
+pub fn fleets(limits: usize, prefixes: Option<usize>) -> Checked {
     let prefixes = prefixes.map_or("?".to_owned(), |count| count.to_string());
     let text = format!("{limits} other limits under this `key_prefix`, {prefixes} other prefixes");
     let message = format!("fleets: {text}; give each fleet a `key_prefix`");
     unless(limits == 0, Warning, message)
 }
 
-const fn unless(is_good: bool, otherwise: State, message: String) -> Said {
+const fn unless(is_good: bool, otherwise: State, message: String) -> Checked {
     let state = if is_good { State::Ok } else { otherwise };
     (state, message)
 }

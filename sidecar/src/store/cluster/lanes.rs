@@ -50,16 +50,9 @@ pub fn split(batch: &Arc<Batch>) -> Vec<(usize, BatchSlice)> {
         };
         lanes.entry(lane).or_default().push(index);
     }
-    let together = lanes.len() == 1;
-    let slice = |(lane, members): (usize, Vec<usize>)| {
-        let slice = if together {
-            Arc::clone(batch).into()
-        } else {
-            BatchSlice::of(Arc::clone(batch), members)
-        };
-        (lane, slice)
-    };
-    lanes.into_iter().map(slice).collect()
+    let lanes = lanes.into_iter();
+    let slices = lanes.map(|(lane, members)| (lane, BatchSlice::of(Arc::clone(batch), members)));
+    slices.collect()
 }
 
 /// The range of a slot. Rounded as `redis-cli --cluster create` rounds, or the last slots of a range would belong to
@@ -104,8 +97,8 @@ impl Groups {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::test_batches;
-    use crate::store::test_batches::{SPEC, bucket};
+    use crate::store::tests as test_batches;
+    use crate::store::tests::{SPEC, bucket};
     use proptest::prelude::*;
     use sluicegate_engine::{Outcome, bucket_key};
 
@@ -158,7 +151,7 @@ mod tests {
         let batch = batch(&["alice"], &vec![vec![0]; 3]);
         let slices = split(&batch);
         assert_eq!(slices.len(), 1);
-        assert!(slices[0].1.is_whole() && slices[0].1.len() == 3);
+        assert_eq!(slices[0].1.len(), 3);
     }
 
     fn outcome(number: usize) -> Option<Outcome> {

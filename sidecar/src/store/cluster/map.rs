@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use redis::Value;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout, timeout_at};
 
@@ -14,25 +14,25 @@ use super::layout::{Layout, MAX_PRIMARIES};
 use crate::policy::Endpoint;
 use crate::store::error::{ConnectionError, StoreError};
 use crate::store::redis::connection::Deadline;
-use crate::store::redis::node::{Common, Node};
+use crate::store::redis::node::{Common, Node, Recheck};
 
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 /// The shortest pause between two refreshes, and the interval while no node answers.
 const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A primary.
+#[derive(Clone)]
 pub struct Primary {
     /// Its address.
     pub endpoint: Endpoint,
     /// Its connections.
-    pub node: Node,
-    _address_sender: watch::Sender<Result<Endpoint, StoreError>>,
+    pub node: Arc<Node>,
 }
 
 /// Which primary owns which slots.
 #[derive(Default)]
 pub struct SlotMap {
-    primaries: Vec<Arc<Primary>>,
+    primaries: Vec<Primary>,
     /// For each slot the index of its primary; empty while nothing is known.
     owners: Vec<Option<u16>>,
     /// Why nothing is known, where an attempt failed.
@@ -51,12 +51,12 @@ struct Shared {
     map: ArcSwap<SlotMap>,
     /// Counts completed refreshes, successful or not.
     refreshes: watch::Sender<u64>,
-    recheck: Arc<Notify>,
+    recheck: Recheck,
 }
 
 impl SlotMap {
     /// The primary of a slot.
-    pub fn owner(&self, slot: u16) -> Result<Arc<Primary>, StoreError> {
+    pub fn owner(&self, slot: u16) -> Result<Primary, StoreError> {
         let number = self.owners.get(usize::from(slot)).copied().flatten();
         let primary = number.and_then(|number| self.primaries.get(usize::from(number)));
         primary.cloned().ok_or_else(|| match &self.why {
@@ -67,7 +67,7 @@ impl SlotMap {
     }
 
     /// The primary at this address.
-    pub fn at(&self, endpoint: &Endpoint) -> Option<Arc<Primary>> {
+    pub fn at(&self, endpoint: &Endpoint) -> Option<Primary> {
         let mut primaries = self.primaries.iter();
         primaries
             .find(|primary| primary.endpoint == *endpoint)
@@ -83,7 +83,7 @@ impl SlotCache {
             seeds,
             map: ArcSwap::default(),
             refreshes: watch::Sender::new(0),
-            recheck: Arc::default(),
+            recheck: Recheck::new(()),
         });
         let mut task = JoinSet::new();
         task.spawn(refresh_loop(Arc::clone(&shared)));
@@ -107,14 +107,13 @@ impl SlotCache {
     }
 
     /// The node to which a slot's owner refers, also one that owns no slot yet: that is known until the next refresh.
-    pub fn node_at(&self, endpoint: &Endpoint, slot: u16) -> Option<Arc<Primary>> {
+    pub fn node_at(&self, endpoint: &Endpoint, slot: u16) -> Option<Primary> {
         let map = self.map();
         if map.at(endpoint).is_none() && map.primaries.len() < MAX_PRIMARIES {
             let earlier = map.owner(slot).ok();
-            let earlier = earlier.as_ref().map(|earlier| &earlier.node);
-            let node = connect(&self.shared, endpoint.clone(), "probe", earlier);
+            let primary = connect(&self.shared, endpoint.clone(), "probe", earlier);
             self.shared.map.rcu(|map| SlotMap {
-                primaries: [map.primaries.as_slice(), &[Arc::clone(&node)]].concat(),
+                primaries: [map.primaries.as_slice(), std::slice::from_ref(&primary)].concat(),
                 owners: map.owners.clone(),
                 why: None,
             });
@@ -125,18 +124,19 @@ impl SlotCache {
     /// Requests a refresh and waits until it has completed, at most for this time.
     pub async fn refresh(&self, at_most: Duration) {
         let mut refreshes = self.shared.refreshes.subscribe();
-        self.shared.recheck.notify_one();
+        self.shared.recheck.send_replace(());
         let _ = timeout(at_most, refreshes.changed()).await;
     }
 
     /// Requests a refresh, because an answer contradicts the map.
     pub fn request_refresh(&self) {
-        self.shared.recheck.notify_one();
+        self.shared.recheck.send_replace(());
     }
 }
 
 async fn refresh_loop(shared: Arc<Shared>) {
     let component = shared.common.monitor.add();
+    let mut recheck = shared.recheck.subscribe();
     let mut rotation = 0;
     loop {
         let answer = ask(&shared, &mut rotation).await;
@@ -164,7 +164,7 @@ async fn refresh_loop(shared: Arc<Shared>) {
         sleep(MIN_REFRESH_INTERVAL).await;
         tokio::select! {
             () = sleep(pause) => {}
-            () = shared.recheck.notified() => {}
+            Ok(()) = recheck.changed() => {}
         }
     }
 }
@@ -173,7 +173,7 @@ async fn refresh_loop(shared: Arc<Shared>) {
 async fn ask(shared: &Shared, rotation: &mut usize) -> Result<Layout, StoreError> {
     let mut command = redis::cmd("CLUSTER");
     command.arg("SLOTS");
-    let answer_timeout = shared.common.dialer.answer_timeout();
+    let answer_timeout = shared.common.dialer.answer_timeout;
     let map = shared.map.load_full();
     let read = |answer: Result<Value, StoreError>, asked: &Endpoint| {
         Layout::read(&answer?, asked).map_err(StoreError::from)
@@ -201,14 +201,15 @@ async fn ask(shared: &Shared, rotation: &mut usize) -> Result<Layout, StoreError
 }
 
 /// Starts to connect to a node, which may have slots that were an earlier one's.
-fn connect(shared: &Shared, endpoint: Endpoint, tag: &str, earlier: Option<&Node>) -> Arc<Primary> {
-    let (sender, address) = watch::channel(Ok(endpoint.clone()));
-    let (common, recheck) = (Arc::clone(&shared.common), Arc::clone(&shared.recheck));
-    Arc::new(Primary {
+fn connect(shared: &Shared, endpoint: Endpoint, tag: &str, earlier: Option<Primary>) -> Primary {
+    // It never changes.
+    let (_, address) = watch::channel(Ok(endpoint.clone()));
+    let (common, recheck) = (Arc::clone(&shared.common), shared.recheck.clone());
+    let earlier = earlier.as_ref().map(|earlier| &*earlier.node);
+    Primary {
         endpoint,
-        node: Node::start(common, address, recheck, Some(tag), earlier),
-        _address_sender: sender,
-    })
+        node: Arc::new(Node::start(common, address, recheck, Some(tag), earlier)),
+    }
 }
 
 /// Builds the map of a layout. Primaries of the previous map stay connected.
@@ -218,11 +219,10 @@ fn build_map(shared: &Shared, layout: Layout) -> SlotMap {
     let known: HashMap<_, _> = known.map(|primary| (&primary.endpoint, primary)).collect();
     let primaries = layout.primaries.into_iter().map(|owner| {
         if let Some(primary) = known.get(&owner.endpoint) {
-            primary.node.probe_in(&owner.tag);
-            return Arc::clone(primary);
+            primary.node.pool.probe_in(&owner.tag);
+            return (*primary).clone();
         }
         let earlier = before.owner(owner.slot).ok();
-        let earlier = earlier.as_ref().map(|earlier| &earlier.node);
         connect(shared, owner.endpoint, &owner.tag, earlier)
     });
     SlotMap {

@@ -1,9 +1,10 @@
 //! Splits a batch for a Redis Cluster into sub-batches, one for each subject or each key, and combines their answers. Pure.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use sluicegate_engine::script::GiveBack;
-use sluicegate_engine::{Batch, BatchBuilder, Decision, Outcome, receipt_is_for};
+use sluicegate_engine::{Batch, BatchBuilder, Decision, Outcome, Take, receipt_is_for};
 
 /// The takes of a batch from one subject, or from one key.
 #[derive(Debug, Default)]
@@ -34,39 +35,37 @@ pub struct Combined<'a> {
 /// Splits a batch by what `group` finds of its keys: the hash tag, or the whole key. Receipts go with buckets of their group.
 pub fn split(batch: &Batch, group: impl Fn(&str) -> &str) -> Vec<SubBatch> {
     let mut sub_batches: BTreeMap<&str, SubBatch> = BTreeMap::new();
-    let mut indices = vec![None; batch.buckets.len()];
     for (index, decision) in batch.decisions.iter().enumerate() {
+        let mut parts: BTreeMap<&str, Part> = BTreeMap::new();
         for (number, take) in decision.takes.iter().enumerate() {
-            let (Some(bucket), Some(known)) =
-                (batch.buckets.get(take.bucket), indices.get_mut(take.bucket))
-            else {
+            let Some(bucket) = batch.buckets.get(take.bucket) else {
                 continue;
             };
             let of = group(&bucket.key);
             let sub_batch = sub_batches.entry(of).or_default();
-            if sub_batch
-                .sources
-                .last()
-                .is_none_or(|(source, _)| *source != index)
-            {
-                sub_batch.sources.push((index, Vec::new()));
-                // If another sub-batch denies, its receipt stays until it expires, unknown to anyone.
-                let receipts = decision.receipts.iter();
-                let receipts = receipts.filter(|receipt| group(&receipt.key) == of);
-                sub_batch.builder.push(Decision {
-                    takes: Vec::new(),
-                    peek: decision.peek,
-                    receipts: receipts.cloned().collect(),
-                });
-            }
-            sub_batch.builder.extend_last(known, bucket, take.cost);
-            if let Some((_, numbers)) = sub_batch.sources.last_mut() {
-                numbers.push(number);
-            }
+            let (bucket, cost) = (sub_batch.builder.copy_bucket(bucket), take.cost);
+            let (numbers, takes) = parts.entry(of).or_default();
+            numbers.push(number);
+            takes.push(Take { bucket, cost });
+        }
+        for (of, (numbers, takes)) in parts {
+            let sub_batch = sub_batches.entry(of).or_default();
+            // If another sub-batch denies, its receipt stays until it expires, unknown to anyone.
+            let receipts = decision.receipts.iter();
+            let receipts = receipts.filter(|receipt| group(&receipt.key) == of);
+            sub_batch.builder.push(Decision {
+                takes,
+                peek: decision.peek,
+                receipts: receipts.cloned().collect(),
+            });
+            sub_batch.sources.push((index, numbers));
         }
     }
     sub_batches.into_values().collect()
 }
+
+/// A decision's takes from one group: their indices in the decision, and in the sub-batch.
+type Part = (Vec<usize>, Vec<Take>);
 
 /// Combines the answers of the sub-batches; `None` where a decision was not answered.
 pub fn combine<'a>(
@@ -121,56 +120,47 @@ fn merge(
     decision: &Decision,
     outcomes: &[(&[usize], Option<Outcome>)],
 ) -> Option<Outcome> {
+    let in_decision = |(numbers, outcome): &(&[usize], Option<Outcome>)| {
+        let mut outcome = (*outcome)?;
+        outcome.decided_by = *numbers.get(outcome.decided_by)?;
+        Some(outcome)
+    };
+    let outcomes: Vec<_> = outcomes.iter().map(in_decision).collect::<Option<_>>()?;
     let quota = |outcome: &Outcome| {
         let take = decision.takes.get(outcome.decided_by);
         let bucket = take.and_then(|take| batch.buckets.get(take.bucket));
         bucket.map_or(0, |bucket| bucket.spec.most_at_once())
     };
-    let mut deciding: Option<Outcome> = None;
-    let (mut longest_wait_us, mut first_us) = (0, u64::MAX);
-    for (numbers, outcome) in outcomes {
-        let mut outcome = (*outcome)?;
-        // From an index in the sub-batch to one in the decision.
-        outcome.decided_by = *numbers.get(outcome.decided_by)?;
-        longest_wait_us = longest_wait_us.max(outcome.retry_after_us);
-        first_us = first_us.min(outcome.at_us);
-        if deciding
-            .as_ref()
-            .is_none_or(|so_far| decides_before(&outcome, so_far, quota))
-        {
-            deciding = Some(outcome);
-        }
-    }
+    let mut merged = *outcomes.iter().max_by_key(|outcome| rank(outcome, quota))?;
     // The longest of all, should the nodes' clocks differ by more than their answers. A lease must be spent before the first
     // step of a window ends in which some of its units were taken.
-    let mut merged = deciding?;
-    merged.retry_after_us = longest_wait_us;
+    let waits_us = outcomes.iter().map(|outcome| outcome.retry_after_us);
+    merged.retry_after_us = waits_us.max().unwrap_or_default();
     if merged.admitted {
-        merged.at_us = first_us;
+        let times_us = outcomes.iter().map(|outcome| outcome.at_us);
+        merged.at_us = times_us.min().unwrap_or_default();
     }
     Some(merged)
 }
 
-/// Denials before admissions, and of denials the one that ends last first. Then the least remaining; then, of denials, the
-/// smallest quota, and of admissions the latest reset; then the first take. Ends and resets are compared as times of the
-/// nodes' clocks: the nodes decide some microseconds apart, so waits until the same edge differ.
-fn decides_before(a: &Outcome, b: &Outcome, quota: impl Fn(&Outcome) -> u64) -> bool {
-    use std::cmp::Reverse;
-    let rank = |outcome: &Outcome| {
-        let among_equals = if outcome.admitted {
-            (outcome.at_us.saturating_add(outcome.reset_us), Reverse(0))
-        } else {
-            (0, Reverse(quota(outcome)))
-        };
-        (
-            !outcome.admitted,
-            (!outcome.admitted).then(|| outcome.at_us.saturating_add(outcome.retry_after_us)),
-            Reverse(outcome.remaining),
-            among_equals,
-            Reverse(outcome.decided_by),
-        )
+/// Orders outcomes; the last one decides. Denials come after admissions, and of denials the one that ends last. Then the least
+/// remaining; then, of denials, the smallest quota, and of admissions the latest reset; then the first take. Ends and resets are
+/// compared as times of the nodes' clocks: the nodes decide some microseconds apart, so waits until the same edge differ.
+fn rank(outcome: &Outcome, quota: impl Fn(&Outcome) -> u64) -> impl Ord {
+    let at = |us: u64| outcome.at_us.saturating_add(us);
+    let (end_us, reset_us, smallest) = if outcome.admitted {
+        (0, at(outcome.reset_us), 0)
+    } else {
+        (at(outcome.retry_after_us), 0, quota(outcome))
     };
-    rank(a) > rank(b)
+    (
+        !outcome.admitted,
+        end_us,
+        Reverse(outcome.remaining),
+        reset_us,
+        Reverse(smallest),
+        Reverse(outcome.decided_by),
+    )
 }
 
 /// What the admitted sub-batches of a decision took.
@@ -179,33 +169,29 @@ fn give_backs<'a>(
     decision: &'a Decision,
     outcomes: &[(&[usize], Option<Outcome>)],
 ) -> Vec<GiveBack<'a>> {
-    let mut give_backs = Vec::new();
-    for (numbers, outcome) in outcomes {
-        let Some(outcome) = outcome.filter(|outcome| outcome.admitted) else {
-            continue;
-        };
-        for number in *numbers {
-            let Some(take) = decision.takes.get(*number).filter(|take| take.cost > 0) else {
-                continue;
-            };
-            let Some(bucket) = batch.buckets.get(take.bucket) else {
-                continue;
-            };
-            give_backs.push(GiveBack {
+    let admitted = outcomes.iter().filter_map(|(numbers, outcome)| {
+        let outcome = outcome.filter(|outcome| outcome.admitted)?;
+        Some((numbers, outcome.at_us))
+    });
+    let each = admitted.flat_map(|(numbers, at_us)| {
+        numbers.iter().filter_map(move |number| {
+            let take = decision.takes.get(*number)?;
+            let (bucket, cost) = (batch.buckets.get(take.bucket)?, take.cost);
+            (cost > 0).then_some(GiveBack {
                 bucket,
-                cost: take.cost,
-                at_us: outcome.at_us,
-            });
-        }
-    }
-    give_backs
+                cost,
+                at_us,
+            })
+        })
+    });
+    each.collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::slots::tag;
     use super::*;
-    use crate::store::test_batches;
+    use crate::store::tests as test_batches;
     use sluicegate_engine::{Receipt, receipt_key};
 
     /// Decisions over keys, each take of cost 1.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::policy::StoreAddress;
-use crate::store::test_batches::{batch, bucket};
+use crate::store::tests::{batch, bucket};
 
 /// Longer than any test takes, on a machine that stalls.
 const FAR: Duration = Duration::from_secs(600);
@@ -30,7 +30,7 @@ async fn decisions_over_owed_keys_wait_for_the_store_and_no_others() {
     assert!(held.is_empty(), "the store is up: it decides in the end");
     let is_out = |index: usize| outage.is_out(&store, &batch, &batch.decisions[index]);
     assert!(is_out(0) && !is_out(1));
-    let others = crate::store::test_batches::batch(vec![bucket("free")], &[[0]]);
+    let others = crate::store::tests::batch(vec![bucket("free")], &[[0]]);
     assert!(!outage.lacks_some(others.buckets.iter()));
     let held = outage.held_back(&store, &others, Instant::now() + FAR);
     assert!(held.await.is_empty(), "without waiting");

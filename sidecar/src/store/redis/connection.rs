@@ -10,9 +10,9 @@ use tokio::sync::watch;
 use tokio::time::timeout_at;
 
 use super::clock::Clock;
-use crate::store::call::{Each, Request, Script};
+use crate::store::commands::{Each, Script};
 use crate::store::error::StoreError;
-use sluicegate_engine::script::{Reply, ReplyError};
+use sluicegate_engine::script::{Operation, Reply};
 
 /// After this many calls in a row without an answer, the connection is probed before it gets another call.
 const MAX_UNANSWERED: u32 = 2;
@@ -138,30 +138,25 @@ impl Connection {
 
     /// Calls the script; returns the outcome of each decision or bucket. It is sent once, and again only where Redis
     /// answers that it did nothing: it has lost the script, or the call was late because its clock was set.
-    pub async fn invoke<T>(
+    pub async fn invoke<O: Operation>(
         &self,
         script: &Script,
-        request: &Request<'_>,
+        operation: &O,
         asking: bool,
         deadline: Deadline,
-        read: impl Fn(&[u8]) -> Result<Reply<T>, ReplyError>,
-    ) -> Result<Each<T>, StoreError> {
-        let mut evalsha = true;
+    ) -> Result<Each<O::Answer>, StoreError> {
+        let mut with_text = false;
         let mut was_late = false;
         loop {
             let not_after_us = self.clock().at(deadline.at);
             let sent = Instant::now();
-            let command = if evalsha {
-                script.evalsha(request, not_after_us)
-            } else {
-                script.eval(request, not_after_us)
-            };
-            let reply: Result<Vec<u8>, _> = self.query_asking(&command, asking, deadline).await;
-            if evalsha && reply.as_ref().is_err_and(is_no_script) {
-                evalsha = false;
+            let command = script.command(operation, not_after_us, with_text);
+            let reply: Result<Vec<u8>, _> = self.query(&command, asking, deadline).await;
+            if !with_text && reply.as_ref().is_err_and(is_no_script) {
+                with_text = true;
                 continue;
             }
-            let reply = read(&reply?).map_err(|error| {
+            let reply = operation.read(&reply?).map_err(|error| {
                 // Perhaps no answer can be read.
                 self.question();
                 StoreError::Reply(error)
@@ -182,16 +177,28 @@ impl Connection {
         self.clock().at(Instant::now())
     }
 
-    /// Sends a command.
+    /// Sends a command, preceded by ASKING where a node of a Cluster answered ASK.
     pub async fn query<T: FromRedisValue>(
         &self,
         command: &Cmd,
+        asking: bool,
         deadline: Deadline,
     ) -> Result<T, StoreError> {
         let mut connection = self.connection.clone();
-        let _guard = InFlight::begin(&self.in_flight);
-        let answer = timeout_at(deadline.at.into(), command.query_async(&mut connection)).await;
-        self.record(answer.ok(), deadline)
+        if !asking {
+            let _guard = InFlight::begin(&self.in_flight);
+            let answer = timeout_at(deadline.at.into(), command.query_async(&mut connection)).await;
+            return self.record(answer.ok(), deadline);
+        }
+        let mut both = redis::pipe();
+        both.cmd("ASKING").add_command(command.clone());
+        let answers = connection.req_packed_commands(&both, 0, 2);
+        let answers = timeout_at(deadline.at.into(), answers).await.ok();
+        let answer = answers.map(|answers| {
+            let second = answers?.into_iter().nth(1).unwrap_or(Value::Nil);
+            Ok(T::from_redis_value(second.extract_error()?)?)
+        });
+        self.record(answer, deadline)
     }
 
     /// Sends a command whose result does not affect decisions: no result changes the connection's health.
@@ -228,28 +235,6 @@ impl Connection {
     /// Asks for a probe.
     pub fn question(&self) {
         self.report(ConnectionHealth::Questioned);
-    }
-
-    /// Sends a command, preceded by ASKING where a node of a Cluster answered ASK.
-    pub async fn query_asking<T: FromRedisValue>(
-        &self,
-        command: &Cmd,
-        asking: bool,
-        deadline: Deadline,
-    ) -> Result<T, StoreError> {
-        if !asking {
-            return self.query(command, deadline).await;
-        }
-        let mut both = redis::pipe();
-        both.cmd("ASKING").add_command(command.clone());
-        let mut connection = self.connection.clone();
-        let answers = connection.req_packed_commands(&both, 0, 2);
-        let answers = timeout_at(deadline.at.into(), answers).await.ok();
-        let answer = answers.map(|answers| {
-            let second = answers?.into_iter().nth(1).unwrap_or(Value::Nil);
-            Ok(T::from_redis_value(second.extract_error()?)?)
-        });
-        self.record(answer, deadline)
     }
 
     /// Updates the health from a call's result.

@@ -25,8 +25,9 @@ pub struct Dialer {
     credentials: Credentials,
     database: u32,
     /// Timeout for a peer's answers while connecting.
-    answer_timeout: Duration,
-    store_timeout: Duration,
+    pub answer_timeout: Duration,
+    /// The deadline of decisions.
+    pub store_timeout: Duration,
 }
 
 enum Credentials {
@@ -34,12 +35,15 @@ enum Credentials {
     Files(CredentialFiles),
 }
 
-/// A connection, the future that drives it, and the address of its peer, if it has one.
-pub type Dialled = (
-    MultiplexedConnection,
-    std::pin::Pin<Box<dyn Future<Output = ()> + Send>>,
-    Option<IpAddr>,
-);
+/// A connection that has just been opened.
+pub struct Dialled {
+    /// The connection.
+    pub connection: MultiplexedConnection,
+    /// Drives it, until it is dropped.
+    pub driver: JoinSet<()>,
+    /// The address of its peer, if it has one.
+    pub peer: Option<IpAddr>,
+}
 
 impl Dialer {
     /// A dialer for Redis.
@@ -71,16 +75,6 @@ impl Dialer {
         }
     }
 
-    /// Timeout for a peer's answers while connecting.
-    pub const fn answer_timeout(&self) -> Duration {
-        self.answer_timeout
-    }
-
-    /// The deadline of decisions.
-    pub const fn store_timeout(&self) -> Duration {
-        self.store_timeout
-    }
-
     /// Connects. Every wait in it has a deadline.
     pub async fn dial(&self, endpoint: &Endpoint) -> Result<Dialled, StoreError> {
         let identity = self.identity().await?;
@@ -93,7 +87,15 @@ impl Dialer {
         match timeout(self.answer_timeout, setup).await {
             Err(_) => Err(ConnectionError::Silent(self.answer_timeout).into()),
             Ok(Err(error)) => Err(StoreError::from(error).on_new_connection()),
-            Ok(Ok((connection, driver))) => Ok((connection, Box::pin(driver), peer)),
+            Ok(Ok((connection, task))) => {
+                let mut driver = JoinSet::new();
+                driver.spawn(task);
+                Ok(Dialled {
+                    connection,
+                    driver,
+                    peer,
+                })
+            }
         }
     }
 
@@ -118,10 +120,9 @@ impl Dialer {
 
     /// Sends one command, on a connection of its own.
     pub async fn ask(&self, endpoint: &Endpoint, command: &Cmd) -> Result<Value, StoreError> {
-        let (mut connection, driver, _) = self.dial(endpoint).await?;
-        let mut task = JoinSet::new();
-        task.spawn(driver);
-        match timeout(self.answer_timeout, command.query_async(&mut connection)).await {
+        let mut dialled = self.dial(endpoint).await?;
+        let answer = command.query_async(&mut dialled.connection);
+        match timeout(self.answer_timeout, answer).await {
             Ok(answer) => answer.map_err(StoreError::from),
             Err(_) => Err(ConnectionError::Silent(self.answer_timeout).into()),
         }

@@ -18,7 +18,8 @@ use crate::telemetry::labels::ConnectionCause;
 
 /// How often to look, at least.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
-/// An address is left that its name did not have so often in a row: a name may have more than one answer tells.
+/// A connection is replaced when its name has lacked its address this many times in a row: one answer of DNS may not have all
+/// addresses of a name.
 const MISSING: u32 = 3;
 
 /// Waits until a connection has to be replaced, and returns the one that replaces it; meanwhile it is used. Fails with the
@@ -29,7 +30,7 @@ pub async fn inspect(
     origin: &Origin,
 ) -> Result<Opened, StoreError> {
     let mut missing = 0;
-    // At once, if nobody has: a server that evicts is told before it does.
+    // At once, if no connection has: so a server that may evict keys is reported before it does.
     let mut pause = if pool.knows_server() {
         LOOK_EVERY
     } else {
@@ -72,7 +73,7 @@ pub async fn ask(
     pool: &ConnectionPool,
     connection: &Connection,
 ) -> Result<Option<(String, String)>, StoreError> {
-    let deadline = || Deadline::after(pool.common.dialer.answer_timeout());
+    let deadline = || Deadline::after(pool.common.dialer.answer_timeout);
     let asked: Result<String, _> = connection.ask(&redis::cmd("INFO"), deadline()).await;
     let info = match asked {
         Ok(info) => info,
@@ -83,7 +84,7 @@ pub async fn ask(
                 _ => Ok(None),
             };
         }
-        // That is noticed elsewhere.
+        // The supervisor notices it.
         Err(_) => return Ok(None),
     };
     if !pool.clustered && field(&info, "role") == Some("slave") {

@@ -4,21 +4,19 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use redis::{Cmd, FromRedisValue};
-use sluicegate_engine::script::{Reply, ReplyError};
-use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::connection::{Connection, Deadline};
+use super::connection::Deadline;
 use super::pool::ConnectionPool;
-pub use super::pool::{AddressWatch, Common};
+pub use super::pool::{AddressWatch, Common, Recheck};
 use super::sharding::watch;
 use super::supervise::supervise;
-use crate::store::call::{Each, Request};
 use crate::store::error::{ConnectionError, StoreError};
 
 /// A Redis. Its connections close when it is dropped.
 pub struct Node {
-    pool: Arc<ConnectionPool>,
+    /// The connections.
+    pub pool: Arc<ConnectionPool>,
     _tasks: JoinSet<()>,
 }
 
@@ -27,7 +25,7 @@ impl Node {
     pub fn start(
         common: Arc<Common>,
         address: AddressWatch,
-        recheck: Arc<Notify>,
+        recheck: Recheck,
         tag: Option<&str>,
         before: Option<&Self>,
     ) -> Self {
@@ -47,42 +45,6 @@ impl Node {
         }
     }
 
-    /// Probes in the slot of this tag from now on.
-    pub fn probe_in(&self, tag: &str) {
-        self.pool.probe_in(tag);
-    }
-
-    /// The connection for the next call; see [`ConnectionPool::connection`].
-    pub async fn connection(&self, deadline: Deadline) -> Result<Arc<Connection>, StoreError> {
-        let connection = self.pool.connection(deadline).await;
-        connection.map_err(StoreError::before_call)
-    }
-
-    /// Whether it has been down for a while: calls fail without being sent.
-    pub fn is_down(&self) -> bool {
-        self.pool.is_down()
-    }
-
-    /// Its clock now, in microseconds, if known.
-    pub fn clock_us(&self) -> Option<u64> {
-        self.pool.clock_us()
-    }
-
-    /// Calls the script.
-    pub async fn invoke<T>(
-        &self,
-        request: &Request<'_>,
-        asking: bool,
-        deadline: Deadline,
-        read: impl Fn(&[u8]) -> Result<Reply<T>, ReplyError>,
-    ) -> Result<Each<T>, StoreError> {
-        let connection = self.connection(deadline).await?;
-        let script = &self.pool.common.script;
-        connection
-            .invoke(script, request, asking, deadline, read)
-            .await
-    }
-
     /// Sends a command as a sign of life; after ASK (`asking`) as any other call.
     pub async fn announce<T: FromRedisValue>(
         &self,
@@ -91,9 +53,9 @@ impl Node {
         deadline: Deadline,
     ) -> Result<T, StoreError> {
         // Why there is none.
-        let connection = self.connection(deadline).await?;
+        let connection = self.pool.connection(deadline).await?;
         if asking {
-            return connection.query_asking(command, true, deadline).await;
+            return connection.query(command, true, deadline).await;
         }
         let quietest = self.pool.quietest().ok_or(ConnectionError::NotYet)?;
         let began = Instant::now();

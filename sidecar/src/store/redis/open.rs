@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use super::connection::{Connection, Deadline};
+use super::dial::Dialled;
 use super::pool::{AddressWatch, ConnectionPool};
 use super::probe::{ProbeResult, role};
 use crate::policy::Endpoint;
@@ -50,26 +51,27 @@ pub async fn open(pool: &ConnectionPool, why: ConnectionCause) -> Result<Opened,
     let known = address.wait_for(is_known).await;
     let endpoint = known.map_err(|_| ConnectionError::NotYet)?.clone()?;
     let credentials = common.dialer.credentials().await;
-    let (connection, task, peer) = common.dialer.dial(&endpoint).await?;
+    let Dialled {
+        connection,
+        driver,
+        peer,
+    } = common.dialer.dial(&endpoint).await?;
     common.monitor.connected(why);
-    let mut driver = JoinSet::new();
-    driver.spawn(task);
     let before = pool.last_connection();
     let steps = Arc::clone(&common.clock_steps);
     let connection = Arc::new(Connection::new(connection, before.as_deref(), steps));
-    let deadline = || Deadline::after(common.dialer.answer_timeout());
+    let deadline = || Deadline::after(common.dialer.answer_timeout);
     if !pool.clustered {
         role(&connection, deadline())
             .await
             .map_err(StoreError::on_new_connection)?;
     }
-    let probe = pool.probe();
     let mut began = Instant::now();
-    let mut result = probe.run(&connection, &common.script, deadline()).await;
-    if matches!(result, ProbeResult::Writable) && began.elapsed() > common.dialer.store_timeout() {
+    let mut result = pool.probe(&connection, deadline()).await;
+    if matches!(result, ProbeResult::Writable) && began.elapsed() > common.dialer.store_timeout {
         // It may have had to load the script, or to resume.
         began = Instant::now();
-        result = probe.run(&connection, &common.script, deadline()).await;
+        result = pool.probe(&connection, deadline()).await;
     }
     match result {
         ProbeResult::Writable => pool.probe_succeeded(),
@@ -91,6 +93,6 @@ pub async fn open(pool: &ConnectionPool, why: ConnectionCause) -> Result<Opened,
 
 /// Why a Redis that took so long is too slow, if it is.
 pub fn slow(pool: &ConnectionPool, took: Duration) -> Option<StoreError> {
-    let most = pool.common.dialer.store_timeout();
+    let most = pool.common.dialer.store_timeout;
     (took > most).then(|| ConnectionError::Slow(took, most).into())
 }

@@ -5,14 +5,15 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use sluicegate_engine::Batch;
 use tokio::sync::{Mutex, MutexGuard, Notify, watch};
 use tokio::time::timeout_at;
 
 use super::connection::{Connection, Deadline};
 use super::dial::Dialer;
-use super::probe::Probe;
-use crate::policy::Endpoint;
-use crate::store::call::Script;
+use super::probe::{ProbeResult, probe, run};
+use crate::policy::{Endpoint, RedisStore};
+use crate::store::commands::Script;
 use crate::store::error::{ConnectionError, StoreError};
 use crate::store::health::{ComponentId, Monitor};
 
@@ -22,6 +23,9 @@ pub type AddressWatch = watch::Receiver<Result<Endpoint, StoreError>>;
 /// A node is down if a broken connection is not replaced within this time. Decisions without the store may exceed a
 /// limit, so a single broken connection must not cause them.
 const DOWN_AFTER: Duration = Duration::from_millis(100);
+
+/// Requests that the address, or the slot map, be checked again now.
+pub type Recheck = watch::Sender<()>;
 
 /// What all nodes of a store share.
 pub struct Common {
@@ -37,18 +41,31 @@ pub struct Common {
     pub clock_steps: Arc<AtomicU64>,
 }
 
+impl Common {
+    /// For the nodes of this store.
+    pub fn new(store: &RedisStore, timeout: Duration, monitor: Arc<Monitor>) -> Self {
+        Self {
+            dialer: Dialer::new(store, timeout),
+            script: Script::new(&store.options.key_prefix),
+            connections: store.options.connections,
+            monitor,
+            clock_steps: Arc::default(),
+        }
+    }
+}
+
 /// A node's connections, shared by their supervisors and the callers.
 pub struct ConnectionPool {
     /// Shared with the other nodes.
     pub common: Arc<Common>,
     /// Its current address.
     pub address: AddressWatch,
-    /// Notified when the address should be checked again.
-    pub recheck: Arc<Notify>,
+    /// Sent to when a connection was lost.
+    pub recheck: Recheck,
     /// Whether the node is part of a Cluster, where the slot map determines the primaries.
     pub clustered: bool,
-    entries: Vec<Entry>,
-    probe: ArcSwap<Probe>,
+    entries: Vec<ArcSwap<EntryState>>,
+    probe: ArcSwap<Batch>,
     /// Held by the one that connects while no connection is usable: the others follow when it works.
     first: Mutex<()>,
     /// Held by the one that replaces a connection in use.
@@ -80,10 +97,6 @@ struct Server {
     evicted: Option<u64>,
 }
 
-struct Entry {
-    state: ArcSwap<EntryState>,
-}
-
 /// Whether a connection is usable.
 enum EntryState {
     /// Calls may use it.
@@ -98,19 +111,17 @@ impl ConnectionPool {
     pub fn new(
         common: Arc<Common>,
         address: AddressWatch,
-        recheck: Arc<Notify>,
+        recheck: Recheck,
         tag: Option<&str>,
         clock_of: Option<Arc<Connection>>,
     ) -> Self {
-        let entry = || Entry {
-            state: ArcSwap::from_pointee(EntryState::Unusable(ConnectionError::NotYet.into())),
-        };
+        let entry = |_| ArcSwap::from_pointee(EntryState::Unusable(ConnectionError::NotYet.into()));
         Self {
-            entries: (0..common.connections.max(1)).map(|_| entry()).collect(),
+            entries: (0..common.connections.max(1)).map(entry).collect(),
             address,
             recheck,
             clustered: tag.is_some(),
-            probe: ArcSwap::from_pointee(Probe::new(tag.unwrap_or("probe"))),
+            probe: ArcSwap::from_pointee(probe(tag.unwrap_or("probe"))),
             first: Mutex::default(),
             replacing: Mutex::default(),
             server: std::sync::Mutex::default(),
@@ -132,25 +143,21 @@ impl ConnectionPool {
 
     /// Probes in the slot of this tag from now on.
     pub fn probe_in(&self, tag: &str) {
-        self.probe.store(Arc::new(Probe::new(tag)));
+        self.probe.store(Arc::new(probe(tag)));
     }
 
     /// The connection for the next call. Before the first attempt to connect has completed, waits for it until the
     /// deadline; afterwards fails at once with the reason.
     pub async fn connection(&self, deadline: Deadline) -> Result<Arc<Connection>, StoreError> {
-        match self.pick() {
-            Err(StoreError::Connection(ConnectionError::NotYet)) => {
-                let mut attempted = self.attempted.subscribe();
-                // If no attempt completes in time, the reason is still `NotYet`.
-                let _ = timeout_at(
-                    deadline.at().into(),
-                    attempted.wait_for(|attempted| *attempted),
-                )
-                .await;
-                self.pick()
-            }
-            picked => picked,
+        let mut picked = self.pick();
+        if let Err(StoreError::Connection(ConnectionError::NotYet)) = picked {
+            let mut attempted = self.attempted.subscribe();
+            let attempted = attempted.wait_for(|attempted| *attempted);
+            // If no attempt completes in time, the reason is still `NotYet`.
+            let _ = timeout_at(deadline.at().into(), attempted).await;
+            picked = self.pick();
         }
+        picked.map_err(StoreError::before_call)
     }
 
     /// Whether no connection has been usable for a while: calls fail without being sent.
@@ -166,12 +173,13 @@ impl ConnectionPool {
         self.common
             .monitor
             .note_eviction(self.server().evicts, false, 0);
-        self.common.monitor.remove(self.component);
+        self.common.monitor.up(self.component);
     }
 
-    /// The current probe.
-    pub fn probe(&self) -> Arc<Probe> {
-        self.probe.load_full()
+    /// Probes a connection of the node.
+    pub async fn probe(&self, connection: &Connection, deadline: Deadline) -> ProbeResult {
+        let probe = self.probe.load_full();
+        run(&probe, connection, &self.common.script, deadline).await
     }
 
     /// The connection with the fewest calls in flight; one that did not answer its last call comes last.
@@ -184,7 +192,7 @@ impl ConnectionPool {
         }
         let (mut best, mut lost) = (None::<(bool, u32, Arc<Connection>)>, None);
         for entry in &self.entries {
-            match &**entry.state.load() {
+            match &**entry.load() {
                 EntryState::Usable(connection) => {
                     let (doubtful, in_flight) =
                         (!connection.answered_last_call(), connection.in_flight());
@@ -207,7 +215,7 @@ impl ConnectionPool {
     fn usable(&self) -> impl Iterator<Item = Arc<Connection>> {
         self.entries
             .iter()
-            .filter_map(|entry| match &**entry.state.load() {
+            .filter_map(|entry| match &**entry.load() {
                 EntryState::Usable(connection) => Some(Arc::clone(connection)),
                 EntryState::Unusable(_) => None,
             })
@@ -354,7 +362,7 @@ impl ConnectionPool {
 
     fn set(&self, number: usize, state: EntryState) {
         if let Some(entry) = self.entries.get(number) {
-            entry.state.store(Arc::new(state));
+            entry.store(Arc::new(state));
         }
     }
 }

@@ -2,11 +2,10 @@
 //! of the script would still answer PING.
 
 use redis::{ErrorKind, ServerErrorKind};
-use sluicegate_engine::script::outcomes;
 use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Take};
 
 use super::connection::{Connection, Deadline};
-use crate::store::call::{Request, Script};
+use crate::store::commands::Script;
 use crate::store::error::{ConnectionError, StoreError};
 
 /// The result of a probe.
@@ -19,68 +18,55 @@ pub enum ProbeResult {
     Unusable(StoreError),
 }
 
-/// A decision over buckets of its own, one of each kind of state, so that it needs every command that decisions need.
-pub struct Probe {
-    batch: Batch,
-}
-
 /// Large enough that both buckets admit every probe.
 const LIMIT: u64 = 1_000_000_000;
 const WINDOW_US: u64 = 1_000_000;
 
-impl Probe {
-    /// A probe in the slot of this tag. Where the command of scripts is unknown, because it was renamed, Redis repeats 128 bytes of
-    /// what it was sent; the redis crate ends the connection at what is not UTF-8. So the keys, which come first, are long.
-    pub fn new(tag: &str) -> Self {
-        let bucket = |name, algorithm| Bucket {
-            key: format!("sg:{{{tag}}}:{name}:written-to-try-all-commands:probe"),
-            spec: BucketSpec {
-                algorithm,
-                quota: LIMIT,
-                window_us: WINDOW_US,
-            },
-        };
-        let take = |bucket| Take { bucket, cost: 1 };
-        Self {
-            batch: Batch {
-                buckets: vec![
-                    bucket("fixed", Algorithm::FixedWindow),
-                    bucket("log", Algorithm::SlidingLog),
-                ],
-                decisions: vec![Decision {
-                    takes: vec![take(0), take(1)],
-                    peek: false,
-                    receipts: Vec::new(),
-                }],
-            },
-        }
+/// A decision over buckets of its own in the slot of this tag, one of each kind of state, so that it needs every command that
+/// decisions need. Where the command of scripts is unknown, because it was renamed, Redis repeats 128 bytes of what it was
+/// sent; the redis crate ends the connection at what is not UTF-8. So the keys, which come first, are long.
+pub fn probe(tag: &str) -> Batch {
+    let bucket = |name, algorithm| Bucket {
+        key: format!("sg:{{{tag}}}:{name}:written-to-try-all-commands:probe"),
+        spec: BucketSpec {
+            algorithm,
+            quota: LIMIT,
+            window_us: WINDOW_US,
+        },
+    };
+    let take = |bucket| Take { bucket, cost: 1 };
+    Batch {
+        buckets: vec![
+            bucket("fixed", Algorithm::FixedWindow),
+            bucket("log", Algorithm::SlidingLog),
+        ],
+        decisions: vec![Decision {
+            takes: vec![take(0), take(1)],
+            peek: false,
+            receipts: Vec::new(),
+        }],
     }
+}
 
-    /// Runs the probe. Its buckets expire by themselves, a second or two later.
-    pub async fn run(
-        &self,
-        connection: &Connection,
-        script: &Script,
-        deadline: Deadline,
-    ) -> ProbeResult {
-        let request = Request::decide(&self.batch);
-        let decide = || {
-            connection.invoke(script, &request, false, deadline, |reply| {
-                outcomes(&self.batch, reply)
-            })
-        };
-        let mut decided = decide().await;
-        if matches!(decided, Err(StoreError::Late)) {
-            // Its clock is ahead of the previous node's, which the late reply has shown.
-            decided = decide().await;
-        }
-        match decided {
-            Ok(_) => ProbeResult::Writable,
-            Err(error) if is_elsewhere(&error) => ProbeResult::Writable,
-            Err(error @ StoreError::Timeout(_)) => ProbeResult::Unusable(error),
-            Err(error) if error.ends_connection() => ProbeResult::Unusable(error),
-            Err(error) => ProbeResult::Refused(error),
-        }
+/// Runs a probe. Its buckets expire by themselves, a second or two later.
+pub async fn run(
+    probe: &Batch,
+    connection: &Connection,
+    script: &Script,
+    deadline: Deadline,
+) -> ProbeResult {
+    let decide = || connection.invoke(script, probe, false, deadline);
+    let mut decided = decide().await;
+    if matches!(decided, Err(StoreError::Late)) {
+        // Its clock is ahead of the previous node's, which the late reply has shown.
+        decided = decide().await;
+    }
+    match decided {
+        Ok(_) => ProbeResult::Writable,
+        Err(error) if is_elsewhere(&error) => ProbeResult::Writable,
+        Err(error @ StoreError::Timeout(_)) => ProbeResult::Unusable(error),
+        Err(error) if error.ends_connection() => ProbeResult::Unusable(error),
+        Err(error) => ProbeResult::Refused(error),
     }
 }
 

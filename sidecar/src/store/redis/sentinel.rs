@@ -6,14 +6,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, ParsingError, RedisError, Value};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::dial::Dialer;
-use super::node::AddressWatch;
+use super::dial::{Dialer, Dialled};
+use super::node::{AddressWatch, Recheck};
 use crate::policy::Endpoint;
 use crate::store::error::{ConnectionError, StoreError};
 
@@ -21,21 +20,22 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The shortest pause between two polls, and the poll interval of a sentinel that has no answer.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(100);
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
-/// What a sentinel has said holds for as long while it is silent: another one may know only what was before.
+/// For how long the answer of a sentinel that has become silent counts: another one may know only the primary before.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
 /// Polls the sentinels until it is dropped.
 pub struct Sentinels {
-    primary: AddressWatch,
+    /// The primary's address.
+    pub primary: AddressWatch,
     _tasks: JoinSet<()>,
 }
 
 /// The primary that a sentinel names, if it knows one, and the configuration epoch: 0 if its user may not read that.
-type Said = Result<Option<(Endpoint, u64)>, StoreError>;
+type Named = Result<Option<(Endpoint, u64)>, StoreError>;
 
-/// What each has said last, and when.
-struct Opinions {
-    said: Mutex<Vec<(Instant, Said)>>,
+/// The last answer of each sentinel, and when it came.
+struct Answers {
+    last: Mutex<Vec<(Instant, Named)>>,
     primary: watch::Sender<Result<Endpoint, StoreError>>,
 }
 
@@ -43,20 +43,20 @@ struct SentinelClient {
     dialer: Arc<Dialer>,
     endpoint: Endpoint,
     name: String,
-    connection: Option<(MultiplexedConnection, JoinSet<()>)>,
+    connection: Option<Dialled>,
 }
 
 impl Sentinels {
-    /// Starts to poll, in the current runtime; also at once whenever `recheck` is notified.
-    pub fn ask(dialer: Dialer, sentinels: Vec<Endpoint>, name: &str, recheck: Arc<Notify>) -> Self {
+    /// Starts to poll, in the current runtime; also at once after each `recheck`.
+    pub fn ask(dialer: Dialer, sentinels: Vec<Endpoint>, name: &str, recheck: &Recheck) -> Self {
         let unknown = || ConnectionError::NotYet.into();
         let (sender, primary) = watch::channel(Err(unknown()));
         let nothing = sentinels.iter().map(|_| (Instant::now(), Err(unknown())));
-        let opinions = Arc::new(Opinions {
-            said: Mutex::new(nothing.collect()),
+        let answers = Arc::new(Answers {
+            last: Mutex::new(nothing.collect()),
             primary: sender,
         });
-        let (dialer, again) = (Arc::new(dialer), watch::Sender::new(()));
+        let dialer = Arc::new(dialer);
         let mut tasks = JoinSet::new();
         for (number, endpoint) in sentinels.into_iter().enumerate() {
             let client = SentinelClient {
@@ -65,37 +65,26 @@ impl Sentinels {
                 name: name.to_owned(),
                 connection: None,
             };
-            tasks.spawn(client.poll(number, Arc::clone(&opinions), again.subscribe()));
+            tasks.spawn(client.poll(number, Arc::clone(&answers), recheck.subscribe()));
         }
-        tasks.spawn(async move {
-            loop {
-                recheck.notified().await;
-                again.send_replace(());
-            }
-        });
         Self {
             primary,
             _tasks: tasks,
         }
     }
-
-    /// The primary's address.
-    pub fn primary(&self) -> AddressWatch {
-        self.primary.clone()
-    }
 }
 
-impl Opinions {
-    fn note(&self, number: usize, said: Said) {
+impl Answers {
+    fn note(&self, number: usize, named: Named) {
         // No code panics while it holds this lock.
-        let mut all = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((when, before)) = all.get_mut(number) {
             let is_remembered = before.is_ok() && when.elapsed() < REMEMBERED;
-            if said.is_ok() || !is_remembered {
-                (*when, *before) = (Instant::now(), said);
+            if named.is_ok() || !is_remembered {
+                (*when, *before) = (Instant::now(), named);
             }
         }
-        let answer = primary(all.iter().map(|(_, said)| said));
+        let answer = primary(all.iter().map(|(_, named)| named));
         self.primary.send_if_modified(|last| {
             let changed = match (&*last, &answer) {
                 (Ok(last), Ok(answer)) => last != answer,
@@ -112,15 +101,17 @@ impl Opinions {
 }
 
 /// The primary of the highest epoch; among equals, what most sentinels name, and then what the first one does.
-fn primary<'a>(all: impl Iterator<Item = &'a Said> + Clone) -> Result<Endpoint, StoreError> {
-    let named = all.clone().filter_map(|said| said.as_ref().ok()?.as_ref());
+fn primary<'a>(all: impl Iterator<Item = &'a Named> + Clone) -> Result<Endpoint, StoreError> {
+    let named = all
+        .clone()
+        .filter_map(|named| named.as_ref().ok()?.as_ref());
     let count = |of: &(Endpoint, u64)| named.clone().filter(|one| *one == of).count();
     let best = named.clone().enumerate();
     let best = best.max_by_key(|(number, one)| (one.1, count(one), Reverse(*number)));
     if let Some((_, (endpoint, _))) = best {
         return Ok(endpoint.clone());
     }
-    let errors = || all.clone().filter_map(|said| said.as_ref().err());
+    let errors = || all.clone().filter_map(|named| named.as_ref().err());
     let is_unknown =
         |error: &&StoreError| matches!(error, StoreError::Connection(ConnectionError::NotYet));
     let error = errors().find(is_unknown).or_else(|| errors().last());
@@ -131,32 +122,29 @@ impl SentinelClient {
     async fn poll(
         mut self,
         number: usize,
-        opinions: Arc<Opinions>,
-        mut again: watch::Receiver<()>,
+        answers: Arc<Answers>,
+        mut recheck: watch::Receiver<()>,
     ) {
         loop {
-            let said = self.ask().await;
-            let succeeded = matches!(said, Ok(Some(_)));
-            if said.is_err() {
+            let named = self.ask().await;
+            let succeeded = matches!(named, Ok(Some(_)));
+            if named.is_err() {
                 self.connection = None;
             }
-            opinions.note(number, said);
+            answers.note(number, named);
             sleep(MIN_POLL_INTERVAL).await;
             if succeeded {
                 tokio::select! {
                     () = sleep(POLL_INTERVAL) => {}
-                    Ok(()) = again.changed() => {}
+                    Ok(()) = recheck.changed() => {}
                 }
             }
         }
     }
 
-    async fn ask(&mut self) -> Said {
+    async fn ask(&mut self) -> Named {
         if self.connection.is_none() {
-            let (connection, driver, _) = self.dialer.dial(&self.endpoint).await?;
-            let mut task = JoinSet::new();
-            task.spawn(driver);
-            self.connection = Some((connection, task));
+            self.connection = Some(self.dialer.dial(&self.endpoint).await?);
         }
         let named = self.query("GET-MASTER-ADDR-BY-NAME").await?;
         let Some(named) = primary_of(named).map_err(RedisError::from)? else {
@@ -169,10 +157,11 @@ impl SentinelClient {
     }
 
     async fn query(&mut self, what: &str) -> Result<Value, StoreError> {
-        let (connection, _) = self.connection.as_mut().ok_or(ConnectionError::Closed)?;
+        let dialled = self.connection.as_mut().ok_or(ConnectionError::Closed)?;
         let mut command = redis::cmd("SENTINEL");
         command.arg(what).arg(&self.name);
-        let answer = timeout(ANSWER_TIMEOUT, command.query_async(connection)).await;
+        let answer = command.query_async(&mut dialled.connection);
+        let answer = timeout(ANSWER_TIMEOUT, answer).await;
         Ok(answer.map_err(|_| ConnectionError::Silent(ANSWER_TIMEOUT))??)
     }
 }
@@ -193,15 +182,18 @@ mod tests {
     #[test]
     fn the_highest_epoch_wins_then_the_most_then_the_first() {
         let at = |port| Endpoint::Tcp("redis".to_owned(), port);
-        let said = |port, epoch| Ok(Some((at(port), epoch)));
+        let named = |port, epoch| Ok(Some((at(port), epoch)));
         let silent = || Err(ConnectionError::Closed.into());
-        let chosen = |all: &[Said]| primary(all.iter()).ok();
+        let chosen = |all: &[Named]| primary(all.iter()).ok();
         assert_eq!(
-            chosen(&[said(1, 3), said(1, 3), said(2, 4), silent()]),
+            chosen(&[named(1, 3), named(1, 3), named(2, 4), silent()]),
             Some(at(2))
         );
-        assert_eq!(chosen(&[said(1, 0), said(2, 0), said(2, 0)]), Some(at(2)));
-        assert_eq!(chosen(&[silent(), said(1, 0), said(2, 0)]), Some(at(1)));
+        assert_eq!(
+            chosen(&[named(1, 0), named(2, 0), named(2, 0)]),
+            Some(at(2))
+        );
+        assert_eq!(chosen(&[silent(), named(1, 0), named(2, 0)]), Some(at(1)));
         assert_eq!(chosen(&[Ok(None), silent()]), None);
     }
 }

@@ -7,37 +7,36 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use redis::Cmd;
-use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::backoff::random_part;
 use super::connection::{Connection, Deadline};
 use super::inspect;
 use super::pool::ConnectionPool;
-use crate::store::call::Script;
+use crate::store::commands::Script;
 use crate::store::error::{ConnectionError, StoreError};
 
 /// Keys with a tag each. Over two Redis, all of them are in one place once in eight times.
 const MARKS: usize = 4;
-/// Longer than a look takes.
+/// Longer than one check takes.
 const MARK_TTL: Duration = Duration::from_secs(10);
 /// How often a sidecar looks, at least, and how soon after a look that found it, or when there is no connection.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(200);
-/// Tells of each key but the first, which determines where the call is sent, whether it is there.
+/// Answers for each key whether it exists, except for the first, which determines where the call is sent.
 const LOOK: &str = "local held = {}
 for i = 2, #KEYS do held[i - 1] = redis.call('GET', KEYS[i]) and 1 or 0 end
 return held";
 
-/// Looks when connections have been made, and each minute by a new connection: those in use may lead to where the address led
-/// before. Twice in a row is what counts. Never returns.
+/// Looks when connections have been made, and each minute over a new connection: those in use may lead to where the address led
+/// before. Two positive looks in a row count. Never returns.
 pub async fn watch(pool: Arc<ConnectionPool>) {
     let (mut found, mut by_new) = (0, false);
     loop {
         let looked = if by_new {
             look_by_new(&pool).await
         } else if let Some(connection) = pool.quietest() {
-            let deadline = Deadline::after(pool.common.dialer.answer_timeout());
+            let deadline = Deadline::after(pool.common.dialer.answer_timeout);
             is_sharded(&connection, &pool.common.script, deadline).await
         } else {
             Err(ConnectionError::NotYet.into())
@@ -61,17 +60,16 @@ pub async fn watch(pool: Arc<ConnectionPool>) {
 /// Looks by a new connection, and notes which server it leads to.
 async fn look_by_new(pool: &ConnectionPool) -> Result<bool, StoreError> {
     let (common, address) = (&pool.common, pool.address.borrow().clone()?);
-    let (connection, driver, _) = common.dialer.dial(&address).await?;
-    let mut task = JoinSet::new();
-    task.spawn(driver);
-    let connection = Connection::new(connection, None, Arc::clone(&common.clock_steps));
+    let dialled = common.dialer.dial(&address).await?;
+    let steps = Arc::clone(&common.clock_steps);
+    let connection = Connection::new(dialled.connection.clone(), None, steps);
     inspect::ask(pool, &connection).await?;
-    let deadline = Deadline::after(common.dialer.answer_timeout());
+    let deadline = Deadline::after(common.dialer.answer_timeout);
     is_sharded(&connection, &common.script, deadline).await
 }
 
-/// Leaves marks, each with a tag of its own, and looks for them in one call whose first key has another tag. Sharded is what
-/// hides a mark there and shows it under its own tag. One look: a failover meanwhile does the same, so ask twice.
+/// Writes marks, each with a tag of its own, and looks for them in one call whose first key has another tag. If a mark is missing
+/// there and found under its own tag, the keys are spread. A failover meanwhile has the same effect, so ask twice.
 ///
 /// # Errors
 /// Redis does not answer, or refuses a command.
@@ -80,7 +78,7 @@ pub async fn is_sharded(
     script: &Script,
     deadline: Deadline,
 ) -> Result<bool, StoreError> {
-    // Of this look alone: marks of before vouch for nothing.
+    // Other keys than those of earlier looks, whose marks prove nothing now.
     let look_number = RandomState::new().hash_one(());
     let marks: Vec<_> = (0..MARKS)
         .map(|number| script.key(&format!("sg:{{mark-{look_number}-{number}}}:probe")))

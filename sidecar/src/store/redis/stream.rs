@@ -37,8 +37,12 @@ pub async fn open(
     tls: Option<&TlsFiles>,
     answer_timeout: Duration,
 ) -> Result<(Box<dyn Stream>, Option<IpAddr>), ConnectionError> {
-    let Endpoint::Tcp(host, _) = endpoint else {
-        return Ok((unix(endpoint).await?, None));
+    let host = match endpoint {
+        Endpoint::Tcp(host, _) => host,
+        Endpoint::Unix(path) => {
+            let socket = UnixStream::connect(path).await.map_err(io)?;
+            return Ok((Box::new(socket), None));
+        }
     };
     let socket = tcp(&addresses(endpoint).await?).await?;
     let peer = socket.peer_addr().ok().map(|peer| peer.ip());
@@ -64,13 +68,6 @@ pub async fn addresses(endpoint: &Endpoint) -> Result<Vec<SocketAddr>, Connectio
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     let found = found.map_err(|error| ConnectionError::Resolve(Arc::new(error)))?;
     Ok(found.collect())
-}
-
-async fn unix(endpoint: &Endpoint) -> Result<Box<dyn Stream>, ConnectionError> {
-    match endpoint {
-        Endpoint::Unix(path) => Ok(Box::new(UnixStream::connect(path).await.map_err(io)?)),
-        Endpoint::Tcp(..) => Err(ConnectionError::NotYet),
-    }
 }
 
 async fn tcp(addresses: &[SocketAddr]) -> Result<TcpStream, ConnectionError> {

@@ -17,7 +17,7 @@ use crate::telemetry::labels::ConnectionCause;
 
 /// A node that has been silent for this long is probed, on one connection. Decisions and announcements are answers too.
 const IDLE_PROBE_AFTER: Duration = Duration::from_millis(7_500);
-/// How often to look whether it has been.
+/// How often that is checked.
 const IDLE_LOOK_EVERY: Duration = Duration::from_millis(2_500);
 /// How often a Redis that refuses probes is probed.
 const REFUSED_PROBE_EVERY: Duration = Duration::from_millis(500);
@@ -58,7 +58,7 @@ pub async fn supervise(pool: Arc<ConnectionPool>, number: usize) {
                 let cause = match ended {
                     Ok(next) => {
                         successor = Some(next);
-                        let answers_until = pool.common.dialer.store_timeout();
+                        let answers_until = pool.common.dialer.store_timeout;
                         tokio::spawn(async move {
                             sleep(answers_until).await;
                             drop(driver);
@@ -75,7 +75,7 @@ pub async fn supervise(pool: Arc<ConnectionPool>, number: usize) {
             }
         };
         pool.set_unusable(number, cause);
-        pool.recheck.notify_one();
+        pool.recheck.send_replace(());
         tokio::select! {
             () = sleep(backoff.pause(was_slow)) => {}
             Ok(()) = address.changed() => {}
@@ -125,7 +125,6 @@ async fn watch(
                 continue;
             },
         }
-        let common = &pool.common;
         let within = match &suspected {
             Some(cause) => {
                 pool.set_unusable(number, cause.clone());
@@ -133,11 +132,10 @@ async fn watch(
                 connection.may_be_silent_for()
             }
             // Calls use it meanwhile.
-            None => common.dialer.store_timeout().max(MIN_PROBE_TIMEOUT),
+            None => pool.common.dialer.store_timeout.max(MIN_PROBE_TIMEOUT),
         };
-        let (probe, began) = (pool.probe(), Instant::now());
-        let deadline = Deadline::after(within);
-        match probe.run(connection, &common.script, deadline).await {
+        let began = Instant::now();
+        match pool.probe(connection, Deadline::after(within)).await {
             ProbeResult::Writable => pool.probe_succeeded(),
             ProbeResult::Refused(cause) => pool.probe_refused(cause),
             ProbeResult::Unusable(cause @ StoreError::Timeout(_)) if suspected.is_none() => {

@@ -6,7 +6,7 @@ mod repeated;
 mod resets;
 
 use super::*;
-use crate::store::test_batches;
+use crate::store::tests as test_batches;
 use sluicegate_engine::{Algorithm, BucketSpec, Calendar, CalendarUnit};
 use std::collections::HashSet;
 

@@ -1,8 +1,8 @@
--- Code that few calls of decide.lua need: keys that cannot be read, equal waits, searching a log, clocks that stepped
--- back, give-backs, write-backs.
+-- The slow path of decide.lua, which few calls need: keys that cannot be read, equal waits, searching a log, clocks
+-- that stepped back, give-backs, write-backs.
 --
 -- This file goes in front of decide.lua; the two are one script. A closure that captures many variables costs a tenth
--- of a call. So make_rare captures nothing, and only calls that need its inner closures create them.
+-- of a call. So slow_path captures nothing, and only calls that need its inner closures create them.
 --
 -- now is the time; the rest are decide.lua's constants of the log, explained there.
 
@@ -23,7 +23,7 @@ local function read_receipt(key, units, lifetime, count, request, position)
 end
 
 -- Begin and end of the calendar window that holds now, the length of the one after it, and where the request goes on.
--- Nothing but the last if now is in none of the windows that are sent.
+-- If the request has no window that holds now, returns only where it goes on.
 local function read_edges(now, first, second, request, position)
   local third, fourth, ends = struct.unpack('>I7I7', request, position)
   if now < first or now >= third then return nil, nil, nil, ends end
@@ -126,13 +126,13 @@ local function save_token(bucket, key, now, MARGIN, TOKEN_STATE, UNCUT)
   end
 end
 
-local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
+local function slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
   local call, pack, unpack, sub = redis.call, struct.pack, struct.unpack, string.sub
   local floor, min, max, ceil = math.floor, math.min, math.max, math.ceil
-  local rare = {}
+  local slow = {}
 
   -- Whether a decision, whose takes begin at `position`, touches a bucket that cannot be read.
-  function rare.touches(broken, request, position, takes)
+  function slow.touches(broken, request, position, takes)
     for i = 0, takes - 1 do
       if broken[unpack('>I4', request, position + 8 * i)] then return true end
     end
@@ -141,7 +141,7 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
 
   -- Of two buckets that will have room at the same time: whether the first has less remaining, or as much remaining of
   -- a smaller quota.
-  function rare.tighter(one, other)
+  function slow.tighter(one, other)
     local a, b = one.unit or 1, other.unit or 1
     local left, least = max(0, one.cap - one.level), max(0, other.cap - other.level)
     left, least = (left - left % a) / a, (least - least % b) / b
@@ -165,7 +165,7 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
   local DAMAGED = {}
 
   -- Returns what f returns, or nil if f found a damaged log.
-  function rare.try(f, ...)
+  function slow.try(f, ...)
     local done, result = pcall(f, ...)
     if done then return result end
     if result ~= DAMAGED then error(result, 0) end
@@ -261,14 +261,14 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
   end
 
   -- The stamp of the record at which this many units from the head on will have expired.
-  function rare.room(log, key, units)
+  function slow.room(log, key, units)
     open(log, key)
     local _, stamp = search(log, false, units)
     return stamp
   end
 
   -- Brings a log up to date where its head alone does not suffice. Its last record still counts.
-  function rare.mend(log, key, stamp)
+  function slow.mend(log, key, stamp)
     local late = 0
     open(log, key)
     if log.last > stamp then
@@ -373,20 +373,20 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     return returned
   end
 
-  function rare.give_back(bucket, key, request, position, _, cost)
+  function slow.give_back(bucket, key, request, position, _, cost)
     return give_back(bucket, key, cost, unpack('>I7', request, position), cost)
   end
 
   -- Leaves n receipts from `index` on, if the decision of this reply was admitted, or if other calls have taken.
-  function rare.leave(buckets, n, index, reply)
+  function slow.leave(buckets, n, index, reply)
     if reply and unpack('>i4', reply) <= 0 then return end
     for i = index, index + n - 1 do buckets[i].level = buckets[i].units end
   end
 
-  -- Returns up to `cost` units to n buckets, and subtracts as many from the receipt. Returns said, units, and the next
-  -- position in the request; and the rows before this one, or the times that other calls need, which return the units.
-  function rare.redeem(buckets, broken, n, index, cost, request, position, rows)
-    local receipt, returned, said = buckets[index], 0, 1
+  -- Gives up to `cost` units back to n buckets, and subtracts as many from the receipt. Returns result, units, and the
+  -- next position in the request; and the rows before this one, or the times that other calls need to give units back.
+  function slow.redeem(buckets, broken, n, index, cost, request, position, rows)
+    local receipt, returned, result = buckets[index], 0, 1
     local ends = position + 4 * n
     if broken then
       for i = position, ends - 1, 4 do
@@ -402,16 +402,16 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     if n > 0 and unpack('>I4', request, position) == index then return 1, units, ends, { times } end
     for i = position, units > 0 and ends - 1 or 0, 4 do
       local bucket = unpack('>I4', request, i)
-      local back = rare.try(give_back, buckets[bucket], KEYS[bucket], units, unpack('>I7', times, time), left)
+      local back = slow.try(give_back, buckets[bucket], KEYS[bucket], units, unpack('>I7', times, time), left)
       time = min(time + 7, #times - 6)
       if back then
         returned = max(returned, back)
       else
         -- Do not write this bucket.
-        buckets[bucket], said = { level = 0, kept = 0 }, 0
+        buckets[bucket], result = { level = 0, kept = 0 }, 0
       end
     end
-    return said, returned, ends, rows
+    return result, returned, ends, rows
   end
 
   local depth = DEPTH
@@ -546,7 +546,7 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
   end
 
   -- Records units that were taken elsewhere, whatever the limit; returns how many.
-  function rare.write_back(bucket, key, request, position, count)
+  function slow.write_back(bucket, key, request, position, count)
     local times, units, last = {}, {}, 0
     for _ = 1, count do
       local at, more
@@ -565,22 +565,22 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     return recorded
   end
 
-  -- Gives or writes back, as the request says from `first` on. Returns said, units, and the next position in it.
-  function rare.change(what, buckets, broken, request, first)
+  -- Gives or writes back, as the request says from `first` on. Returns result, units, and the next position in it.
+  function slow.change(what, buckets, broken, request, first)
     local count, index, cost, position = unpack('>I2I4I4', request, first - 2)
-    local change, ends = rare.give_back, position + 7
+    local change, ends = slow.give_back, position + 7
     if what ~= GIVE_BACK then
-      change, ends = rare.write_back, position + 11 * count
+      change, ends = slow.write_back, position + 11 * count
       -- An earlier call, whose answer was lost, has done it. Not `kept`: a step of the clock moves that unit.
       if cost > 0 and buckets[cost].level > 0 then return 1, 0, ends end
     end
     local units = not (broken and broken[index])
-      and rare.try(change, buckets[index], KEYS[index], request, position, count, cost)
+      and slow.try(change, buckets[index], KEYS[index], request, position, count, cost)
     if units then return 1, units, ends end
     -- Do not write this bucket.
     buckets[index] = { level = 0, kept = 0 }
     return 0, 0, ends
   end
 
-  return rare
+  return slow
 end

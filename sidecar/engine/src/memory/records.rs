@@ -1,9 +1,9 @@
-//! The order in which units taken elsewhere are recorded.
+//! Records of units taken elsewhere, as the algorithms add them.
 
 use crate::batch::Record;
 
-/// The records at the times that `at_us` makes of theirs, but none before one that it follows; those of no units
-/// left out.
+/// The records that have units, each with the time that `at_us` returns for it, or with that of the record before it if
+/// that is later.
 pub(super) fn in_order(
     records: &[Record],
     at_us: impl Fn(&Record) -> u64,

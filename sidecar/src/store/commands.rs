@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use redis::{Cmd, Script as Hashed};
-use sluicegate_engine::script::{self, BrokenState, GiveBack, WriteBack};
-use sluicegate_engine::{Batch, Bucket, Returns};
+use sluicegate_engine::FleetPosition;
+use sluicegate_engine::script::{self, BrokenState, Operation};
 
-use super::overrides::{StoredOverrides, field, to_text};
+use super::error::StoreError;
+use super::overrides::{OVERRIDES_HEAD, StoredOverrides, field, to_text};
 
 /// The script's SHA-1, and the prefix of every key.
 pub struct Script {
@@ -32,7 +33,7 @@ pub enum Entry<'a> {
     KeyPrefix,
 }
 
-/// That a sidecar is there, or is leaving.
+/// Announces that something is there, or is leaving.
 #[derive(Clone, Copy, Debug)]
 pub struct Announcement<'a> {
     /// What it enters.
@@ -44,7 +45,7 @@ pub struct Announcement<'a> {
 }
 
 impl<'a> Announcement<'a> {
-    /// That this is there.
+    /// Announces that this is there.
     pub const fn of(entry: Entry<'a>) -> Self {
         Self {
             entry,
@@ -52,65 +53,42 @@ impl<'a> Announcement<'a> {
             with_overrides: false,
         }
     }
+
+    /// The same for leaving.
+    pub const fn leaving(self) -> Self {
+        Self {
+            leaving: true,
+            ..self
+        }
+    }
 }
 
 /// The answer: rank, number of entries, age of the list in milliseconds, head of the overrides.
 pub type Listed = (u64, u64, u64, Option<Vec<u8>>);
 
-/// One call of the script: its keys, and its arguments except for the time after which it must not run.
-pub struct Request<'a> {
-    keys: Vec<&'a str>,
-    arguments: Arguments<'a>,
+/// A sidecar's place in the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Announced {
+    /// The sidecar's rank, and the number of sidecars.
+    pub position: FleetPosition,
+    /// How long the store has had the list.
+    pub list_age: Duration,
 }
 
-enum Arguments<'a> {
-    Decide(&'a Batch),
-    GiveBack(&'a [GiveBack<'a>]),
-    WriteBack(&'a [WriteBack<'a>], &'a Bucket),
-    Return(&'a Returns),
+/// A sidecar's place, if the store is shared, and the version of the overrides, or why that is not known.
+pub type AnnounceResult = Result<(Option<Announced>, Result<u64, StoreError>), StoreError>;
+
+impl From<Listed> for Announced {
+    fn from((rank, of, age_ms, _): Listed) -> Self {
+        Self {
+            position: FleetPosition { rank, of },
+            list_age: Duration::from_millis(age_ms),
+        }
+    }
 }
 
 /// The script's answer for each decision or bucket, unless its key cannot be read.
 pub type Each<T> = Vec<Result<T, BrokenState>>;
-
-impl<'a> Request<'a> {
-    /// Decides a batch.
-    pub fn decide(batch: &'a Batch) -> Self {
-        Self {
-            keys: script::keys(batch).collect(),
-            arguments: Arguments::Decide(batch),
-        }
-    }
-
-    /// Gives back; each bucket at most once.
-    pub fn give_back(returns: &'a [GiveBack<'a>]) -> Self {
-        Self {
-            keys: script::give_back_keys(returns).collect(),
-            arguments: Arguments::GiveBack(returns),
-        }
-    }
-
-    /// Returns units by receipts.
-    pub fn return_units(returns: &'a Returns) -> Self {
-        Self {
-            keys: script::return_keys(returns).collect(),
-            arguments: Arguments::Return(returns),
-        }
-    }
-
-    /// Writes back; each bucket at most once, and nothing if `once` is already marked.
-    pub fn write_back(writes: &'a [WriteBack<'a>], once: &'a Bucket) -> Self {
-        Self {
-            keys: script::write_back_keys(writes, Some(once)).collect(),
-            arguments: Arguments::WriteBack(writes, once),
-        }
-    }
-
-    /// The key that determines the call's slot in a Cluster.
-    pub fn first_key(&self) -> &str {
-        self.keys.first().copied().unwrap_or_default()
-    }
-}
 
 /// Enters something into a list, and returns how many entries there are, and the head of the overrides.
 const SIDECARS: &str = include_str!("../../../lua/sidecars.lua");
@@ -125,8 +103,6 @@ pub const SIDECARS_SLOT_KEY: &str = SIDECARS_KEYS[0];
 const OVERRIDES: &str = include_str!("../../../lua/overrides.lua");
 /// Where they are.
 pub const OVERRIDES_KEY: &str = "sg:{overrides}";
-/// The field of the hash that has the version.
-pub const OVERRIDES_HEAD: &str = ":";
 
 impl Script {
     /// Announces a sidecar, by the script's hash or, with `text`, so that Redis caches it. It answers as [`Listed`].
@@ -175,21 +151,23 @@ impl Script {
 
     /// Reads the head of the overrides, which has their version.
     pub fn overrides_head(&self) -> Cmd {
-        let mut command = redis::cmd("HGET");
-        command.arg(self.key(OVERRIDES_KEY)).arg(OVERRIDES_HEAD);
+        let mut command = self.of_overrides("HGET");
+        command.arg(OVERRIDES_HEAD);
         command
     }
 
     /// How many fields their hash has, with the head.
     pub fn overrides_length(&self) -> Cmd {
-        let mut command = redis::cmd("HLEN");
-        command.arg(self.key(OVERRIDES_KEY));
-        command
+        self.of_overrides("HLEN")
     }
 
     /// Reads all overrides.
     pub fn overrides(&self) -> Cmd {
-        let mut command = redis::cmd("HGETALL");
+        self.of_overrides("HGETALL")
+    }
+
+    fn of_overrides(&self, name: &str) -> Cmd {
+        let mut command = redis::cmd(name);
         command.arg(self.key(OVERRIDES_KEY));
         command
     }
@@ -203,50 +181,32 @@ impl Script {
         }
     }
 
-    /// The call by the script's hash. A Redis without the script refuses it, and has then done nothing.
-    pub fn evalsha(&self, request: &Request<'_>, not_after_us: Option<u64>) -> Cmd {
-        self.command("EVALSHA", &self.hash, request, not_after_us)
-    }
-
-    /// The call with the script's text, which Redis then caches.
-    pub fn eval(&self, request: &Request<'_>, not_after_us: Option<u64>) -> Cmd {
-        self.command("EVAL", script::DECIDE, request, not_after_us)
-    }
-
-    fn command(
+    /// The call by the script's hash, or with its `text`, which Redis then caches. A Redis without the script refuses the hash,
+    /// and has then done nothing.
+    pub fn command<O: Operation>(
         &self,
-        name: &str,
-        script: &str,
-        request: &Request<'_>,
+        operation: &O,
         not_after_us: Option<u64>,
+        text: bool,
     ) -> Cmd {
-        let mut command = redis::cmd(name);
-        command.arg(script).arg(request.keys.len());
-        if self.prefix.is_empty() {
-            command.arg(&request.keys);
-        } else {
-            for key in &request.keys {
+        let mut command = redis::cmd(if text { "EVAL" } else { "EVALSHA" });
+        command.arg(if text { script::DECIDE } else { &self.hash });
+        command.arg(operation.keys().count());
+        for key in operation.keys() {
+            if self.prefix.is_empty() {
+                command.arg(key);
+            } else {
                 command.arg(self.key(key));
             }
         }
-        let arguments = match request.arguments {
-            Arguments::Decide(batch) => script::arguments(batch, not_after_us),
-            Arguments::GiveBack(returns) => script::give_back_arguments(returns, not_after_us),
-            Arguments::WriteBack(writes, once) => {
-                script::write_back_arguments(writes, Some(once), not_after_us)
-            }
-            Arguments::Return(returns) => script::return_arguments(returns, not_after_us),
-        };
-        command.arg(arguments);
+        command.arg(operation.request(not_after_us));
         command
     }
 
-    /// Resets buckets; Redis answers how many existed.
-    pub fn reset<'a>(&self, keys: impl IntoIterator<Item = &'a str>) -> Cmd {
+    /// Resets a bucket; Redis answers how many existed.
+    pub fn reset(&self, key: &str) -> Cmd {
         let mut command = redis::cmd("UNLINK");
-        for key in keys {
-            command.arg(self.key(key));
-        }
+        command.arg(self.key(key));
         command
     }
 

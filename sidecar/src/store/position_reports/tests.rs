@@ -14,7 +14,7 @@ fn of(number: u64) -> FleetPosition {
 /// What is in force after each of these reports of a list that is old: at how many milliseconds, rank and number of sidecars.
 /// The first position has been reported for two seconds.
 fn in_force(reports: &[(u64, u64, u64)]) -> Vec<(u64, u64)> {
-    let (mut position, start) = (Position::default(), Instant::now());
+    let (mut position, start) = (PositionReports::default(), Instant::now());
     let mut report = |after_ms: u64, rank, of| {
         let now = start + Duration::from_millis(after_ms);
         position.report(now, FleetPosition { rank, of }, OLD);
@@ -95,7 +95,7 @@ fn shares_add_up_to_one_quota_however_many_start_at_a_time() {
     for begins_every_ms in [0, 100, 700] {
         // Each reports every 0.7 s from when it starts, to a list that is new; then the store is gone.
         for gone_ms in (0..9_000).step_by(50) {
-            let mut positions: Vec<_> = (0..10).map(|_| Position::default()).collect();
+            let mut positions: Vec<_> = (0..10).map(|_| PositionReports::default()).collect();
             let mut reports: Vec<_> = (0..10_usize)
                 .flat_map(|one| {
                     let first_ms = one as u64 * begins_every_ms;
@@ -112,7 +112,7 @@ fn shares_add_up_to_one_quota_however_many_start_at_a_time() {
                 let list_age = Duration::from_millis(at_ms);
                 positions[one].report(now, of(known.len() as u64), list_age);
             }
-            let shares = positions.iter().filter_map(Position::in_force);
+            let shares = positions.iter().filter_map(PositionReports::in_force);
             let sum: f64 = shares.map(|share| 1.0 / share.of as f64).sum();
             assert!(sum < 1.001, "{sum} quotas at {gone_ms} ms");
             assert!(gone_ms < 8_400 || sum > 0.999, "{sum} at {gone_ms} ms");
@@ -123,7 +123,7 @@ fn shares_add_up_to_one_quota_however_many_start_at_a_time() {
 /// R4: the list was evicted once a second, and each sidecar found those alone who had reported since.
 #[test]
 fn a_list_that_is_evicted_again_and_again_lowers_no_number() {
-    let (mut position, start) = (Position::default(), Instant::now());
+    let (mut position, start) = (PositionReports::default(), Instant::now());
     let at = |second: u64| start + Duration::from_secs(second);
     (0..4).for_each(|second| position.report(at(second), of(5), OLD));
     for second in 4..20 {
@@ -137,7 +137,7 @@ fn a_list_that_is_evicted_again_and_again_lowers_no_number() {
     position.report(at(30), of(1), grown(30));
     assert_eq!(position.in_force(), Some(of(1)));
     // One that starts meanwhile has no share: nobody knows how many there are.
-    let mut new = Position::default();
+    let mut new = PositionReports::default();
     (4..20).for_each(|second| new.report(at(second), of(1), Duration::from_millis(300)));
     assert_eq!(new.in_force(), None);
 }

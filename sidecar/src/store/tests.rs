@@ -1,4 +1,4 @@
-//! Batches for unit tests.
+//! Batches for the unit tests of this folder.
 
 use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Take};
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use sluicegate_engine::FleetPosition;
 
-use super::call::SIDECAR_TTL;
+use super::commands::SIDECAR_TTL;
 
 /// How long fewer sidecars must be reported until they count: five reports after the first. The store itself counts a sidecar as
 /// dead if it has not announced itself for so long, so each living one has done so by then. Reports are a little early or late.
@@ -27,7 +27,7 @@ const SETTLED_AFTER: Duration = Duration::from_secs(2);
 
 /// The position of this sidecar, by what the store has reported.
 #[derive(Debug, Default)]
-pub struct Position {
+pub struct PositionReports {
     /// The first is in force. Each of the others has fewer sidecars than the one before it.
     reports: VecDeque<Report>,
     first_at: Option<Instant>,
@@ -43,7 +43,7 @@ struct Report {
     since: Instant,
 }
 
-impl Position {
+impl PositionReports {
     /// The store has reported this position now, by a list of this age.
     pub fn report(&mut self, now: Instant, position: FleetPosition, list_age: Duration) {
         let last_at = self.last_at.replace(now);

@@ -1,0 +1,285 @@
+//! The calls to the Redis that a fleet shares: one Redis, or a Redis Cluster.
+
+mod by_slot;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use redis::{Cmd, FromRedisValue};
+use sluicegate_engine::script::{Operation, WriteBacks};
+use sluicegate_engine::{Batch, Returns};
+use tokio::sync::watch;
+
+use super::cluster::map::SlotCache;
+use super::cluster::routing::is_apart;
+use super::cluster::slots::slot;
+use super::commands::{
+    AnnounceResult, Announced, Announcement, Each, Entry, Listed, OVERRIDES_KEY, SIDECARS_SLOT_KEY,
+};
+use super::error::StoreError;
+use super::health::Monitor;
+use super::overrides::{self, StoredOverrides};
+use super::redis::connection::{Deadline, is_no_script};
+use super::redis::dial::Dialer;
+use super::redis::node::{Common, Node, Recheck};
+use super::redis::sentinel::Sentinels;
+use super::reply::StoreReply;
+use super::share::Debt;
+use crate::policy::{MAX_OVERRIDES, RedisStore, Topology};
+
+/// For reading all overrides: some megabytes, which no decision waits for.
+const READ_OVERRIDES_WITHIN: Duration = Duration::from_secs(2);
+/// For changing them: an operator waits for it.
+const CHANGE_OVERRIDES_WITHIN: Duration = Duration::from_secs(1);
+
+/// A client of one Redis or of a Cluster. [`Store`](super::kinds::Store) documents the calls that all stores have.
+pub struct Client {
+    nodes: Nodes,
+    common: Arc<Common>,
+}
+
+enum Nodes {
+    /// One Redis, or the primary that sentinels name: they are asked until this is dropped.
+    One {
+        node: Arc<Node>,
+        _sentinels: Option<Sentinels>,
+    },
+    /// The primaries of a Cluster.
+    Cluster(SlotCache),
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Without the addresses and the credentials.
+        f.debug_struct("Client").finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// Starts to connect, in the current runtime.
+    pub fn open(store: &RedisStore, timeout: Duration, monitor: Arc<Monitor>) -> Self {
+        let common = Arc::new(Common::new(store, timeout, monitor));
+        let recheck = Recheck::new(());
+        let (address, sentinels) = match &store.url.topology {
+            // It never changes.
+            Topology::Single(endpoint) => (watch::channel(Ok(endpoint.clone())).1, None),
+            Topology::Sentinel { sentinels, name } => {
+                let dialer = Dialer::to_sentinels(store, timeout);
+                let sentinels = Sentinels::ask(dialer, sentinels.to_vec(), name, &recheck);
+                (sentinels.primary.clone(), Some(sentinels))
+            }
+            Topology::Cluster(seeds) => {
+                let slots = SlotCache::start(Arc::clone(&common), seeds.to_vec());
+                let nodes = Nodes::Cluster(slots);
+                return Self { nodes, common };
+            }
+        };
+        let node = Node::start(Arc::clone(&common), address, recheck, None, None);
+        let nodes = Nodes::One {
+            node: Arc::new(node),
+            _sentinels: sentinels,
+        };
+        Self { nodes, common }
+    }
+
+    pub const fn is_cluster(&self) -> bool {
+        matches!(self.nodes, Nodes::Cluster(_))
+    }
+
+    fn deadline(&self) -> Deadline {
+        Deadline::after(self.common.dialer.store_timeout)
+    }
+
+    /// The node that owns a key, if it is known.
+    fn owner(&self, key: &str) -> Option<Arc<Node>> {
+        match &self.nodes {
+            Nodes::One { node, .. } => Some(Arc::clone(node)),
+            Nodes::Cluster(slots) => slots.map().owner(slot(key)).ok().map(|owner| owner.node),
+        }
+    }
+
+    pub fn is_down(&self, key: &str) -> bool {
+        self.owner(key).is_none_or(|node| node.pool.is_down())
+    }
+
+    pub fn clock_us(&self, key: &str) -> Option<u64> {
+        self.owner(key)?.pool.clock_us()
+    }
+
+    pub fn clock_steps(&self) -> u64 {
+        self.common.clock_steps.load(Ordering::Relaxed)
+    }
+
+    /// Calls `call` with the node that owns a key, and with whether to send ASKING first.
+    async fn call<T, F: Future<Output = Result<T, StoreError>>>(
+        &self,
+        key: &str,
+        deadline: Deadline,
+        call: impl Fn(Arc<Node>, bool) -> F,
+    ) -> Result<T, StoreError> {
+        match &self.nodes {
+            Nodes::One { node, .. } => call(Arc::clone(node), false).await,
+            Nodes::Cluster(slots) => slots.call(slot(key), deadline, call).await,
+        }
+    }
+
+    async fn invoke<O: Operation>(
+        &self,
+        operation: &O,
+        deadline: Deadline,
+    ) -> Result<Each<O::Answer>, StoreError> {
+        let script = &self.common.script;
+        let invoke = |node: Arc<Node>, asking| async move {
+            let connection = node.pool.connection(deadline).await?;
+            connection.invoke(script, operation, asking, deadline).await
+        };
+        let key = operation.keys().next().unwrap_or_default();
+        self.call(key, deadline, invoke).await
+    }
+
+    pub async fn decide(&self, batch: &Batch) -> StoreReply {
+        if batch.decisions.is_empty() {
+            return StoreReply::default();
+        }
+        match self.nodes {
+            Nodes::One { .. } => {
+                StoreReply::whole(batch, self.invoke(batch, self.deadline()).await)
+            }
+            Nodes::Cluster(_) => self.decide_by_slot(batch).await,
+        }
+    }
+
+    pub async fn return_units(&self, returns: &Returns) -> Result<Vec<u64>, StoreError> {
+        let deadline = self.deadline();
+        let whole = self.invoke(returns, deadline).await;
+        if is_apart(&whole) {
+            return self.return_by_key(returns, deadline).await;
+        }
+        // A key that cannot be read holds no units to return.
+        let each = whole?.into_iter();
+        Ok(each.map(Result::unwrap_or_default).collect())
+    }
+
+    pub async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {
+        let deadline = self.deadline();
+        let one = async |key: &String| {
+            let command = &self.common.script.reset(key);
+            let query = |node: Arc<Node>, asking| async move {
+                let connection = node.pool.connection(deadline).await?;
+                connection.query(command, asking, deadline).await
+            };
+            self.call(key, deadline, query).await
+        };
+        join_all(keys.iter().map(one)).await.into_iter().collect()
+    }
+
+    /// On a Cluster each debt is a call of its own; otherwise all are one, which is repeated as a whole.
+    pub async fn write_back(&self, debts: &[Debt], name: &str) -> Vec<bool> {
+        let deadline = self.deadline();
+        let together = if self.is_cluster() { 1 } else { debts.len() };
+        let one = async |debts: &[Debt]| {
+            let writes: Vec<_> = debts.iter().map(Debt::write).collect();
+            let once = debts.first().map(|debt| debt.once(name));
+            let operation = WriteBacks {
+                writes: &writes,
+                once: once.as_ref(),
+            };
+            // Trying again does not repair a key that holds something else.
+            let is_done = self.invoke(&operation, deadline).await.is_ok();
+            vec![is_done; debts.len()]
+        };
+        join_all(debts.chunks(together.max(1)).map(one))
+            .await
+            .concat()
+    }
+
+    /// On one Redis the announcement and the version of the overrides are one call, as long as the user may read them.
+    pub async fn announce(&self, name: &str) -> AnnounceResult {
+        let mut call = Announcement::of(Entry::Sidecar(name));
+        call.with_overrides = !self.is_cluster();
+        if call.with_overrides {
+            match self.enter(&call).await {
+                Ok(listed) => {
+                    let version = overrides::version(listed.3.as_deref());
+                    return Ok((Some(Announced::from(listed)), Ok(version)));
+                }
+                Err(error) if error.is_refusal() => call.with_overrides = false,
+                Err(error) => return Err(error),
+            }
+        }
+        let listed = self.enter(&call).await?;
+        Ok((Some(listed.into()), self.overrides_version().await))
+    }
+
+    pub async fn leave(&self, name: &str) -> Result<(), StoreError> {
+        let call = Announcement::of(Entry::Sidecar(name)).leaving();
+        self.enter(&call).await.map(drop)
+    }
+
+    /// Enters something into a list.
+    pub async fn enter(&self, call: &Announcement<'_>) -> Result<Listed, StoreError> {
+        let (deadline, script) = (self.deadline(), &self.common.script);
+        let announce = |node: Arc<Node>, asking| async move {
+            let by = |text| script.sidecars(call, text);
+            match node.announce(&by(false), asking, deadline).await {
+                Err(error) if is_no_script(&error) => {
+                    node.announce(&by(true), asking, deadline).await
+                }
+                answer => answer,
+            }
+        };
+        self.call(SIDECARS_SLOT_KEY, deadline, announce).await
+    }
+
+    pub async fn overrides_version(&self) -> Result<u64, StoreError> {
+        let timeout = self.common.dialer.store_timeout;
+        let head = self.common.script.overrides_head();
+        let head: Option<Vec<u8>> = self.ask_of_overrides(&head, timeout).await?;
+        Ok(overrides::version(head.as_deref()))
+    }
+
+    pub async fn overrides(&self) -> Result<StoredOverrides, StoreError> {
+        let script = &self.common.script;
+        // What is too much is not asked for. A user who may not ask how much there is may still read it.
+        let timeout = self.common.dialer.store_timeout;
+        let length = script.overrides_length();
+        let length = self.ask_of_overrides(&length, timeout).await;
+        let entries = length.unwrap_or(0_usize).saturating_sub(1);
+        if entries > MAX_OVERRIDES {
+            return Err(StoreError::TooManyOverrides(entries));
+        }
+        let all = script.overrides();
+        let hash = self.ask_of_overrides(&all, READ_OVERRIDES_WITHIN).await?;
+        overrides::read_hash(&hash)
+    }
+
+    pub async fn change_overrides(
+        &self,
+        read: &StoredOverrides,
+        next: &StoredOverrides,
+    ) -> Result<bool, StoreError> {
+        let command = self.common.script.change_overrides(read, next);
+        self.ask_of_overrides(&command, CHANGE_OVERRIDES_WITHIN)
+            .await
+    }
+
+    /// Asks about overrides, all of which are in one slot. The answer says nothing about decisions: a user who may not read
+    /// overrides may still decide.
+    async fn ask_of_overrides<T: FromRedisValue>(
+        &self,
+        command: &Cmd,
+        within: Duration,
+    ) -> Result<T, StoreError> {
+        let deadline = Deadline::after(within);
+        let ask = |node: Arc<Node>, asking| async move {
+            let connection = node.pool.connection(deadline).await?;
+            if asking {
+                return connection.query(command, true, deadline).await;
+            }
+            connection.ask(command, deadline).await
+        };
+        self.call(OVERRIDES_KEY, deadline, ask).await
+    }
+}
