@@ -108,8 +108,8 @@ impl From<Problem> for Verdict<'_> {
     fn from(problem: Problem) -> Self {
         Self::Error {
             code: problem.code,
-            message: problem.message.into(),
-            field: problem.field.map(Cow::Owned),
+            message: problem.message,
+            field: problem.field,
         }
     }
 }
@@ -215,10 +215,10 @@ pub enum GivenBack {
         /// For programs.
         code: Code,
         /// For people.
-        message: String,
+        message: Cow<'static, str>,
         /// The field of the request that is wrong, such as `give_backs[0].limit`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        field: Option<String>,
+        field: Option<Cow<'static, str>>,
     },
 }
 
@@ -239,9 +239,9 @@ pub enum WasReset {
         /// For programs.
         code: Code,
         /// For people.
-        message: String,
+        message: Cow<'static, str>,
         /// The field of the request that is wrong, such as `resets[0].limit`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        field: Option<String>,
+        field: Option<Cow<'static, str>>,
     },
 }

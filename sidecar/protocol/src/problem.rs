@@ -123,9 +123,9 @@ pub struct Problem {
     /// For programs.
     pub code: Code,
     /// For people: field, value and remedy.
-    pub message: String,
+    pub message: Cow<'static, str>,
     /// The field of the request that is wrong.
-    pub field: Option<String>,
+    pub field: Option<Cow<'static, str>>,
 }
 
 impl Problem {
@@ -133,7 +133,7 @@ impl Problem {
     pub fn new(code: Code, message: impl fmt::Display) -> Self {
         Self {
             code,
-            message: message.to_string(),
+            message: message.to_string().into(),
             field: None,
         }
     }

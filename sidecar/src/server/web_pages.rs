@@ -2,7 +2,7 @@
 //! reach, including loopback; the server must refuse what the page must not read or change.
 
 use axum::extract::Request;
-use axum::http::{HeaderMap, Method, StatusCode, Version, header};
+use axum::http::{HeaderMap, Method, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
@@ -16,35 +16,31 @@ const SEC_FETCH_MODE: &str = "sec-fetch-mode";
 const SEC_FETCH_DEST: &str = "sec-fetch-dest";
 
 /// The error for a request from a foreign page, with the header that shows it.
-const fn foreign(field: &'static str) -> Refusal {
+pub(super) const fn foreign(field: &'static str) -> Refusal {
     Refusal::new(
-        StatusCode::FORBIDDEN,
         Code::FromWebPage,
         field,
         "a web page of another origin sent this request",
     )
 }
-const fn from_a_page(field: &'static str) -> Refusal {
+pub(super) const fn from_a_page(field: &'static str) -> Refusal {
     Refusal::new(
-        StatusCode::FORBIDDEN,
         Code::FromWebPage,
         field,
         "a web page sent this request: this port is for programs only",
     )
 }
-const NOT_JSON: Refusal = Refusal::new(
-    StatusCode::UNSUPPORTED_MEDIA_TYPE,
+pub(super) const NOT_JSON: Refusal = Refusal::new(
     Code::NotJson,
     "header.content-type",
     "send the body with `content-type: application/json` (curl: -H 'content-type: application/json')",
 );
-const BAD_HOST: Refusal = Refusal::new(
-    StatusCode::BAD_REQUEST,
+pub(super) const BAD_HOST: Refusal = Refusal::new(
     Code::BadHost,
     "header.host",
     "a request must have exactly one Host header (RFC 9112, 3.2)",
 );
-const ORIGIN_FIELD: &str = "header.origin";
+pub(super) const ORIGIN_FIELD: &str = "header.origin";
 const SITE_FIELD: &str = "header.sec-fetch-site";
 
 /// The host of a request, as sent; `None` if it has none and needs none.
