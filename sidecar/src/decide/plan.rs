@@ -262,7 +262,7 @@ impl Plan {
         let mut verdicts = Vec::with_capacity(self.decisions.len());
         for entry in &self.decisions {
             let (limit, source, verdict) = match entry {
-                Entry::Bad(problem) => ("", Source::Request, Verdict::from(problem.clone())),
+                Entry::Bad(problem) => ("", Source::Request, Verdict::Error(problem.clone())),
                 Entry::Held(status) => (
                     status.limit.as_ref(),
                     Source::Certificate,

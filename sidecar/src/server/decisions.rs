@@ -206,18 +206,7 @@ async fn decide_one(
             (denied(status), Some(seconds))
         }
         Verdict::Unavailable { .. } => (unavailable(), None),
-        Verdict::Error {
-            code,
-            message,
-            field,
-        } => {
-            let problem = Problem {
-                code: *code,
-                message: message.clone().into_owned().into(),
-                field: field.clone().map(|field| field.into_owned().into()),
-            };
-            (problem.into(), None)
-        }
+        Verdict::Error(problem) => (problem.clone().into(), None),
     };
     let problem = VerdictProblem {
         problem: refusal.details(),

@@ -61,7 +61,7 @@ async fn return_units(decider: &Decider, taken: &Taken<'_>) -> Result<(), String
         match outcome {
             GivenBack::GivenBack { .. } => {}
             GivenBack::Unavailable => return Err(decider.why_unavailable()),
-            GivenBack::Error { message, .. } => return Err(message.into_owned()),
+            GivenBack::Error(problem) => return Err(problem.to_string()),
         }
     }
     Ok(())

@@ -199,7 +199,7 @@ impl LimitMetrics {
             }
             Verdict::Unavailable { .. } => self.unavailable.inc(),
             // It has no limit.
-            Verdict::Error { .. } => {}
+            Verdict::Error(_) => {}
         }
     }
 
@@ -250,7 +250,7 @@ impl LimitMetrics {
                 shadow.unavailable.inc();
                 self.shadow_unavailable.inc();
             }
-            Verdict::Error { .. } => {}
+            Verdict::Error(_) => {}
         }
     }
 

@@ -108,7 +108,7 @@ impl PolicyMetrics {
 
     /// Notes and logs the limits that a decision asks for and the policy does not have.
     fn note_unknown_limits(&self, verdict: &Verdict<'_>, decision: Option<&Decision<'_>>) {
-        if matches!(verdict, Verdict::Error { code, .. } if *code == Code::UnknownLimit) {
+        if matches!(verdict, Verdict::Error(problem) if problem.code == Code::UnknownLimit) {
             let checks = decision.map_or(&[][..], |decision| &decision.checks).iter();
             let unknown = checks.filter(|check| !self.limits.contains_key(check.limit.as_ref()));
             unknown.for_each(|check| self.families.note_unknown_limit(&check.limit));
@@ -148,6 +148,6 @@ fn deciding_key<'a>(verdict: &Verdict<'_>, checks: &'a [Check<'_>]) -> &'a str {
 const fn limit_status<'a, 'b>(verdict: &'a Verdict<'b>) -> Option<&'a LimitStatus<'b>> {
     match verdict {
         Verdict::Admitted(status) | Verdict::Denied(status) => Some(status),
-        Verdict::Unavailable { .. } | Verdict::Error { .. } => None,
+        Verdict::Unavailable { .. } | Verdict::Error(_) => None,
     }
 }
