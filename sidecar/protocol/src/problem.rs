@@ -79,43 +79,6 @@ pub enum Code {
     Unknown,
 }
 
-impl Code {
-    /// The code on the wire, which is also a metric label's value.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::MalformedJson => "malformed_json",
-            Self::BrokenBody => "broken_body",
-            Self::BodyTooLarge => "body_too_large",
-            Self::TooManyEntries => "too_many_entries",
-            Self::MalformedEntry => "malformed_entry",
-            Self::NoChecks => "no_checks",
-            Self::TooManyChecks => "too_many_checks",
-            Self::RequestTooLarge => "request_too_large",
-            Self::UnknownLimit => "unknown_limit",
-            Self::CostOverLimit => "cost_over_limit",
-            Self::EmptyKey => "empty_key",
-            Self::KeyTooLong => "key_too_long",
-            Self::BodyTimeout => "body_timeout",
-            Self::BadHost => "bad_host",
-            Self::WrongHost => "wrong_host",
-            Self::FromWebPage => "from_web_page",
-            Self::NotJson => "not_json",
-            Self::BadQuery => "bad_query",
-            Self::TokenRequired => "token_required",
-            Self::NotFound => "not_found",
-            Self::MethodNotAllowed => "method_not_allowed",
-            Self::Denied => "denied",
-            Self::Unavailable => "unavailable",
-            Self::NotReady => "not_ready",
-            Self::TooManyViewers => "too_many_viewers",
-            Self::Internal => "internal",
-            Self::TooManyOverrides => "too_many_overrides",
-            Self::StoreUnavailable => "store_unavailable",
-            Self::Unknown => "unknown",
-        }
-    }
-}
-
 /// A problem and what to do about it. Never holds a key: keys may be secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -66,7 +66,7 @@ fn a_bad_decision_has_its_own_error_and_does_not_spoil_the_others() {
         let read = read_decisions(body.as_bytes()).unwrap().decisions;
         assert!(read[0].is_ok() && read[2].is_ok(), "{bad}");
         let problem = read[1].as_ref().unwrap_err();
-        assert_eq!(problem.code.as_str(), code, "{bad}");
+        assert_eq!(serde_json::json!(problem.code), code, "{bad}");
         assert!(problem.message.contains(named), "{bad}: {problem}");
     }
 }
@@ -147,25 +147,6 @@ fn an_unusable_body_is_refused_as_a_whole() {
     ];
     for (body, code) in cases {
         assert_eq!(read_decisions(body).unwrap_err().code, code);
-    }
-}
-
-#[test]
-fn a_code_is_spelt_the_same_in_json_and_in_labels() {
-    for code in [
-        Code::MalformedJson,
-        Code::BrokenBody,
-        Code::BodyTooLarge,
-        Code::TooManyEntries,
-        Code::MalformedEntry,
-        Code::NoChecks,
-        Code::TooManyChecks,
-        Code::UnknownLimit,
-        Code::CostOverLimit,
-        Code::EmptyKey,
-        Code::KeyTooLong,
-    ] {
-        assert_eq!(serde_json::to_value(code).unwrap(), code.as_str());
     }
 }
 

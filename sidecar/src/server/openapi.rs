@@ -132,9 +132,11 @@ fn refuse(operation: &mut Operation, refusal: &Refusal) {
     }
     response.description += &details.detail;
     if let Some(RefOr::T(content)) = response.content.get_mut(PROBLEM_JSON) {
-        let name = details.code.as_str().to_owned();
-        let example = ExampleBuilder::new().value(Some(json!(details)));
-        content.examples.insert(name, example.into());
+        let value = json!(details);
+        let code = value.get("code").and_then(Value::as_str);
+        let code = code.unwrap_or_default().to_owned();
+        let example = ExampleBuilder::new().value(Some(value));
+        content.examples.insert(code, example.into());
     }
 }
 
@@ -150,7 +152,9 @@ pub fn document() -> Value {
     let decisions = super::decisions::routes().into_openapi().paths.paths;
     let admin = super::admin::routes().into_openapi().paths.paths;
     let mut paths: BTreeMap<String, PathItem> = BTreeMap::new();
-    for (port, server) in [(decisions, decision_server()), (admin, admin_server())] {
+    let decision_port = server("http://127.0.0.1:9180", "The decision port: `--listen`");
+    let admin_port = server("http://127.0.0.1:9181", "The admin port: `--admin-listen`");
+    for (port, server) in [(decisions, decision_port), (admin, admin_port)] {
         for (path, item) in port {
             // A path that both ports have is described once.
             let item = paths.entry(path).or_insert(item);
@@ -231,14 +235,7 @@ fn unwrapped(value: Value) -> Value {
     }
 }
 
-fn decision_server() -> Server {
-    let server = ServerBuilder::new().url("http://127.0.0.1:9180");
-    let description = "The decision port: `--listen`";
-    server.description(Some(description)).build()
-}
-
-fn admin_server() -> Server {
-    let server = ServerBuilder::new().url("http://127.0.0.1:9181");
-    let description = "The admin port: `--admin-listen`";
+fn server(url: &str, description: &str) -> Server {
+    let server = ServerBuilder::new().url(url);
     server.description(Some(description)).build()
 }
