@@ -6,11 +6,11 @@
 //! | `accept.rs`, `connections.rs`, `connection.rs`, `stream.rs` | connections: accepted, bounded in number and time, ended |
 //! | `phase.rs` | serving, draining, stopping |
 //! | `decisions.rs`, `admin.rs`, `readiness.rs`, `body.rs` | the two ports' endpoints |
-//! | `routes.rs`, `openapi.rs` | routes, each with its description; the document made of them |
+//! | `openapi.rs` | the document made of the routes' descriptions |
 //! | `refusal.rs` | errors, as problem details |
 //! | `access.rs`, `web_pages.rs` | who may call what, and which requests some web page sent |
 //!
-//! What each port answers stands in `openapi/decisions.rs` and `openapi/admin.rs`, of which `docs/openapi.json` is made.
+//! What each port answers stands beside its handlers in `decisions.rs` and `admin.rs`; `docs/openapi.json` is made of it.
 //!
 //! Neither answers a request without a Host, or with several (RFC 9112, 3.2: 400). A line that ends with a bare LF is
 //! read: RFC 9112, 2.2 lets a server do so, and hyper's parser cannot be configured to refuse it.
@@ -30,7 +30,6 @@ mod paths;
 mod phase;
 mod readiness;
 mod refusal;
-mod routes;
 mod stream;
 mod web_pages;
 

@@ -34,10 +34,10 @@ fn decisions_beyond_the_bound_of_a_request_are_refused_and_the_rest_is_decided()
             match &decided.verdict {
                 // Sent to the store, without an answer.
                 Verdict::Unavailable { .. } => assert!(index < fit),
-                Verdict::Error { code, message, .. } => {
-                    assert!(index >= fit && *code == Code::RequestTooLarge);
+                Verdict::Error(problem) => {
+                    assert!(index >= fit && problem.code == Code::RequestTooLarge);
                     for part in ["`decisions`", "4352", "4096", "several requests"] {
-                        support::has(message, part);
+                        support::has(&problem.message, part);
                     }
                 }
                 other => panic!("{other:?}"),

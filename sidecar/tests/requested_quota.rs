@@ -38,7 +38,7 @@ fn ask(
     let answered = |verdict: &Verdict<'_>| match verdict {
         Verdict::Admitted(status) => Some((true, status.quota, status.remaining)),
         Verdict::Denied(status) => Some((false, status.quota, status.remaining)),
-        Verdict::Error { .. } => None,
+        Verdict::Error(_) => None,
         Verdict::Unavailable { .. } => panic!("{verdict:?}"),
     };
     let refused = plan.refused_quotas.iter().map(|limit| limit.name.clone());

@@ -72,10 +72,7 @@ impl Rules {
                 }
                 Err(why) => why,
             },
-            Some(Verdict::Error {
-                code: Code::CostOverLimit,
-                ..
-            }) => {
+            Some(Verdict::Error(problem)) if problem.code == Code::CostOverLimit => {
                 count(Counters::REFUSED_COST);
                 let reply = self.cost_over_limit(question);
                 return (Conclusion::Answer(reply), None);
@@ -197,10 +194,9 @@ impl Rules {
             Verdict::Admitted(limit_status) => decided_by(checks, limit_status).map(admitted),
             Verdict::Denied(limit_status) => decided_by(checks, limit_status).map(denied),
             // The request would always be refused. Counted for the first check's limit, as the answer does not name it.
-            Verdict::Error {
-                code: Code::CostOverLimit,
-                ..
-            } => Ok(denied(checks.first()?)),
+            Verdict::Error(problem) if problem.code == Code::CostOverLimit => {
+                Ok(denied(checks.first()?))
+            }
             other => Err(no_verdict(other)),
         };
         count(
@@ -230,8 +226,9 @@ fn decided_by<'a>(
 fn no_verdict(verdict: &Verdict<'_>) -> VerdictError {
     match verdict {
         // Bounded and without control characters, because it goes to the log.
-        Verdict::Error { message, .. } => VerdictError::Refused(
-            message
+        Verdict::Error(problem) => VerdictError::Refused(
+            problem
+                .message
                 .chars()
                 .filter(|c| !c.is_control())
                 .take(300)

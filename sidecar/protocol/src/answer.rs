@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 use crate::integer::is_zero;
-use crate::{Code, LeasePart, Problem};
+use crate::{LeasePart, Problem};
 
 /// The body that answers `POST /v1/decide`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,15 +63,7 @@ pub enum Verdict<'a> {
         then: Option<WithoutStore>,
     },
     /// The decision is invalid; trying again does not help.
-    Error {
-        /// For programs.
-        code: Code,
-        /// For people.
-        message: Cow<'a, str>,
-        /// The field of the request that is wrong, such as `decisions[0].checks[1].cost`.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        field: Option<Cow<'a, str>>,
-    },
+    Error(Problem),
 }
 
 /// What to do with a request while the store is unavailable. The strictest of several limits applies.
@@ -92,45 +84,7 @@ impl Verdict<'_> {
             Self::Admitted(status) => Verdict::Admitted(status.into_owned()),
             Self::Denied(status) => Verdict::Denied(status.into_owned()),
             Self::Unavailable { then } => Verdict::Unavailable { then },
-            Self::Error {
-                code,
-                message,
-                field,
-            } => Verdict::Error {
-                code,
-                message: message.into_owned().into(),
-                field: field.map(|field| field.into_owned().into()),
-            },
-        }
-    }
-}
-
-impl From<Problem> for Verdict<'_> {
-    fn from(problem: Problem) -> Self {
-        Self::Error {
-            code: problem.code,
-            message: problem.message.into(),
-            field: problem.field.map(Cow::Owned),
-        }
-    }
-}
-
-impl From<Problem> for GivenBack {
-    fn from(problem: Problem) -> Self {
-        Self::Error {
-            code: problem.code,
-            message: problem.message,
-            field: problem.field,
-        }
-    }
-}
-
-impl From<Problem> for WasReset {
-    fn from(problem: Problem) -> Self {
-        Self::Error {
-            code: problem.code,
-            message: problem.message,
-            field: problem.field,
+            Self::Error(problem) => Verdict::Error(problem),
         }
     }
 }
@@ -208,15 +162,7 @@ pub enum GivenBack {
     /// since a receipt's units are returned once.
     Unavailable,
     /// The entry is invalid.
-    Error {
-        /// For programs.
-        code: Code,
-        /// For people.
-        message: String,
-        /// The field of the request that is wrong, such as `give_backs[0].limit`.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        field: Option<String>,
-    },
+    Error(Problem),
 }
 
 /// The outcome of a reset.
@@ -232,13 +178,5 @@ pub enum WasReset {
     /// The store did not answer within its deadline. Sending the entry again is safe.
     Unavailable,
     /// The entry is invalid.
-    Error {
-        /// For programs.
-        code: Code,
-        /// For people.
-        message: String,
-        /// The field of the request that is wrong, such as `resets[0].limit`.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        field: Option<String>,
-    },
+    Error(Problem),
 }

@@ -78,15 +78,17 @@ pub enum Code {
 }
 
 /// A problem and what to do about it. Never holds a key: keys may be secrets.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[error("{message}")]
 pub struct Problem {
     /// For programs.
     pub code: Code,
     /// For people: field, value and remedy.
-    pub message: String,
-    /// The field of the request that is wrong.
-    pub field: Option<String>,
+    pub message: Cow<'static, str>,
+    /// The field of the request that is wrong, such as `decisions[0].checks[1].cost`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<Cow<'static, str>>,
 }
 
 impl Problem {
@@ -94,7 +96,7 @@ impl Problem {
     pub fn new(code: Code, message: impl fmt::Display) -> Self {
         Self {
             code,
-            message: message.to_string(),
+            message: message.to_string().into(),
             field: None,
         }
     }

@@ -294,8 +294,8 @@ fn read_list<'a, T: Deserialize<'a>, E>(
                     let message = error.within(&format!("{field}[{index}]"));
                     Problem {
                         code: Code::MalformedEntry,
-                        message,
-                        field: error.field(),
+                        message: message.into(),
+                        field: error.field().map(Cow::Owned),
                     }
                     .of_entry(field, index)
                 })

@@ -91,8 +91,8 @@ impl Decide {
         match &verdict {
             _ if admits => {}
             Verdict::Denied(_) => return Ok(Exit::Denied),
-            Verdict::Error { message, .. } => {
-                return Err(Failure::usage(by_arguments(message, &self.checks)));
+            Verdict::Error(problem) => {
+                return Err(Failure::usage(by_arguments(&problem.message, &self.checks)));
             }
             _ => return Err(Failure::unavailable(decider.why_unavailable())),
         }
@@ -171,7 +171,7 @@ fn text(verdict: &Verdict<'_>) -> String {
                 .to_owned()
         }
         // The command's error message has the cause.
-        Verdict::Unavailable { .. } | Verdict::Error { .. } => String::new(),
+        Verdict::Unavailable { .. } | Verdict::Error(_) => String::new(),
     }
 }
 

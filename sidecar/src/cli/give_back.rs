@@ -45,7 +45,7 @@ impl GiveBack {
             print_json(&outcome)?;
         }
         match outcome {
-            GivenBack::Error { message, .. } => Err(Failure::usage(by_argument(&message))),
+            GivenBack::Error(problem) => Err(Failure::usage(by_argument(&problem.message))),
             GivenBack::Unavailable => Err(Failure::unavailable(decider.why_unavailable())),
             GivenBack::GivenBack { units } => {
                 if self.output == Output::Text {

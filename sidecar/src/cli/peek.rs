@@ -91,10 +91,7 @@ async fn look(decider: &Decider, of: &LimitKey, cost: u64) -> Result<Left, Failu
             continue;
         }
         let next_unit_ms = match next {
-            Verdict::Error {
-                code: Code::CostOverLimit,
-                ..
-            } => None,
+            Verdict::Error(problem) if problem.code == Code::CostOverLimit => None,
             verdict => Some(status(verdict, decider)?.retry_after_ms),
         };
         let room = status(room, decider)?;
@@ -115,7 +112,7 @@ async fn look(decider: &Decider, of: &LimitKey, cost: u64) -> Result<Left, Failu
 fn status(verdict: Verdict<'static>, decider: &Decider) -> Result<LimitStatus<'static>, Failure> {
     match verdict {
         Verdict::Admitted(status) | Verdict::Denied(status) => Ok(status),
-        Verdict::Error { message, .. } => Err(Failure::usage(by_argument(&message))),
+        Verdict::Error(problem) => Err(Failure::usage(by_argument(&problem.message))),
         Verdict::Unavailable { .. } => Err(Failure::unavailable(decider.why_unavailable())),
     }
 }

@@ -47,7 +47,7 @@ impl Reset {
             print_json(&outcome)?;
         }
         match outcome {
-            WasReset::Error { message, .. } => Err(Failure::usage(by_argument(&message))),
+            WasReset::Error(problem) => Err(Failure::usage(by_argument(&problem.message))),
             WasReset::Unavailable => Err(Failure::unavailable(decider.why_unavailable())),
             WasReset::Reset { held } => {
                 if self.output == Output::Text {

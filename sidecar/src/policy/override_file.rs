@@ -63,7 +63,7 @@ pub(super) fn read(
         };
         let file = entry.value.clone();
         let key = file.key.clone();
-        check_key(&key).map_err(|problem| at(problem.message))?;
+        check_key(&key).map_err(|problem| at(problem.message.into_owned()))?;
         let read = Override::read(file.into()).map_err(at)?;
         if let Grant::Quotas(quotas) = &read.grant {
             limit.with_quotas(quotas).map_err(at)?;

@@ -27,25 +27,23 @@ use super::paths::{HEALTHZ_PATH, METRICS_PATH, READYZ_PATH};
 use super::refusal::Refusal;
 use super::web_pages::{host, same_origin};
 
-const MISDIRECTED: Refusal = Refusal::new(
-    StatusCode::MISDIRECTED_REQUEST,
+pub(super) const MISDIRECTED: Refusal = Refusal::new(
     Code::WrongHost,
     "header.host",
     "the Host of this request is neither localhost nor a loopback address: allow it with `--allow-host NAME`",
 );
-const NEEDS_TOKEN: Refusal = Refusal::new(
-    StatusCode::FORBIDDEN,
+pub(super) const NEEDS_TOKEN: Refusal = Refusal::new(
     Code::TokenRequired,
     "header.authorization",
     "off loopback this needs `authorization: Bearer TOKEN`, and a sidecar that was started with that token \
      (SLUICEGATE_ADMIN_TOKEN)",
 );
-const NO_TOKEN: Refusal = Refusal::new(
-    StatusCode::UNAUTHORIZED,
+pub(super) const NO_TOKEN: Refusal = Refusal::new(
     Code::TokenRequired,
     "header.authorization",
     "the admin token is required: `authorization: Bearer TOKEN`, or TOKEN as the password of Basic authentication",
-);
+)
+.with_status(StatusCode::UNAUTHORIZED);
 /// Makes a browser ask for the token. Any user name is accepted.
 const CHALLENGE: &str = "Basic realm=\"sluicegate\", Bearer";
 

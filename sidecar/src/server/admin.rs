@@ -6,21 +6,52 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, State};
-use axum::http::{StatusCode, header};
-use axum::middleware::from_fn_with_state;
+use axum::http::header;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use sluicegate_protocol::{Code, read_remove_override, read_resets, read_set_override};
+use sluicegate_protocol::{
+    Code, Listed, OVERRIDES_PATH, OverrideList, OverrideWasRemoved, OverrideWasSet, RESET_PATH,
+    RemoveOverride, Resets, SetOverride, TOP_PATH, Top, WasReset, Whom, read_remove_override,
+    read_resets, read_set_override,
+};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
-use super::access::{Access, guard};
+use super::access::{Access, MISDIRECTED, NEEDS_TOKEN, NO_TOKEN, guard};
 use super::body::{JSON, answer, whole};
-use super::openapi::{self, admin as operations};
+use super::openapi::{self, Describe, of};
+use super::paths::{HEALTHZ_PATH, METRICS_PATH, READYZ_PATH};
 use super::readiness::Readiness;
-use super::refusal::{Refusal, not_found};
-use super::routes::Routes;
+use super::refusal::{Refusal, UNKNOWN_PATH, with_fallbacks};
+use super::web_pages::{BAD_HOST, NOT_JSON, ORIGIN_FIELD, foreign, only_json};
 use crate::decide::Service;
 use crate::page;
 
+const TEXT: &str = "text/plain";
 const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+const NOT_ENCODED: Refusal = Refusal::of_server(
+    Code::Internal,
+    "the metrics cannot be encoded: see the sidecar's log for the cause",
+);
+// Answers say these in more detail.
+const NOT_READY: Refusal = Refusal::of_server(
+    Code::NotReady,
+    "not ready: policy epoch 1, the store answers\ndraining: this sidecar is shutting down",
+);
+const UNKNOWN_SUBJECT: Refusal = Refusal::new(
+    Code::NotFound,
+    "path",
+    "no key with these digits was denied, or near a limit, on this sidecar lately",
+);
+const TOO_MANY_OVERRIDES: Refusal = Refusal::of_server(
+    Code::TooManyOverrides,
+    "the store holds the maximum number or size of overrides",
+);
+const UNCONFIRMED: Refusal = Refusal::of_server(
+    Code::StoreUnavailable,
+    "the store did not confirm the change; it may have made it, and repeating the request is safe",
+);
 
 /// The state of the handlers.
 #[derive(Clone, Debug)]
@@ -29,49 +60,128 @@ pub(super) struct Admin {
     pub readiness: Readiness,
 }
 
-/// The routes.
-pub(super) fn routes() -> Routes<Admin> {
-    Routes::new()
-        .only_json()
-        .with(&operations::HEALTHZ, async || "alive\n")
-        .with(&operations::READYZ, ready)
-        .with(&operations::METRICS, metrics)
-        .with(&operations::RESET, reset)
-        .with(&operations::OVERRIDES, list_overrides)
-        .with(&operations::SET_OVERRIDE, set_override)
-        .with(&operations::REMOVE_OVERRIDE, remove_override)
-        .with(&operations::SUBJECT, find_key)
-        .with(&operations::TOP, top)
-        .with(&operations::OPENAPI, openapi::serve)
-        .with(&operations::PAGE, async || page::page())
-        .with(&operations::PAGE_SNAPSHOT, snapshot)
-        .with(&operations::PAGE_FILE, file)
+/// The routes, with their descriptions.
+pub(super) fn routes() -> OpenApiRouter<Admin> {
+    let probes = OpenApiRouter::new()
+        .routes(routes!(healthz))
+        .routes(routes!(readyz).refusing(&[NOT_READY]));
+    let overrides = OpenApiRouter::new()
+        .routes(routes!(set_override).refusing(&[TOO_MANY_OVERRIDES]))
+        .routes(routes!(remove_override))
+        .refusing(&[UNCONFIRMED]);
+    let changes = overrides
+        .routes(routes!(reset))
+        .with_body()
+        .refusing(&[NOT_JSON])
+        .route_layer(from_fn(only_json));
+    let guarded = changes
+        .routes(routes!(list_overrides))
+        .routes(routes!(subject).refusing(&[UNKNOWN_SUBJECT]))
+        .refusing(&[NEEDS_TOKEN]);
+    let operators = guarded
+        .routes(routes!(metrics).refusing(&[NOT_ENCODED]))
+        .routes(routes!(top))
+        .routes(routes!(openapi::serve))
+        .routes(routes!(live_page))
+        .routes(routes!(snapshot))
+        .routes(routes!(file).refusing(&[UNKNOWN_PATH]))
+        .with_token()
+        .refusing(&[NO_TOKEN]);
+    let all = operators.merge(probes);
+    all.refusing(&[BAD_HOST, foreign(ORIGIN_FIELD), MISDIRECTED])
 }
 
 /// The router of the port.
 pub(super) fn router(admin: Admin, access: Access) -> Router {
-    routes()
-        .into_router()
+    with_fallbacks(routes())
         .with_state(admin)
         .layer(from_fn_with_state(Arc::new(access), guard))
 }
 
-async fn ready(State(admin): State<Admin>) -> Response {
+/// Liveness
+///
+/// Answers 200 while the process serves requests.
+#[utoipa::path(
+    get,
+    path = HEALTHZ_PATH,
+    tag = "probes",
+    responses((
+        status = 200,
+        description = "The process serves requests.",
+        content_type = TEXT,
+        body = String,
+        example = "alive\n",
+    )),
+)]
+async fn healthz() -> &'static str {
+    "alive\n"
+}
+
+/// Readiness
+///
+/// Whether clients should send requests to this sidecar, with the state of the store and of the policy file. 503 while it is
+/// shutting down, and if it was started with `--ready-needs-store`, while its store does not answer. Answers from the known
+/// state without waiting for the store.
+#[utoipa::path(
+    get,
+    path = READYZ_PATH,
+    tag = "probes",
+    responses((
+        status = 200,
+        description = "The sidecar is ready.",
+        content_type = TEXT,
+        body = String,
+        example = "ready: policy epoch 1, the store answers\n",
+    )),
+)]
+async fn readyz(State(admin): State<Admin>) -> Response {
     admin.readiness.answer(&admin.service)
 }
 
+/// Metrics for Prometheus
+///
+/// Prometheus's text format; `docs/metrics.md` lists every metric. Requires no token if the sidecar was started with
+/// `--open-metrics`.
+#[utoipa::path(
+    get,
+    path = METRICS_PATH,
+    tag = "admin",
+    responses((
+        status = 200,
+        description = "The metrics.",
+        content_type = TEXT,
+        body = String,
+        example = "# HELP sluicegate_store_up Whether the store answers.\n# TYPE sluicegate_store_up gauge\nsluicegate_store_up 1\n",
+    )),
+)]
 async fn metrics(State(admin): State<Admin>) -> Response {
     match admin.service.metrics_text() {
         Ok(text) => ([(header::CONTENT_TYPE, PROMETHEUS_TEXT)], text).into_response(),
         Err(error) => {
             tracing::error!("the metrics cannot be encoded: {error}");
-            let why = "the metrics cannot be encoded: see the sidecar's log for the cause";
-            Refusal::of_server(StatusCode::INTERNAL_SERVER_ERROR, Code::Internal, why)
-                .into_response()
+            NOT_ENCODED.into_response()
         }
     }
 }
 
+/// Restore the whole quota of a limit for keys
+///
+/// Takes effect on this sidecar at once, and within the policy's `denial_ttl` where denials are cached.
+#[utoipa::path(
+    post,
+    path = RESET_PATH,
+    tag = "admin",
+    request_body(
+        content = ref(of::<Resets<'_>>()),
+        example = json!({ "resets": [{ "limit": "per-key", "key": "worker-7" }] }),
+    ),
+    responses((
+        status = 200,
+        description = "An outcome for each entry.",
+        body = ref(of::<Listed<WasReset>>()),
+        example = json!({ "outcomes": [{ "outcome": "reset", "held": true }] }),
+    )),
+)]
 async fn reset(State(admin): State<Admin>, body: Body) -> Response {
     answer(async {
         let body = whole(body).await?;
@@ -80,10 +190,54 @@ async fn reset(State(admin): State<Admin>, body: Body) -> Response {
     .await
 }
 
+/// List all overrides
+///
+/// The overrides in the store and in the policy file, sorted by limit and key.
+#[utoipa::path(
+    get,
+    path = OVERRIDES_PATH,
+    operation_id = "listOverrides",
+    tag = "admin",
+    responses((
+        status = 200,
+        description = "The overrides.",
+        body = ref(of::<OverrideList>()),
+        example = json!({ "overrides": [{
+            "limit": "per-tenant", "key": "acme", "subject": "822b33ad87c148a0a20a", "quota": 5000,
+            "until": "2026-11-22T03:00:00Z", "reason": "INC-7", "by": "ops@bastion", "source": "store", "state": "in_force",
+        }] }),
+    )),
+)]
 async fn list_overrides(State(admin): State<Admin>) -> Response {
     answer(async { Ok(admin.service.list_overrides()) }).await
 }
 
+/// Give a key another quota, lift its limit or block it
+///
+/// Replaces the store's override of the same limit and key. Name the keys by exactly one of `key`, `subject` and `all_keys`.
+/// Set exactly one of `quota`, `windows`, `unlimited` and `blocked`. The change takes effect on all sidecars within a second.
+#[utoipa::path(
+    put,
+    path = OVERRIDES_PATH,
+    operation_id = "setOverride",
+    tag = "admin",
+    request_body(
+        content = ref(of::<SetOverride>()),
+        example = json!({
+            "limit": "per-tenant", "key": "acme", "quota": 5000,
+            "until": "2026-11-22T03:00:00Z", "reason": "INC-7", "by": "ops@bastion",
+        }),
+    ),
+    responses((
+        status = 200,
+        description = "The override is set.",
+        body = ref(of::<OverrideWasSet>()),
+        example = json!({ "replaced": false, "override": {
+            "limit": "per-tenant", "key": "acme", "subject": "822b33ad87c148a0a20a", "quota": 5000,
+            "until": "2026-11-22T03:00:00Z", "reason": "INC-7", "by": "ops@bastion", "source": "store", "state": "in_force",
+        } }),
+    )),
+)]
 async fn set_override(State(admin): State<Admin>, body: Body) -> Response {
     answer(async {
         let asked = read_set_override(&whole(body).await?)?;
@@ -92,6 +246,25 @@ async fn set_override(State(admin): State<Admin>, body: Body) -> Response {
     .await
 }
 
+/// Remove an override from the store
+///
+/// The policy applies again. Removing an override that does not exist is not an error.
+#[utoipa::path(
+    delete,
+    path = OVERRIDES_PATH,
+    operation_id = "removeOverride",
+    tag = "admin",
+    request_body(
+        content = ref(of::<RemoveOverride>()),
+        example = json!({ "limit": "per-tenant", "key": "acme", "reason": "INC-7 is over", "by": "ops@bastion" }),
+    ),
+    responses((
+        status = 200,
+        description = "The store has no override for this limit and key.",
+        body = ref(of::<OverrideWasRemoved>()),
+        example = json!({ "removed": true }),
+    )),
+)]
 async fn remove_override(State(admin): State<Admin>, body: Body) -> Response {
     answer(async {
         let asked = read_remove_override(&whole(body).await?)?;
@@ -100,7 +273,22 @@ async fn remove_override(State(admin): State<Admin>, body: Body) -> Response {
     .await
 }
 
-async fn find_key(
+/// Find the key of a subject
+///
+/// The key whose SHA-256 begins with these digits, if a limit denied it or it was near a limit lately.
+#[utoipa::path(
+    get,
+    path = "/v1/subjects/{subject}",
+    tag = "admin",
+    params(("subject" = String, Path, description = "The 20 hexadecimal digits.", example = "8aca0dd300d2436b96f9")),
+    responses((
+        status = 200,
+        description = "The key.",
+        body = ref(of::<Whom>()),
+        example = json!({ "key": "worker-7" }),
+    )),
+)]
+async fn subject(
     State(admin): State<Admin>,
     subject: Result<Path<String>, PathRejection>,
 ) -> Response {
@@ -108,12 +296,73 @@ async fn find_key(
     answer(async { Ok(admin.service.find_key(&subject)?) }).await
 }
 
+/// Most denied subjects, and subjects nearest to a limit
+///
+/// Subjects are hashes of keys; `sluicegate explain` prints the hash of a request's keys.
+#[utoipa::path(
+    get,
+    path = TOP_PATH,
+    tag = "admin",
+    responses((
+        status = 200,
+        description = "Every limit of the policy in force, by name.",
+        body = ref(of::<Top>()),
+        example = json!({ "limits": [{
+            "limit": "per-key",
+            "denied_total": 120,
+            "since_seconds": 61,
+            "most_denied": [{ "subject": "0123456789abcdef0123", "count": 90, "error": 3 }],
+            "nearest": [{ "subject": "0123456789abcdef0123", "used_ratio": 0.96 }],
+        }] }),
+    )),
+)]
 async fn top(State(admin): State<Admin>) -> Response {
     answer(async { Ok(admin.service.metrics.top()) }).await
 }
 
-/// Whatever is asked for instead of the samples after a time is answered with all of them.
+/// The live page
+///
+/// For browsers: which subjects are limited, by which limit and since when.
+#[utoipa::path(
+    get,
+    path = "/",
+    operation_id = "page",
+    tag = "page",
+    responses((
+        status = 200,
+        description = "The page.",
+        content_type = "text/html",
+        body = String,
+        example = "<!doctype html>",
+    )),
+)]
+async fn live_page() -> Response {
+    page::page()
+}
+
+/// What the live page shows
+///
+/// Internal to the page; may change with it.
+#[utoipa::path(
+    get,
+    path = "/page/snapshot",
+    operation_id = "pageSnapshot",
+    tag = "page",
+    params((
+        "after" = Option<u64>,
+        Query,
+        description = "The time of the newest sample that the page has, in milliseconds since 1970.",
+        example = 0,
+    )),
+    responses((
+        status = 200,
+        description = "The state at this moment, and the samples of the last minutes that are newer.",
+        body = serde_json::Value,
+        example = json!({ "samples": [] }),
+    )),
+)]
 async fn snapshot(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Response {
+    // Whatever is asked for instead of a time is answered with all of them.
     let after_ms = query
         .as_deref()
         .and_then(|query| query.strip_prefix("after=")?.parse().ok());
@@ -121,10 +370,25 @@ async fn snapshot(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Resp
     ([(header::CONTENT_TYPE, JSON)], shown).into_response()
 }
 
+/// A file of the live page
+///
+/// The page's style sheet, scripts and icon.
+#[utoipa::path(
+    get,
+    path = "/page/{name}",
+    operation_id = "pageFile",
+    tag = "page",
+    params(("name" = String, Path, description = "The file's name.", example = "page.js")),
+    responses((
+        status = 200,
+        description = "The file.",
+        content_type = "text/javascript",
+        body = String,
+        example = "export {};\n",
+    )),
+)]
 async fn file(name: Result<Path<String>, PathRejection>) -> Response {
     // No file has a name that is not UTF-8.
-    match name.ok().and_then(|Path(name)| page::named(&name)) {
-        Some(file) => file,
-        None => not_found().await.into_response(),
-    }
+    let file = name.ok().and_then(|Path(name)| page::named(&name));
+    file.unwrap_or_else(|| UNKNOWN_PATH.into_response())
 }

@@ -18,6 +18,18 @@ pub(super) const JSON: &str = "application/json";
 /// How long a client may take to send a body. The filter sends body and head together.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 
+const BROKEN: Refusal = Refusal::new(
+    Code::BrokenBody,
+    BODY,
+    "the body is incomplete, or its chunks are malformed",
+);
+/// What is malformed, the service says.
+const MALFORMED: Refusal = Refusal::new(
+    Code::MalformedJson,
+    BODY,
+    "the body is not JSON, or not an object with the expected fields",
+);
+
 /// Reads a whole body.
 ///
 /// # Errors
@@ -27,14 +39,16 @@ pub(super) async fn whole(body: Body) -> Result<Bytes, Refusal> {
     read.map_err(|_| late())?.map_err(|error| {
         let cause = std::error::Error::source(&error);
         if cause.is_some_and(|cause| cause.is::<LengthLimitError>()) {
-            let why = format_args!(
-                "the body is larger than {MAX_BODY_BYTES} bytes: send fewer entries at a time"
-            );
-            return Problem::new(Code::BodyTooLarge, why).at(BODY).into();
+            too_large()
+        } else {
+            BROKEN
         }
-        let why = "the body is incomplete, or its chunks are malformed";
-        Problem::new(Code::BrokenBody, why).at(BODY).into()
     })
+}
+
+/// The errors of a body as a whole.
+pub(super) fn errors() -> [Refusal; 4] {
+    [MALFORMED, BROKEN, late(), too_large()]
 }
 
 /// A JSON answer. Strings and integers can always be encoded; clients would treat an empty body as no answer.
@@ -51,6 +65,12 @@ pub(super) async fn answer(
         Ok(answer) => json(StatusCode::OK, JSON, &answer),
         Err(refusal) => refusal.into_response(),
     }
+}
+
+fn too_large() -> Refusal {
+    let why =
+        format!("the body is larger than {MAX_BODY_BYTES} bytes: send fewer entries at a time");
+    Problem::new(Code::BodyTooLarge, why).at(BODY).into()
 }
 
 fn late() -> Refusal {

@@ -1,6 +1,5 @@
 //! The decision port: endpoints for filters and jobs.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::Router;
@@ -12,22 +11,23 @@ use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::Serialize;
 use sluicegate_protocol::{
-    Answer, Code, DECISIONS, FILTER_HEADER, FilterInfo, LimitStatus, PROBLEM_JSON, Problem,
-    ProblemDetails, Verdict, WithoutStore, read_decisions, read_give_backs,
+    Answer, Code, DECIDE_PATH, DECISIONS, FILTER_HEADER, FilterInfo, GIVE_BACK_PATH, GiveBacks,
+    GivenBack, LimitStatus, Listed, PROBLEM_JSON, Problem, ProblemDetails, Request, Verdict,
+    WithoutStore, read_decisions, read_give_backs,
 };
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::body::{JSON, answer, json, whole};
-use super::openapi::{self, decisions as operations};
-use super::refusal::Refusal;
-use super::routes::Routes;
-use super::web_pages::not_from_a_page;
+use super::openapi::{self, Describe, of};
+use super::refusal::{Refusal, with_fallbacks};
+use super::web_pages::{BAD_HOST, NOT_JSON, ORIGIN_FIELD, from_a_page, not_from_a_page};
 use crate::decide::Service;
 
 /// In the query of `/v1/decide`: answer with the verdict as the HTTP status.
 const AS_STATUS: &str = "denied=";
 
 const BAD_STATUS: Refusal = Refusal::new(
-    StatusCode::BAD_REQUEST,
     Code::BadQuery,
     "query.denied",
     "`denied` is the status for a denial: only 429 is allowed",
@@ -42,22 +42,42 @@ pub(super) struct VerdictProblem<'a> {
     answer: Answer<'a>,
 }
 
-/// The routes.
-pub(super) fn routes() -> Routes<Arc<Service>> {
-    Routes::new()
-        .with(&operations::DECIDE, decide)
-        .with(&operations::GIVE_BACK, give_back)
-        .with(&operations::OPENAPI, openapi::serve)
+/// The routes, with their descriptions.
+pub(super) fn routes() -> OpenApiRouter<Arc<Service>> {
+    OpenApiRouter::new()
+        .routes(routes!(decide).refusing(&[BAD_STATUS]))
+        .routes(routes!(give_back))
+        .with_body()
+        .routes(routes!(openapi::serve))
+        .refusing(&[BAD_HOST, from_a_page(ORIGIN_FIELD), NOT_JSON])
 }
 
 /// The router of the port.
 pub(super) fn router(service: Arc<Service>) -> Router {
-    routes()
-        .into_router()
+    with_fallbacks(routes())
         .layer(from_fn(not_from_a_page))
         .with_state(service)
 }
 
+/// Return unused units
+///
+/// Each entry names a receipt of an admitted decision. Sending an entry again is safe: a receipt's units are returned once.
+#[utoipa::path(
+    post,
+    path = GIVE_BACK_PATH,
+    operation_id = "giveBack",
+    tag = "decisions",
+    request_body(
+        content = ref(of::<GiveBacks<'_>>()),
+        example = json!({ "give_backs": [{ "limit": "per-key", "key": "worker-7", "receipt": "00112233445566778899aabbccddeeff" }] }),
+    ),
+    responses((
+        status = 200,
+        description = "An outcome for each entry.",
+        body = ref(of::<Listed<GivenBack>>()),
+        example = json!({ "outcomes": [{ "outcome": "given_back", "units": 3 }] }),
+    )),
+)]
 async fn give_back(State(service): State<Arc<Service>>, body: Body) -> Response {
     answer(async {
         let body = whole(body).await?;
@@ -66,6 +86,75 @@ async fn give_back(State(service): State<Arc<Service>>, body: Body) -> Response 
     .await
 }
 
+/// Take units from limits
+///
+/// Takes a list of decisions and answers with one verdict for each, in the same order. The checks of a decision are admitted
+/// together or not at all. The status is 200 even if a verdict is a denial or an error: an invalid decision does not affect
+/// the others. With `?denied=429`, the request has exactly one decision, and the status is its verdict.
+#[utoipa::path(
+    post,
+    path = DECIDE_PATH,
+    tag = "decisions",
+    params((
+        "denied" = Option<String>,
+        Query,
+        description = "The status for a denial. Only 429 is allowed. The request must then have exactly one decision.",
+        pattern = "^429$",
+        max_length = 3,
+        example = "429",
+    )),
+    request_body(
+        content = ref(of::<Request<'_>>()),
+        example = json!({ "decisions": [{ "checks": [{ "limit": "per-key", "key": "worker-7", "cost": 3 }] }] }),
+    ),
+    responses(
+        (
+            status = 200,
+            description = "A verdict for each decision. With `?denied=429`: the decision was admitted, or the store is down and the policy says `allow`.",
+            body = ref(of::<Answer<'_>>()),
+            example = json!({ "epoch": 1, "instance": 5629499534213120_u64, "verdicts": [{
+                "outcome": "admitted", "check": 0, "limit": "per-key", "quota": 5, "window_ms": 2000,
+                "remaining": 2, "reset_ms": 2000, "retry_after_ms": 0,
+            }] }),
+        ),
+        (
+            status = 429,
+            description = "Only with `?denied=429`: the decision was denied.",
+            headers(("Retry-After" = u64, description = "Whole seconds until the same decision would be admitted, rounded up.")),
+            content_type = PROBLEM_JSON,
+            body = ref(of::<VerdictProblem<'_>>()),
+            example = json!({
+                "type": "about:blank",
+                "title": "Too Many Requests",
+                "status": 429,
+                "detail": "limit `per-key` allows 5 per 2000 ms and has 0 left; the same decision is admitted in 1991 ms",
+                "code": "denied",
+                "epoch": 1,
+                "instance": 5629499534213120_u64,
+                "verdicts": [{
+                    "outcome": "denied", "check": 0, "limit": "per-key", "quota": 5, "window_ms": 2000,
+                    "remaining": 0, "reset_ms": 1991, "retry_after_ms": 1991, "hold_ms": 1000,
+                }],
+            }),
+        ),
+        (
+            status = 503,
+            description = "Only with `?denied=429`: the store did not answer, and the policy does not say `allow`.",
+            content_type = PROBLEM_JSON,
+            body = ref(of::<VerdictProblem<'_>>()),
+            example = json!({
+                "type": "about:blank",
+                "title": "Service Unavailable",
+                "status": 503,
+                "detail": "the store did not answer within its deadline",
+                "code": "unavailable",
+                "epoch": 1,
+                "instance": 5629499534213120_u64,
+                "verdicts": [{ "outcome": "unavailable" }],
+            }),
+        ),
+    ),
+)]
 async fn decide(
     State(service): State<Arc<Service>>,
     RawQuery(query): RawQuery,
@@ -124,18 +213,7 @@ async fn decide_one(
             (denied(status), Some(seconds))
         }
         Some(Verdict::Unavailable { .. }) | None => (unavailable(), None),
-        Some(Verdict::Error {
-            code,
-            message,
-            field,
-        }) => {
-            let problem = Problem {
-                code: *code,
-                message: message.clone().into_owned(),
-                field: field.clone().map(Cow::into_owned),
-            };
-            (problem.into(), None)
-        }
+        Some(Verdict::Error(problem)) => (problem.clone().into(), None),
     };
     let problem = VerdictProblem {
         problem: refusal.details(),
@@ -154,10 +232,12 @@ fn denied(status: &LimitStatus<'_>) -> Refusal {
         "limit `{}` allows {} per {} ms and has {} left; the same decision is admitted in {} ms",
         status.limit, status.quota, status.window_ms, status.remaining, status.retry_after_ms
     );
-    Refusal::of_server(StatusCode::TOO_MANY_REQUESTS, Code::Denied, detail)
+    Problem::new(Code::Denied, detail).into()
 }
 
 fn unavailable() -> Refusal {
-    let detail = "the store did not answer within its deadline";
-    Refusal::of_server(StatusCode::SERVICE_UNAVAILABLE, Code::Unavailable, detail)
+    Refusal::of_server(
+        Code::Unavailable,
+        "the store did not answer within its deadline",
+    )
 }

@@ -1,83 +1,166 @@
 //! The OpenAPI document of both ports, generated from the routes and the types: `docs/openapi.json`, `sluicegate schema
 //! --openapi` and `GET /v1/openapi.json`.
 //!
-//! | file | for |
-//! |---|---|
-//! | `describe.rs` | the parts of a description |
-//! | `decisions.rs`, `admin.rs` | the operations of the two ports |
-//! | `errors.rs` | the errors that operations share |
-//!
-//! To add an endpoint: describe it in `decisions.rs` or `admin.rs`, and give the description to `Routes::with`.
-
-pub(super) mod admin;
-pub(super) mod decisions;
-mod describe;
-mod errors;
+//! An endpoint is described by the `utoipa::path` attribute and the comment of its handler in `decisions.rs` or `admin.rs`;
+//! errors that endpoints share are added where the routes are. The types' schemas are schemars', as they know all of serde's
+//! attributes; a type that an attribute names is also in [`schemas`].
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use axum::body::Bytes;
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use schemars::generate::{SchemaGenerator, SchemaSettings};
+use axum::http::header;
+use axum::response::IntoResponse;
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
 use schemars::transform::RemoveRefSiblings;
 use serde_json::{Map, Value, json};
-use sluicegate_protocol::ProblemDetails;
-
-use describe::{Answer, Content, Parameter};
-pub(super) use describe::{Method, Operation};
-
-use super::body::JSON;
-
-/// The answer with the document.
-const DOCUMENT: Answer = Answer {
-    status: 200,
-    description: "The document.",
-    headers: &[],
-    content: Content {
-        media_type: JSON,
-        schema: describe::of::<Map<String, Value>>,
-        example: r#"{"openapi":"3.1.0"}"#,
-    },
+use sluicegate_protocol::{
+    Answer, GiveBacks, GivenBack, Listed, OPENAPI_PATH, OverrideList, OverrideWasRemoved,
+    OverrideWasSet, PROBLEM_JSON, ProblemDetails, RemoveOverride, Request, Resets, SetOverride,
+    Top, WasReset, Whom,
 };
+use utoipa::openapi::example::ExampleBuilder;
+use utoipa::openapi::path::{Operation, PathItem, Paths};
+use utoipa::openapi::security::SecurityRequirement;
+use utoipa::openapi::{
+    Content, Ref, RefOr, Required, Response, ResponseBuilder, Server, ServerBuilder,
+};
+use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 
-/// Answers a request for the document.
-pub(super) async fn serve() -> Response {
+use super::body::{self, JSON};
+use super::decisions::VerdictProblem;
+use super::refusal::Refusal;
+
+/// This document
+///
+/// OpenAPI 3.1, for both ports.
+#[utoipa::path(
+    get,
+    path = OPENAPI_PATH,
+    operation_id = "openapi",
+    tag = "decisions",
+    responses((
+        status = 200,
+        description = "The document.",
+        content_type = JSON,
+        body = Object,
+        example = json!({ "openapi": "3.1.0" }),
+    )),
+)]
+pub(super) async fn serve() -> axum::response::Response {
     static TEXT: LazyLock<Bytes> = LazyLock::new(|| document().to_string().into());
     ([(header::CONTENT_TYPE, JSON)], TEXT.clone()).into_response()
 }
 
+/// A reference to the schema of a type.
+pub(super) fn of<T: JsonSchema>() -> String {
+    format!("#/components/schemas/{}", T::schema_name())
+}
+
+/// Adds to the descriptions of routes. As with layers, routes that are added later are left as they are.
+pub(super) trait Describe: Sized {
+    /// Where the descriptions are.
+    fn paths(&mut self) -> &mut Paths;
+
+    /// Adds errors. Those with one status are examples of one response.
+    fn refusing(self, refusals: &[Refusal]) -> Self {
+        self.each(|operation| {
+            for refusal in refusals {
+                refuse(operation, refusal);
+            }
+        })
+    }
+
+    /// Adds that a body is required, and the errors that it can have as a whole.
+    fn with_body(self) -> Self {
+        self.refusing(&body::errors()).each(|operation| {
+            if let Some(RefOr::T(body)) = &mut operation.request_body {
+                body.required = Some(Required::True);
+            }
+        })
+    }
+
+    /// Adds that the admin token is required.
+    fn with_token(self) -> Self {
+        self.each(|operation| {
+            let none: [&str; 0] = [];
+            let either = ["bearer", "basic"].map(|scheme| SecurityRequirement::new(scheme, none));
+            operation.security = Some(either.into());
+        })
+    }
+
+    /// Changes the description of each operation.
+    fn each(mut self, change: impl Fn(&mut Operation)) -> Self {
+        for item in self.paths().paths.values_mut() {
+            let PathItem {
+                get,
+                put,
+                post,
+                delete,
+                ..
+            } = item;
+            let operations = [get, put, post, delete].into_iter().flatten();
+            operations.for_each(&change);
+        }
+        self
+    }
+}
+
+impl<S: Clone + Send + Sync + 'static> Describe for OpenApiRouter<S> {
+    fn paths(&mut self) -> &mut Paths {
+        &mut self.get_openapi_mut().paths
+    }
+}
+
+impl<S> Describe for UtoipaMethodRouter<S> {
+    fn paths(&mut self) -> &mut Paths {
+        let (_, paths, _) = self;
+        paths
+    }
+}
+
+fn refuse(operation: &mut Operation, refusal: &Refusal) {
+    let details = refusal.details();
+    let responses = &mut operation.responses.responses;
+    let response = responses.entry(details.status.to_string());
+    let RefOr::T(response) = response.or_insert_with(|| problem().into()) else {
+        return;
+    };
+    if !response.description.is_empty() {
+        response.description += "; or: ";
+    }
+    response.description += &details.detail;
+    if let Some(RefOr::T(content)) = response.content.get_mut(PROBLEM_JSON) {
+        let value = json!(details);
+        let code = value.get("code").and_then(Value::as_str);
+        let code = code.unwrap_or_default().to_owned();
+        let example = ExampleBuilder::new().value(Some(value));
+        content.examples.insert(code, example.into());
+    }
+}
+
+/// A response whose description and examples are still missing.
+fn problem() -> Response {
+    let schema = Ref::new(of::<ProblemDetails<'_>>());
+    let response = ResponseBuilder::new().content(PROBLEM_JSON, Content::new(Some(schema)));
+    response.build()
+}
+
 /// The document.
 pub fn document() -> Value {
-    let settings = SchemaSettings::draft2020_12().with(|settings| {
-        settings.definitions_path = "/components/schemas".into();
-        settings.meta_schema = None;
-    });
-    // Tools for earlier versions ignore what is beside a `$ref`, and could not tell a verdict from another.
-    let settings = settings.with_transform(RemoveRefSiblings::default());
-    let mut generator = settings.into_generator();
-    let mut paths: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
-    let ports = [
-        (super::decisions::routes().into_operations(), false),
-        (super::admin::routes().into_operations(), true),
-    ];
-    for (operations, admin) in ports {
-        for operation in operations {
-            let item = paths.entry(operation.path).or_default();
-            let described = describe(operation, admin, &mut generator);
+    let decisions = super::decisions::routes().into_openapi().paths.paths;
+    let admin = super::admin::routes().into_openapi().paths.paths;
+    let mut paths: BTreeMap<String, PathItem> = BTreeMap::new();
+    let decision_port = server("http://127.0.0.1:9180", "The decision port: `--listen`");
+    let admin_port = server("http://127.0.0.1:9181", "The admin port: `--admin-listen`");
+    for (port, server) in [(decisions, decision_port), (admin, admin_port)] {
+        for (path, item) in port {
             // A path that both ports have is described once.
-            item.entry(operation.method.name()).or_insert(described);
-            let servers = item.entry("servers").or_insert_with(|| json!([]));
-            if let Value::Array(servers) = servers {
-                let server = server(admin);
-                if !servers.contains(&server) {
-                    servers.push(server);
-                }
-            }
+            let item = paths.entry(path).or_insert(item);
+            item.servers.get_or_insert_default().push(server.clone());
         }
     }
-    let schemas = generator.take_definitions(true);
     let document = json!({
         "openapi": "3.1.0",
         "info": {
@@ -98,7 +181,7 @@ pub fn document() -> Value {
         ],
         "paths": paths,
         "components": {
-            "schemas": schemas,
+            "schemas": schemas(),
             "securitySchemes": {
                 "bearer": { "type": "http", "scheme": "bearer", "description": "The admin token. A sidecar without an admin token requires none." },
                 "basic": { "type": "http", "scheme": "basic", "description": "The admin token as the password, with any user name: for browsers." },
@@ -106,6 +189,33 @@ pub fn document() -> Value {
         },
     });
     sluicegate_rules::config::schema::sorted(unwrapped(document))
+}
+
+/// The types that the descriptions of endpoints name, and those that they consist of.
+fn schemas() -> Map<String, Value> {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.definitions_path = "/components/schemas".into();
+        settings.meta_schema = None;
+    });
+    // Tools for earlier versions ignore what is beside a `$ref`, and could not tell a verdict from another.
+    let settings = settings.with_transform(RemoveRefSiblings::default());
+    let mut generator = settings.into_generator();
+    generator.subschema_for::<Answer<'_>>();
+    generator.subschema_for::<GiveBacks<'_>>();
+    generator.subschema_for::<Listed<GivenBack>>();
+    generator.subschema_for::<Listed<WasReset>>();
+    generator.subschema_for::<OverrideList>();
+    generator.subschema_for::<OverrideWasRemoved>();
+    generator.subschema_for::<OverrideWasSet>();
+    generator.subschema_for::<ProblemDetails<'_>>();
+    generator.subschema_for::<RemoveOverride>();
+    generator.subschema_for::<Request<'_>>();
+    generator.subschema_for::<Resets<'_>>();
+    generator.subschema_for::<SetOverride>();
+    generator.subschema_for::<Top>();
+    generator.subschema_for::<VerdictProblem<'_>>();
+    generator.subschema_for::<Whom>();
+    generator.take_definitions(true)
 }
 
 /// Joins the lines of descriptions, which are made from wrapped comments.
@@ -125,96 +235,7 @@ fn unwrapped(value: Value) -> Value {
     }
 }
 
-fn server(admin: bool) -> Value {
-    if admin {
-        json!({ "url": "http://127.0.0.1:9181", "description": "The admin port: `--admin-listen`" })
-    } else {
-        json!({ "url": "http://127.0.0.1:9180", "description": "The decision port: `--listen`" })
-    }
-}
-
-fn describe(operation: &Operation, admin: bool, generator: &mut SchemaGenerator) -> Value {
-    let mut responses = Map::new();
-    for (status, meaning, code, field) in errors::of(operation, admin) {
-        let title = reason(status);
-        let example = errors::example(status, title, &meaning, code, field);
-        let schema = generator.subschema_for::<ProblemDetails<'_>>();
-        let content =
-            json!({ sluicegate_protocol::PROBLEM_JSON: { "schema": schema, "example": example } });
-        let response = json!({ "description": meaning, "content": content });
-        responses.insert(status.to_string(), response);
-    }
-    for answer in operation.answers {
-        responses.insert(answer.status.to_string(), described(answer, generator));
-    }
-    let mut described = json!({
-        "operationId": operation.id,
-        "tags": [operation.tag],
-        "summary": operation.summary,
-        "description": operation.description,
-        "responses": responses,
-        "security": if admin && operation.caller != describe::Caller::Anyone { json!([{ "bearer": [] }, { "basic": [] }]) } else { json!([]) },
-    });
-    if !operation.parameters.is_empty() {
-        let parameters = operation.parameters.iter().map(parameter).collect();
-        set(&mut described, "parameters", parameters);
-    }
-    if let Some(body) = &operation.body {
-        let body = json!({ "required": true, "content": content(body, generator) });
-        set(&mut described, "requestBody", body);
-    }
-    described
-}
-
-fn described(answer: &Answer, generator: &mut SchemaGenerator) -> Value {
-    let mut response = json!({
-        "description": answer.description,
-        "content": content(&answer.content, generator),
-    });
-    let headers = answer.headers.iter().map(|(name, description, schema)| {
-        let schema = schema(generator);
-        let header = json!({ "description": description, "required": true, "schema": schema });
-        ((*name).to_owned(), header)
-    });
-    let headers: Map<_, _> = headers.collect();
-    if !headers.is_empty() {
-        set(&mut response, "headers", headers.into());
-    }
-    response
-}
-
-fn set(object: &mut Value, name: &str, value: Value) {
-    if let Value::Object(fields) = object {
-        fields.insert(name.to_owned(), value);
-    }
-}
-
-fn content(content: &Content, generator: &mut SchemaGenerator) -> Value {
-    let schema = (content.schema)(generator);
-    // An example that is not JSON is text.
-    let example: Value =
-        serde_json::from_str(content.example).unwrap_or_else(|_| content.example.into());
-    json!({ content.media_type: { "schema": schema, "example": example } })
-}
-
-fn parameter(parameter: &Parameter) -> Value {
-    let mut schema = json!({ "type": "string" });
-    if !parameter.values.is_empty() {
-        set(&mut schema, "enum", json!(parameter.values));
-    }
-    json!({
-        "name": parameter.name,
-        "in": parameter.within,
-        "required": parameter.within == "path",
-        "description": parameter.description,
-        "schema": schema,
-        "example": parameter.example,
-    })
-}
-
-fn reason(status: u16) -> &'static str {
-    StatusCode::from_u16(status)
-        .ok()
-        .and_then(|status| status.canonical_reason())
-        .unwrap_or_default()
+fn server(url: &str, description: &str) -> Server {
+    let server = ServerBuilder::new().url(url);
+    server.description(Some(description)).build()
 }

@@ -4,9 +4,8 @@
 //! By default the store is reported but does not affect readiness. All sidecars share one Redis: if they became unready
 //! with it, all pods would be taken out of service at once, and no rule's `when_unavailable` could apply.
 
-use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use sluicegate_protocol::Code;
+use sluicegate_protocol::{Code, Problem};
 use tokio::sync::watch;
 
 use super::phase::Phase;
@@ -49,8 +48,8 @@ impl Readiness {
         if ready {
             text.into_response()
         } else {
-            let status = StatusCode::SERVICE_UNAVAILABLE;
-            Refusal::of_server(status, Code::NotReady, text.trim_end().to_owned()).into_response()
+            let problem = Problem::new(Code::NotReady, text.trim_end());
+            Refusal::from(problem).into_response()
         }
     }
 }

@@ -2,47 +2,66 @@
 
 use std::borrow::Cow;
 
+use axum::Router;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use sluicegate_protocol::{Code, PROBLEM_JSON, Problem, ProblemDetails};
+use utoipa_axum::router::OpenApiRouter;
+
+/// The error of an unknown path.
+pub(super) const UNKNOWN_PATH: Refusal = Refusal::new(
+    Code::NotFound,
+    "path",
+    "unknown path: GET /v1/openapi.json lists the paths of both ports",
+);
+/// The router adds the `allow` header.
+const WRONG_METHOD: Refusal = Refusal::new(
+    Code::MethodNotAllowed,
+    "method",
+    "method not supported for this path: the `allow` header lists the supported methods",
+);
 
 /// An error answer.
 #[derive(Clone, Debug)]
 pub(super) struct Refusal {
     pub status: StatusCode,
-    code: Code,
-    field: Option<Cow<'static, str>>,
-    detail: Cow<'static, str>,
+    problem: Problem,
     /// An additional header of the answer. Boxed, because few have one and every `Result` with a refusal has its size.
     header: Option<Box<(HeaderName, HeaderValue)>>,
 }
 
 impl Refusal {
     /// An error in this field of the request.
-    pub const fn new(
-        status: StatusCode,
-        code: Code,
-        field: &'static str,
-        detail: &'static str,
-    ) -> Self {
-        Self {
-            status,
+    pub const fn new(code: Code, field: &'static str, detail: &'static str) -> Self {
+        Self::of(Problem {
             code,
+            message: Cow::Borrowed(detail),
             field: Some(Cow::Borrowed(field)),
-            detail: Cow::Borrowed(detail),
+        })
+    }
+
+    /// An error that is not the request's fault.
+    pub const fn of_server(code: Code, detail: &'static str) -> Self {
+        Self::of(Problem {
+            code,
+            message: Cow::Borrowed(detail),
+            field: None,
+        })
+    }
+
+    const fn of(problem: Problem) -> Self {
+        Self {
+            status: status_of(problem.code),
+            problem,
             header: None,
         }
     }
 
-    /// An error that is not the request's fault.
-    pub fn of_server(status: StatusCode, code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self {
-            status,
-            code,
-            field: None,
-            detail: detail.into(),
-            header: None,
-        }
+    /// The same with another status than that of its code.
+    #[must_use]
+    pub const fn with_status(mut self, status: StatusCode) -> Self {
+        self.status = status;
+        self
     }
 
     /// The same with an additional header.
@@ -60,30 +79,35 @@ impl Refusal {
             r#type: "about:blank".into(),
             title: self.status.canonical_reason().unwrap_or_default().into(),
             status: self.status.as_u16(),
-            detail: self.detail.as_ref().into(),
-            code: self.code,
-            field: self.field.as_deref().map(Cow::Borrowed),
+            detail: self.problem.message.as_ref().into(),
+            code: self.problem.code,
+            field: self.problem.field.as_deref().map(Cow::Borrowed),
         }
+    }
+}
+
+const fn status_of(code: Code) -> StatusCode {
+    match code {
+        Code::FromWebPage | Code::TokenRequired => StatusCode::FORBIDDEN,
+        Code::NotFound => StatusCode::NOT_FOUND,
+        Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+        Code::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
+        Code::TooManyOverrides => StatusCode::CONFLICT,
+        Code::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        Code::NotJson => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        Code::WrongHost => StatusCode::MISDIRECTED_REQUEST,
+        Code::Denied => StatusCode::TOO_MANY_REQUESTS,
+        Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        Code::Unavailable | Code::NotReady | Code::StoreUnavailable => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+        _ => StatusCode::BAD_REQUEST,
     }
 }
 
 impl From<Problem> for Refusal {
     fn from(problem: Problem) -> Self {
-        let status = match problem.code {
-            Code::NotFound => StatusCode::NOT_FOUND,
-            Code::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Code::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
-            Code::TooManyOverrides => StatusCode::CONFLICT,
-            Code::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
-            _ => StatusCode::BAD_REQUEST,
-        };
-        Self {
-            status,
-            code: problem.code,
-            field: problem.field.map(Cow::Owned),
-            detail: problem.message.into(),
-            header: None,
-        }
+        Self::of(problem)
     }
 }
 
@@ -101,22 +125,12 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// Answers unknown paths.
-pub(super) async fn not_found() -> Refusal {
-    Refusal::new(
-        StatusCode::NOT_FOUND,
-        Code::NotFound,
-        "path",
-        "unknown path: GET /v1/openapi.json lists the paths of both ports",
-    )
-}
-
-/// Answers methods that a path does not support; the router adds the `allow` header.
-pub(super) async fn method_not_allowed() -> Refusal {
-    Refusal::new(
-        StatusCode::METHOD_NOT_ALLOWED,
-        Code::MethodNotAllowed,
-        "method",
-        "method not supported for this path: the `allow` header lists the supported methods",
-    )
+/// The router of these routes; it answers other paths and methods with problem details.
+pub(super) fn with_fallbacks<S>(routes: OpenApiRouter<S>) -> Router<S>
+where
+    S: Clone + Send + Sync + 'static,
+{
+    Router::from(routes)
+        .fallback(async || UNKNOWN_PATH)
+        .method_not_allowed_fallback(async || WRONG_METHOD)
 }

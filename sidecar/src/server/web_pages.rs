@@ -2,7 +2,7 @@
 //! reach, including loopback; the server must refuse what the page must not read or change.
 
 use axum::extract::Request;
-use axum::http::{HeaderMap, Method, StatusCode, Version, header};
+use axum::http::{HeaderMap, Method, Version, header};
 use axum::middleware::Next;
 use axum::response::Response;
 
@@ -15,25 +15,32 @@ const SEC_FETCH_SITE: &str = "sec-fetch-site";
 const SEC_FETCH_MODE: &str = "sec-fetch-mode";
 const SEC_FETCH_DEST: &str = "sec-fetch-dest";
 
-/// The error for a request from a web page, with the header that shows it.
-const fn from_web_page(field: &'static str, detail: &'static str) -> Refusal {
-    Refusal::new(StatusCode::FORBIDDEN, Code::FromWebPage, field, detail)
+/// The error for a request from a foreign page, with the header that shows it.
+pub(super) const fn foreign(field: &'static str) -> Refusal {
+    Refusal::new(
+        Code::FromWebPage,
+        field,
+        "a web page of another origin sent this request",
+    )
 }
-const OTHER_ORIGIN: &str = "a web page of another origin sent this request";
-const ANY_PAGE: &str = "a web page sent this request: this port is for programs only";
-const NOT_JSON: Refusal = Refusal::new(
-    StatusCode::UNSUPPORTED_MEDIA_TYPE,
+pub(super) const fn from_a_page(field: &'static str) -> Refusal {
+    Refusal::new(
+        Code::FromWebPage,
+        field,
+        "a web page sent this request: this port is for programs only",
+    )
+}
+pub(super) const NOT_JSON: Refusal = Refusal::new(
     Code::NotJson,
     "header.content-type",
     "send the body with `content-type: application/json` (curl: -H 'content-type: application/json')",
 );
-const BAD_HOST: Refusal = Refusal::new(
-    StatusCode::BAD_REQUEST,
+pub(super) const BAD_HOST: Refusal = Refusal::new(
     Code::BadHost,
     "header.host",
     "a request must have exactly one Host header (RFC 9112, 3.2)",
 );
-const ORIGIN_FIELD: &str = "header.origin";
+pub(super) const ORIGIN_FIELD: &str = "header.origin";
 const SITE_FIELD: &str = "header.sec-fetch-site";
 
 /// The host of a request, as sent; `None` if it has none and needs none.
@@ -66,7 +73,7 @@ pub(super) fn same_origin(request: &Request, host: Option<&str>) -> Result<(), R
             Some(authority.eq_ignore_ascii_case(host?))
         });
         if ours != Some(true) {
-            return Err(from_web_page(ORIGIN_FIELD, OTHER_ORIGIN));
+            return Err(foreign(ORIGIN_FIELD));
         }
     }
     let text = |name| headers.get(name).map(|value| value.as_bytes());
@@ -77,7 +84,7 @@ pub(super) fn same_origin(request: &Request, host: Option<&str>) -> Result<(), R
         None | Some(b"same-origin" | b"none") => Ok(()),
         // A link on another page: that page cannot read the answer.
         Some(_) if opened => Ok(()),
-        Some(_) => Err(from_web_page(SITE_FIELD, OTHER_ORIGIN)),
+        Some(_) => Err(foreign(SITE_FIELD)),
     }
 }
 
@@ -102,10 +109,10 @@ pub(super) async fn not_from_a_page(request: Request, next: Next) -> Result<Resp
     host(&request)?;
     let headers = request.headers();
     if headers.contains_key(header::ORIGIN) {
-        return Err(from_web_page(ORIGIN_FIELD, ANY_PAGE));
+        return Err(from_a_page(ORIGIN_FIELD));
     }
     if headers.contains_key(SEC_FETCH_SITE) {
-        return Err(from_web_page(SITE_FIELD, ANY_PAGE));
+        return Err(from_a_page(SITE_FIELD));
     }
     match media_type(headers).as_deref() {
         Some("text/plain" | "multipart/form-data") => Err(NOT_JSON),

@@ -172,7 +172,7 @@ impl From<&sluicegate_protocol::Verdict<'_>> for Outcome {
             Verdict::Admitted(_) => Self::Admitted,
             Verdict::Denied(_) => Self::Denied,
             Verdict::Unavailable { .. } => Self::Unavailable,
-            Verdict::Error { .. } => Self::Error,
+            Verdict::Error(_) => Self::Error,
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 
 use serde_json::to_vec;
-use sluicegate_protocol::{Answer, Code, LeasePart, LimitStatus, Verdict, WithoutStore};
+use sluicegate_protocol::{Answer, Code, LeasePart, LimitStatus, Problem, Verdict, WithoutStore};
 use sluicegate_rules::{
     Conclusion, HeaderFields, Headers, Question, ResolvedCheck, Rules, Shadow, VerdictError,
     WhenUnavailable, read_answer,
@@ -137,11 +137,11 @@ fn verdict(input: &mut Input<'_>) -> Verdict<'static> {
         3 => Verdict::Unavailable {
             then: input.maybe(|input| input.pick(&[WithoutStore::Allow, WithoutStore::Deny])),
         },
-        _ => Verdict::Error {
+        _ => Verdict::Error(Problem {
             code: input.pick(&CODES),
             message: input.text(40).into(),
             field: input.maybe(|input| input.text(20).into()),
-        },
+        }),
     }
 }
 

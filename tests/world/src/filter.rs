@@ -58,7 +58,7 @@ impl From<&Verdict<'_>> for Said {
                 retry_ms: status.retry_after_ms,
             },
             Verdict::Unavailable { .. } => Self::Unknown,
-            Verdict::Error { .. } => Self::Refused,
+            Verdict::Error(_) => Self::Refused,
         }
     }
 }

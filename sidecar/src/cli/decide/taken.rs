@@ -40,7 +40,7 @@ impl Taken<'_> {
             match outcome {
                 GivenBack::GivenBack { .. } => {}
                 GivenBack::Unavailable => return Err(decider.why_unavailable()),
-                GivenBack::Error { message, .. } => return Err(message),
+                GivenBack::Error(problem) => return Err(problem.to_string()),
             }
         }
         Ok(())

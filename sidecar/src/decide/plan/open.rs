@@ -38,7 +38,7 @@ pub(super) struct Open<'a> {
 
 /// A decision that cannot be made.
 pub(super) fn refused(problem: Problem) -> Decided {
-    Decided::by(Source::Request, problem.into())
+    Decided::by(Source::Request, Verdict::Error(problem))
 }
 
 impl<'a> Open<'a> {

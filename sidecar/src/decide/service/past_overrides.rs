@@ -70,7 +70,7 @@ impl Service {
                 // From now on.
                 Some((_, Verdict::Denied(then))) => then.retry_after_ms.max(ends_in_ms),
                 // It costs more than the quota then is, which has no end: as long as for a block without one.
-                Some((_, Verdict::Error { .. })) => ends_in_ms + status.window_ms,
+                Some((_, Verdict::Error(_))) => ends_in_ms + status.window_ms,
                 _ => return,
             };
             status.reset_ms = status.reset_ms.max(status.retry_after_ms);

@@ -27,7 +27,7 @@ impl Service {
         let mut units = self.settler.give_back(&entries).await.into_iter();
         let mut void = Vec::new();
         let outcomes = read.into_iter().map(|entry| match entry {
-            Err(problem) => problem.into(),
+            Err(problem) => GivenBack::Error(problem),
             Ok(asked) => {
                 let units = units.next().flatten();
                 if units != Some(0) {
@@ -58,7 +58,7 @@ impl Service {
                 Ok((asked, buckets))
             });
             let outcome = match wanted {
-                Err(problem) => problem.into(),
+                Err(problem) => WasReset::Error(problem),
                 // A store that hangs is waited for once, not for every entry.
                 Ok(_) if Instant::now() > deadline => WasReset::Unavailable,
                 Ok((asked, buckets)) => {

@@ -70,7 +70,8 @@ impl PolicyMetrics {
             (None, _) => {
                 self.shared
                     .count_without_limit(shadow, (outcome, *source), 1);
-                if matches!(verdict, Verdict::Error { code, .. } if *code == Code::UnknownLimit) {
+                if matches!(verdict, Verdict::Error(problem) if problem.code == Code::UnknownLimit)
+                {
                     self.note_unknown_limits(checks);
                 }
             }
@@ -153,6 +154,6 @@ impl Shared {
 const fn limit_status<'a, 'b>(verdict: &'a Verdict<'b>) -> Option<&'a LimitStatus<'b>> {
     match verdict {
         Verdict::Admitted(status) | Verdict::Denied(status) => Some(status),
-        Verdict::Unavailable { .. } | Verdict::Error { .. } => None,
+        Verdict::Unavailable { .. } | Verdict::Error(_) => None,
     }
 }
