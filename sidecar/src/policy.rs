@@ -23,7 +23,7 @@ mod store;
 mod window_file;
 
 pub use changes::changes;
-pub use file::{AlgorithmName, is_name};
+pub use file::{AlgorithmName, is_name, policy_schema};
 pub use limits::{
     DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Limit, Policy,
     WhenStoreIsDown, most,

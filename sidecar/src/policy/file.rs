@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_saphyr::Spanned;
 use sluicegate_engine::Algorithm;
 use sluicegate_protocol::{OverrideTerms, Whom};
+use sluicegate_rules::config::schema::sorted;
 
 use super::lease_file::LeaseFile;
 use super::limits::{
@@ -28,39 +30,63 @@ const SMALLEST_MEMORY_LIMIT: usize = 1 << 20;
 /// More would make every request pay for windows that nobody can reason about.
 const MAX_WINDOWS: usize = 8;
 
-#[derive(Deserialize)]
+/// The limits by name, and where their counts are.
+// `sluicegate schema --policy` and errors repeat the comments of the fields of a policy: each says what to give.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(title = "Sluicegate's policy")]
 struct PolicyFile {
+    /// `memory`, the URL of a Redis such as `"redis://HOST:PORT"`, or a mapping with a `url`
     #[serde(default)]
+    #[schemars(with = "Option<StoreFile>")]
     store: Option<Spanned<StoreFile>>,
+    /// a duration such as `20ms`, at most `10s`
     #[serde(default)]
+    #[schemars(with = "Option<String>")]
     store_timeout: Option<Spanned<String>>,
+    /// a size such as `256MiB`
     #[serde(default)]
+    #[schemars(with = "Option<String>")]
     memory_limit: Option<Spanned<String>>,
+    /// a duration such as `1s`, from `0s` to `60s`
     #[serde(default)]
+    #[schemars(with = "Option<String>")]
     denial_ttl: Option<Spanned<String>>,
+    /// a mapping from each limit's name to its `algorithm` and `windows`
+    #[schemars(with = "BTreeMap<String, LimitFile>")]
     limits: BTreeMap<String, Spanned<LimitFile>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct LimitFile {
+    /// one of `sliding_log`, `sliding_window`, `fixed_window` and `token_bucket`
     algorithm: AlgorithmName,
+    /// a list of mappings, for example `- { quota: 100, per: 1m }`
+    #[schemars(with = "Vec<WindowFile>", length(min = 1, max = MAX_WINDOWS))]
     windows: Vec<Spanned<WindowFile>>,
+    /// `share`, `allow` or `deny`
     #[serde(default)]
     when_store_is_down: WhenStoreIsDown,
+    /// `true` or `false`
     #[serde(default)]
     enforce: Option<bool>,
+    /// a mapping of `max`, for example `{ max: 5000 }`
     #[serde(default)]
+    #[schemars(with = "Option<QuotaFromRequest>")]
     quota_from_request: Option<Spanned<QuotaFromRequest>>,
+    /// a mapping of `longest`, `most` and `from`, for example `{ longest: 100ms }`
     #[serde(default)]
+    #[schemars(with = "Option<LeaseFile>")]
     lease: Option<Spanned<LeaseFile>>,
+    /// a list of mappings, for example `- { key: KEY, quota: 500 }`
     #[serde(default)]
+    #[schemars(with = "Vec<OverrideFile>")]
     overrides: Vec<Spanned<OverrideFile>>,
 }
 
 /// An algorithm by its name in the file.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "docs/policy.md describes them")]
 pub enum AlgorithmName {
@@ -101,6 +127,11 @@ impl Policy {
             false => of_limits,
         })
     }
+}
+
+/// The JSON Schema of a policy, for editors and pipelines.
+pub fn policy_schema() -> serde_json::Value {
+    sorted(schemars::schema_for!(PolicyFile).to_value())
 }
 
 /// Puts the mistakes of limits into `mistakes`, and returns the first of all.

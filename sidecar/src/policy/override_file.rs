@@ -2,32 +2,45 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_saphyr::Spanned;
+use sluicegate_engine::MAX_UNITS;
 use sluicegate_protocol::{OverrideTerms, OverrideWindow, Whom, check_key};
 
 use super::limits::Limit;
 use super::overrides::{Grant, Override};
 
 /// An entry of `overrides`.
-#[derive(Clone, Deserialize)]
+#[derive(Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OverrideFile {
+    /// the key of decisions, a text
     key: String,
+    /// a whole number of 1 or more
     #[serde(default)]
+    #[schemars(range(min = 1, max = MAX_UNITS))]
     quota: Option<u64>,
+    /// a whole number of 1 or more
     #[serde(default)]
+    #[schemars(range(min = 1, max = MAX_UNITS))]
     burst: Option<u64>,
+    /// a list of mappings, for example `- { quota: 100, per: 1m }`
     #[serde(default)]
     windows: Vec<OverrideWindow>,
+    /// `true`
     #[serde(default)]
     unlimited: bool,
+    /// `true`
     #[serde(default)]
     blocked: bool,
+    /// a time such as `2026-11-22T03:00:00Z`
     #[serde(default)]
     until: Option<String>,
+    /// a text of one line
     #[serde(default)]
     reason: Option<String>,
+    /// a name
     #[serde(default)]
     by: Option<String>,
 }

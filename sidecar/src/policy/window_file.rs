@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use sluicegate_engine::{
     Algorithm, BucketSpec, Calendar, CalendarUnit, DEFAULT_TIME_ZONE, MAX_UNITS, SpecError,
@@ -11,23 +12,32 @@ use super::file::{AlgorithmName, duration};
 use super::problem::shown;
 use crate::clock::micros;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WindowFile {
+    /// a whole number of 1 or more
+    #[schemars(range(min = 1, max = MAX_UNITS))]
     quota: u64,
+    /// a duration such as `10s`, `1m` or `24h`, or `day`, `week` or `month`
     pub(super) per: String,
+    /// a name such as `Europe/Berlin`
     #[serde(default)]
     time_zone: Option<String>,
+    /// a duration such as `10s`, `1m` or `24h`
     #[serde(default)]
     precision: Option<String>,
+    /// a whole number of 1 or more
     #[serde(default)]
+    #[schemars(range(min = 1, max = MAX_UNITS))]
     burst: Option<u64>,
 }
 
 /// The bounds of quotas that requests may carry.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct QuotaFromRequest {
+    /// a whole number of 1 or more
+    #[schemars(range(min = 1, max = MAX_UNITS))]
     pub(super) max: u64,
 }
 

@@ -2,40 +2,52 @@
 
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::{
-    CredentialFiles, DEFAULT_CONNECTIONS, OptionError, RedisOptions, RedisStore, StoreAddress,
-    TlsFiles,
+    CredentialFiles, DEFAULT_CONNECTIONS, MAX_CONNECTIONS, OptionError, RedisOptions, RedisStore,
+    StoreAddress, TlsFiles,
 };
 
 /// The field's value.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
 pub enum StoreFile {
     /// `memory` or a URL.
     Text(String),
     /// A URL with options.
     Options(Box<OptionsFile>),
     /// The kind of a value that is not allowed.
+    #[schemars(skip)]
     Other(&'static str),
 }
 
 /// `store` as a mapping.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OptionsFile {
+    /// the URL of a Redis, `"redis://HOST:PORT"`
     url: String,
+    /// the path of a file
     #[serde(default)]
     username_file: Option<PathBuf>,
+    /// the path of a file
     #[serde(default)]
     password_file: Option<PathBuf>,
+    /// a mapping of `ca`, `certificate`, `key` and `server_name`
     #[serde(default)]
     tls: Option<TlsFile>,
+    /// a text that is put before every key
     #[serde(default)]
     key_prefix: String,
+    /// a whole number from 1 to 16
     #[serde(default = "default_connections")]
+    #[schemars(range(min = 1, max = MAX_CONNECTIONS))]
     connections: usize,
+    /// a mapping of `username_file` and `password_file`
     #[serde(default)]
     sentinel: Option<SentinelFile>,
 }
@@ -44,24 +56,30 @@ const fn default_connections() -> usize {
     DEFAULT_CONNECTIONS
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct TlsFile {
+    /// the path of a file
     #[serde(default)]
     ca: Option<PathBuf>,
+    /// the path of a file
     #[serde(default)]
     certificate: Option<PathBuf>,
+    /// the path of a file
     #[serde(default)]
     key: Option<PathBuf>,
+    /// the name in the certificate of Redis
     #[serde(default)]
     server_name: Option<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SentinelFile {
+    /// the path of a file
     #[serde(default)]
     username_file: Option<PathBuf>,
+    /// the path of a file
     #[serde(default)]
     password_file: Option<PathBuf>,
 }
