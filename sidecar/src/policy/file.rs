@@ -11,15 +11,17 @@ use sluicegate_engine::Algorithm;
 use sluicegate_protocol::{OverrideTerms, Whom};
 use sluicegate_rules::config::schema::sorted;
 
+use crate::mask::shown;
+
 use super::lease_file::LeaseFile;
 use super::limits::{
     DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Limit, Policy, WhenStoreIsDown,
 };
 use super::override_file::{self, OverrideFile};
 use super::overrides::{MAX_OVERRIDES, Override};
-use super::problem::{self, shown};
 use super::store::{StoreAddress, StoreFile};
 use super::window_file::{QuotaFromRequest, WindowFile, check_max_quota, is_same_window};
+use super::yaml_error;
 
 /// Most bytes of a limit's name, which is a metric label and part of every key in Redis.
 const MAX_NAME_BYTES: usize = 64;
@@ -134,12 +136,24 @@ pub fn policy_schema() -> serde_json::Value {
     sorted(schemars::schema_for!(PolicyFile).to_value())
 }
 
+/// What to give for a field.
+pub(super) fn takes(field: &str) -> String {
+    let schema = policy_schema();
+    let of_fields = schema.get("$defs").and_then(serde_json::Value::as_object);
+    // Those of a limit's window before those of an override's.
+    let of_fields = of_fields.into_iter().flat_map(|of| of.values().rev());
+    let pointer = format!("/properties/{field}/description");
+    let found = of_fields
+        .chain([&schema])
+        .find_map(|of| of.pointer(&pointer)?.as_str());
+    found.unwrap_or("a mapping").to_owned()
+}
+
 /// Puts the mistakes of limits into `mistakes`, and returns the first of all.
 fn parse(text: &str, mistakes: &mut Vec<String>) -> Result<Policy, String> {
-    // Snippets would quote lines of the file, which may contain the store's password.
     let options = serde_saphyr::options! { with_snippet: false };
     let file: PolicyFile = serde_saphyr::from_str_with_options(text, options)
-        .map_err(|error| problem::describe(&error, text))?;
+        .map_err(|error| yaml_error::describe(&error, text))?;
     let store = match &file.store {
         None => StoreAddress::default(),
         Some(store) => StoreAddress::try_from(&store.value)
@@ -190,7 +204,7 @@ fn parse(text: &str, mistakes: &mut Vec<String>) -> Result<Policy, String> {
             Ok(checked) => drop(limits.insert(name.clone(), Arc::new(checked))),
             Err((line, why)) => {
                 let line = line.unwrap_or_else(|| limit.referenced.line());
-                let name = shown(name, "of this line");
+                let name = shown(name);
                 mistakes.push(format!("line {line}: limit {name}: {why}"));
             }
         }
@@ -244,7 +258,7 @@ fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
         if windows.iter().any(|earlier| is_same_window(earlier, &spec)) {
             return Err(at(format!(
                 "`per` {} occurs twice: keep the tighter of the two windows",
-                shown(&window.value.per, "of this length")
+                shown(&window.value.per)
             )));
         }
         windows.push(spec);
@@ -292,8 +306,7 @@ fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
 }
 
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let shown = shown(text, "the given text");
-    // The cause is left out: it quotes the text.
+    let shown = shown(text);
     let duration = humantime::parse_duration(text)
         .map_err(|_| format!("{shown} is not a duration such as `10s`, `1m` or `24h`"))?;
     if duration < Duration::from_millis(1) || duration.subsec_nanos() % 1_000_000 != 0 {
@@ -313,7 +326,7 @@ fn bytes(text: &str) -> Result<usize, String> {
     });
     read.filter(|bytes| *bytes >= SMALLEST_MEMORY_LIMIT)
         .ok_or_else(|| {
-            let shown = shown(text, "the given text");
+            let shown = shown(text);
             format!("{shown} is not a size of at least 1MiB, such as `256MiB` or `2GiB`")
         })
 }

@@ -8,9 +8,9 @@ use sluicegate_engine::lease::{LeaseTerms, SMALLEST_LEASE, burst_with_leases, re
 use sluicegate_engine::{Algorithm, BucketSpec};
 
 use super::file::duration;
-use super::problem::shown;
 use super::window_file::window_name;
 use crate::clock::micros;
+use crate::mask::shown;
 
 /// Default of `longest`.
 const DEFAULT_LONGEST: Duration = Duration::from_millis(100);
@@ -109,7 +109,7 @@ impl LeaseFile {
         number
             .filter(|per_s| (1..=MAX_MOST).contains(per_s))
             .ok_or_else(|| {
-                let shown = shown(text, "the given text");
+                let shown = shown(text);
                 format!("`from`: {shown} is not a rate of 1/s to {MAX_MOST}/s, such as `50/s`")
             })
     }

@@ -9,8 +9,8 @@ use sluicegate_engine::{
 };
 
 use super::file::{AlgorithmName, duration};
-use super::problem::shown;
 use crate::clock::micros;
+use crate::mask::shown;
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -80,7 +80,7 @@ impl WindowFile {
         }
         let zone = self.time_zone.as_deref().unwrap_or(DEFAULT_TIME_ZONE);
         let calendar = Calendar::new(unit, zone).map_err(|unknown| {
-            let zone = shown(zone, "the given text");
+            let zone = shown(zone);
             format!("`time_zone`: {zone} is not a time zone: {unknown}")
         })?;
         Ok(BucketSpec {
