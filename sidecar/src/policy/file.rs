@@ -159,32 +159,19 @@ fn parse(text: &str, mistakes: &mut Vec<String>) -> Result<Policy, String> {
         Some(store) => StoreAddress::try_from(&store.value)
             .map_err(|why| format!("line {}: {why}", store.referenced.line()))?,
     };
-    let set = |field: &str, text: &Option<Spanned<String>>, default| match text {
-        None => Ok(default),
-        Some(text) => duration(&text.value)
-            .map_err(|why| format!("line {}: `{field}`: {why}", text.referenced.line())),
+    let up_to = |most: Duration, text: &str, why_not: &str| match duration(text)? {
+        given if given > most => Err(format!("{given:?}: use at most {most:?}, {why_not}")),
+        given => Ok(given),
     };
-    let store_timeout = set("store_timeout", &file.store_timeout, DEFAULT_STORE_TIMEOUT)?;
-    if store_timeout > MAX_STORE_TIMEOUT {
-        return Err(format!(
-            "`store_timeout` is {store_timeout:?}: use at most {MAX_STORE_TIMEOUT:?}, for which no request should wait"
-        ));
-    }
-    let memory_limit = match &file.memory_limit {
-        None => DEFAULT_MEMORY_LIMIT,
-        Some(text) => bytes(&text.value)
-            .map_err(|why| format!("line {}: `memory_limit`: {why}", text.referenced.line()))?,
-    };
-    let denial_ttl = match &file.denial_ttl {
+    let store_timeout = read_at("store_timeout", file.store_timeout.as_ref(), |text| {
+        up_to(MAX_STORE_TIMEOUT, text, "for which no request should wait")
+    })?;
+    let memory_limit = read_at("memory_limit", file.memory_limit.as_ref(), bytes)?;
+    let denial_ttl = read_at("denial_ttl", file.denial_ttl.as_ref(), |text| match text {
         // Only `denial_ttl` may be zero: then no denial is cached.
-        Some(text) if text.value == "0s" => Duration::ZERO,
-        text => set("denial_ttl", text, DEFAULT_DENIAL_TTL)?,
-    };
-    if denial_ttl > MAX_DENIAL_TTL {
-        return Err(format!(
-            "`denial_ttl` is {denial_ttl:?}: use at most {MAX_DENIAL_TTL:?}, or resets take effect too late"
-        ));
-    }
+        "0s" => Ok(Duration::ZERO),
+        text => up_to(MAX_DENIAL_TTL, text, "or resets take effect too late"),
+    })?;
     let overrides = file
         .limits
         .values()
@@ -214,11 +201,24 @@ fn parse(text: &str, mistakes: &mut Vec<String>) -> Result<Policy, String> {
     }
     Ok(Policy {
         store,
-        store_timeout,
-        memory_limit,
-        denial_ttl,
+        store_timeout: store_timeout.unwrap_or(DEFAULT_STORE_TIMEOUT),
+        memory_limit: memory_limit.unwrap_or(DEFAULT_MEMORY_LIMIT),
+        denial_ttl: denial_ttl.unwrap_or(DEFAULT_DENIAL_TTL),
         limits,
     })
+}
+
+/// Reads a field, if it is there. An error names line and field.
+fn read_at<T>(
+    field: &str,
+    text: Option<&Spanned<String>>,
+    read: impl Fn(&str) -> Result<T, String>,
+) -> Result<Option<T>, String> {
+    let read = |text: &Spanned<String>| {
+        let line = text.referenced.line();
+        read(&text.value).map_err(|why| format!("line {line}: `{field}`: {why}"))
+    };
+    text.map(read).transpose()
 }
 
 /// The error's line, if it is not the limit's own.

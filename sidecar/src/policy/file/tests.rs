@@ -27,7 +27,7 @@ fn store_timeout_is_bounded() {
     let with = |timeout: &str| Policy::parse(&format!("store_timeout: {timeout}\n{GOOD}"));
     for timeout in ["1y", "11s", "10001ms"] {
         let message = with(timeout).unwrap_err();
-        assert!(message.contains("`store_timeout`") && message.contains("10s"));
+        assert!(message.contains("line 1: `store_timeout`") && message.contains("10s"));
     }
     assert!(with("10s").is_ok());
 }
