@@ -3,7 +3,6 @@
 //! | file | for |
 //! |---|---|
 //! | `yaml.rs` | YAML with the line of each field |
-//! | `nesting.rs` | YAML that is nested too deep to be loaded |
 //! | `documents.rs` | the documents of files: Envoy files, Kubernetes objects and what is in them |
 //! | `envoy_yaml.rs` | plugin configurations in a document |
 //! | `plugin.rs`, `findings.rs` | runs all lints; the findings |
@@ -20,7 +19,6 @@ mod findings;
 mod keys;
 mod limits;
 mod matching;
-mod nesting;
 mod plugin;
 mod surroundings;
 mod yaml;

@@ -1,10 +1,8 @@
 //! The documents of files: Envoy files, Kubernetes objects, and what is inside a ConfigMap or a List.
 
-use saphyr::MarkedYaml;
-
 use super::envoy_yaml::{self, Plugin};
 use super::surroundings::Surroundings;
-use super::yaml::{at, children, entries, fields, get, line_of, lines_before, load, text};
+use super::yaml::{Node, at, children, entries, fields, get, line_of, lines_before, load, text};
 
 /// What files contain that concerns Sluicegate.
 #[derive(Debug, Default)]
@@ -42,7 +40,7 @@ pub fn read(text: &str, surroundings: &mut Surroundings) -> Result<Found, String
     Ok(found)
 }
 
-fn document_of(document: &MarkedYaml<'_>, surroundings: &mut Surroundings, found: &mut Found) {
+fn document_of(document: &Node, surroundings: &mut Surroundings, found: &mut Found) {
     let kind = get(document, "kind").and_then(text).unwrap_or_default();
     // `kubectl get -o yaml`.
     if kind == "List" {
@@ -78,12 +76,7 @@ fn document_of(document: &MarkedYaml<'_>, surroundings: &mut Surroundings, found
 }
 
 /// Adds the policies of a ConfigMap; returns the plugins of the Envoy files in it.
-fn config_map(
-    document: &MarkedYaml<'_>,
-    label: &str,
-    namespace: &str,
-    found: &mut Found,
-) -> Vec<Plugin> {
+fn config_map(document: &Node, label: &str, namespace: &str, found: &mut Found) -> Vec<Plugin> {
     let mut plugins = Vec::new();
     for (key, value) in get(document, "data").into_iter().flat_map(fields) {
         let (Some(name), Some(inner)) = (text(key), text(value)) else {

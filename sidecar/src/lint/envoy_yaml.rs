@@ -1,11 +1,9 @@
 //! Sluicegate's plugin configurations in a document: an Envoy file, an Istio WasmPlugin or EnvoyFilter, an Envoy Gateway
 //! EnvoyExtensionPolicy, or a configuration alone.
 
-use saphyr::MarkedYaml;
-
 use super::yaml::{
-    ValueWithLines, children, entries, fields, get, is_true, line_of, lines_before, load, text,
-    with_lines,
+    Node, ValueWithLines, children, entries, fields, get, is_true, line_of, lines_before, load,
+    text, with_lines,
 };
 
 /// A plugin configuration, and the settings around it that matter to it.
@@ -73,7 +71,7 @@ pub struct Manager {
 }
 
 /// Finds every plugin configuration of Sluicegate in a document; `before` lines of the file come before its text.
-pub fn plugins(document: &MarkedYaml<'_>, before: usize) -> Vec<Plugin> {
+pub fn plugins(document: &Node, before: usize) -> Vec<Plugin> {
     let mut copied = COPYING.map(str::to_owned).to_vec();
     copied_namespaces(document, false, &mut copied);
     let mut found = Vec::new();
@@ -89,12 +87,7 @@ pub fn plugins(document: &MarkedYaml<'_>, before: usize) -> Vec<Plugin> {
     found
 }
 
-fn plugin(
-    holder: &MarkedYaml<'_>,
-    kind: Holder,
-    configuration: ValueWithLines,
-    before: usize,
-) -> Plugin {
+fn plugin(holder: &Node, kind: Holder, configuration: ValueWithLines, before: usize) -> Plugin {
     let policy = ["failure_policy", "failStrategy"];
     let mut policy = policy.iter().filter_map(|name| get(holder, name));
     Plugin {
@@ -113,18 +106,18 @@ fn plugin(
 }
 
 /// Our configurations have `sidecar` and `rules`; another plugin's are unlikely to.
-fn is_sluicegate(node: &MarkedYaml<'_>) -> bool {
+fn is_sluicegate(node: &Node) -> bool {
     get(node, "sidecar").is_some() && get(node, "rules").is_some()
 }
 
 /// Recognizes the holder of a configuration by its name, so that a broken configuration is found too.
-fn is_named_sluicegate(node: &MarkedYaml<'_>) -> bool {
+fn is_named_sluicegate(node: &Node) -> bool {
     let name = |field| get(node, field).and_then(text);
     let mut names = ["name", "pluginName", "url"].into_iter().filter_map(name);
     names.any(|name| name.contains("sluicegate"))
 }
 
-fn manager(node: &MarkedYaml<'_>) -> Manager {
+fn manager(node: &Node) -> Manager {
     let options = get(node, "common_http_protocol_options");
     let action = options.and_then(|options| get(options, "headers_with_underscores_action"));
     Manager {
@@ -141,7 +134,7 @@ fn manager(node: &MarkedYaml<'_>) -> Manager {
 }
 
 /// The names under which filters put payloads of tokens; `None` if one of them is configured elsewhere.
-fn payloads(filters: &[MarkedYaml<'_>]) -> Option<Vec<String>> {
+fn payloads(filters: &[Node]) -> Option<Vec<String>> {
     let mut found = Vec::new();
     for filter in filters
         .iter()
@@ -157,13 +150,13 @@ fn payloads(filters: &[MarkedYaml<'_>]) -> Option<Vec<String>> {
 }
 
 /// The values of all fields with this name.
-fn texts_of(node: &MarkedYaml<'_>, field: &str, found: &mut Vec<String>) {
+fn texts_of(node: &Node, field: &str, found: &mut Vec<String>) {
     found.extend(get(node, field).and_then(text).map(str::to_owned));
     children(node).for_each(|child| texts_of(child, field, found));
 }
 
 /// Whether a filter has this in its name or in its type's.
-fn is_called(filter: &MarkedYaml<'_>, what: &str) -> bool {
+fn is_called(filter: &Node, what: &str) -> bool {
     let kind = get(filter, "typed_config").and_then(|config| get(config, "@type"));
     let mut names = [get(filter, "name"), kind].into_iter().flatten();
     names.any(|name| text(name).is_some_and(|name| name.contains(what)))
@@ -176,7 +169,7 @@ const COPYING: [&str; 2] = [
 ];
 
 /// The other namespaces that such filters write to.
-fn copied_namespaces(node: &MarkedYaml<'_>, inside: bool, found: &mut Vec<String>) {
+fn copied_namespaces(node: &Node, inside: bool, found: &mut Vec<String>) {
     let copies = ["header_to_metadata", "json_to_metadata"];
     let inside = inside || copies.iter().any(|copies| is_called(node, copies));
     for (name, value) in fields(node) {
@@ -187,12 +180,7 @@ fn copied_namespaces(node: &MarkedYaml<'_>, inside: bool, found: &mut Vec<String
     children(node).for_each(|child| copied_namespaces(child, inside, found));
 }
 
-fn search(
-    node: &MarkedYaml<'_>,
-    manager: Option<&Manager>,
-    before: usize,
-    found: &mut Vec<Plugin>,
-) {
+fn search(node: &Node, manager: Option<&Manager>, before: usize, found: &mut Vec<Plugin>) {
     if let Some(filters) = get(node, "http_filters").map(entries) {
         for (index, filter) in filters.iter().enumerate() {
             let (earlier, later) = filters.split_at(index);
@@ -204,7 +192,7 @@ fn search(
             search(filter, Some(&manager), before, found);
         }
     }
-    let mut add = |kind: Holder, configuration: &MarkedYaml<'_>| {
+    let mut add = |kind: Holder, configuration: &Node| {
         let configuration = match text(configuration) {
             // JSON in a string: its lines are relative to the string's.
             Some(inner) => match load(inner).ok().and_then(|mut nodes| nodes.pop()) {
@@ -246,7 +234,7 @@ fn search(
 }
 
 /// The clusters of an Envoy file, if the document is one.
-fn clusters(document: &MarkedYaml<'_>) -> Option<Clusters> {
+fn clusters(document: &Node) -> Option<Clusters> {
     let of = get(document, "static_resources")?;
     let list = get(of, "clusters").map(entries).unwrap_or_default();
     let names = list.iter().filter_map(|cluster| get(cluster, "name"));

@@ -3,12 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use saphyr::MarkedYaml;
 use sluicegate_rules::config::schema::Configuration;
 
 use super::envoy_yaml::{Holder, Plugin};
 use super::findings::{Finding, Findings, Severity};
-use super::yaml::{at, children, entries, fields, get, integer, load, text};
+use super::yaml::{Node, at, children, entries, fields, get, integer, load, text};
 
 /// Envoy's name of the policy that starts a filter again.
 const RELOAD: &str = "FAIL_RELOAD";
@@ -39,7 +38,7 @@ struct Host {
 
 impl Surroundings {
     /// Adds what a document provides.
-    pub fn add(&mut self, kind: &str, namespace: &str, document: &MarkedYaml<'_>) {
+    pub fn add(&mut self, kind: &str, namespace: &str, document: &Node) {
         match kind {
             "EnvoyProxy" | "EnvoyPatchPolicy" | "EnvoyFilter" => {
                 self.has_patches = true;
@@ -75,13 +74,7 @@ impl Surroundings {
         }
     }
 
-    fn add_host(
-        &mut self,
-        host: String,
-        ports: &[MarkedYaml<'_>],
-        number: &str,
-        only_in: Option<String>,
-    ) {
+    fn add_host(&mut self, host: String, ports: &[Node], number: &str, only_in: Option<String>) {
         let host = self.hosts.entry(host).or_default();
         let numbers = ports.iter().filter_map(|port| get(port, number));
         host.ports.extend(numbers.filter_map(integer));
@@ -89,7 +82,7 @@ impl Surroundings {
     }
 
     /// Finds clusters and failure policies in the patches of an object, whatever form these have.
-    fn add_patches(&mut self, node: &MarkedYaml<'_>) {
+    fn add_patches(&mut self, node: &Node) {
         let is_cluster = ["load_assignment", "connect_timeout", "lb_policy"];
         if let Some(name) = get(node, "name").and_then(text)
             && is_cluster.iter().any(|field| get(node, field).is_some())
