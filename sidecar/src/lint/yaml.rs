@@ -11,8 +11,8 @@ use serde_saphyr::{Error, MergeKeyPolicy, NonFiniteFloatPolicy, Spanned};
 use crate::mask::masked;
 
 /// Deeper than any manifest, aliases included: Envoy's own files have about 25 levels, and plugin configurations that are
-/// strings begin anew.
-const MAX_DEPTH: usize = 128;
+/// strings begin anew. A level takes up to 40 KB of stack in a debug build, and the main thread has 8 MB.
+const MAX_DEPTH: usize = 64;
 /// More than what all objects of a large cluster have.
 const MAX_NODES: usize = 10_000_000;
 
@@ -114,13 +114,21 @@ pub fn load(text: &str) -> Result<Vec<Node>, String> {
             enforce_alias_anchor_ratio: false,
         },
     };
-    serde_saphyr::from_multiple_with_options(text, options).map_err(|error| match error {
-        Error::Budget {
-            breach: BudgetBreach::Depth { .. },
-            ..
-        } => "is nested too deep to be a manifest".to_owned(),
-        error => format!("is not YAML: {}", masked(&error.to_string())),
+    serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
+        if is_too_deep(&error) {
+            "is nested too deep to be a manifest".to_owned()
+        } else {
+            format!("is not YAML: {}", masked(&error.to_string()))
+        }
     })
+}
+
+fn is_too_deep(error: &Error) -> bool {
+    match error {
+        Error::AliasError { error, .. } => is_too_deep(error),
+        Error::Budget { breach, .. } => matches!(breach, BudgetBreach::Depth { .. }),
+        _ => false,
+    }
 }
 
 /// A field of a mapping.
@@ -231,6 +239,12 @@ mod tests {
 
     #[test]
     fn blocks_lists_and_aliases_are_nested_to_a_bound() {
+        // A test's thread has less than the main thread.
+        let main = std::thread::Builder::new().stack_size(8 << 20);
+        main.spawn(nested_to_a_bound).unwrap().join().unwrap();
+    }
+
+    fn nested_to_a_bound() {
         let is_too_deep = |text: &str| load(text).is_err_and(|why| why.contains("too deep"));
         let blocks = |depth: usize| -> String {
             let lines = (0..depth).map(|level| " ".repeat(level) + "a:\n");
