@@ -46,6 +46,7 @@ use std::fmt::{self, Display};
 use std::process::ExitCode;
 
 use exit::Exit;
+use sluicegate::mask::masked;
 
 /// The error message and exit status of a failed command.
 pub struct Failure {
@@ -97,7 +98,7 @@ impl Display for Failure {
 /// Prints an error in the arguments, or the requested help, as clap does, but never a password.
 pub fn refuse(error: &clap::Error) -> ExitCode {
     let plain = error.to_string();
-    let clean = without_urls(plain.clone());
+    let clean = masked(&plain);
     if clean == plain {
         // In colour where the terminal supports it. A closed standard error changes nothing.
         let _ = error.print();
@@ -109,25 +110,5 @@ pub fn refuse(error: &clap::Error) -> ExitCode {
         Exit::Success.into()
     } else {
         Exit::Usage.into()
-    }
-}
-
-/// A message without the URLs of the command line: a misplaced URL would be repeated, and it may be the store's, with a
-/// password.
-pub fn without_urls(text: String) -> String {
-    std::env::args_os()
-        .filter_map(|argument| argument.into_string().ok())
-        // A password comes before an `@` or after a `?`; a URL without either is useful in the message.
-        .filter(|argument| argument.contains("://") && argument.contains(['@', '?']))
-        .fold(text, |text, argument| {
-            text.replace(value(&argument), "<URL>")
-        })
-}
-
-/// The value of `--name=value`.
-fn value(argument: &str) -> &str {
-    match argument.split_once('=') {
-        Some((name, value)) if name.starts_with("--") => value,
-        _ => argument,
     }
 }

@@ -13,6 +13,7 @@ use clap::Parser;
 use cli::Failure;
 use cli::arguments::Arguments;
 use cli::exit::Exit;
+use sluicegate::mask::masked;
 use tokio::runtime::Runtime;
 
 // glibc's allocator does not return memory below a block that is still in use: after a flood of keys, none of it.
@@ -29,7 +30,7 @@ fn main() -> ExitCode {
         Ok(exit) => exit.into(),
         Err(failure) => {
             // A closed standard error does not change the exit status.
-            let why = cli::without_urls(failure.to_string());
+            let why = masked(&failure.to_string());
             let _ = writeln!(std::io::stderr(), "sluicegate: {why}");
             failure.exit.into()
         }

@@ -6,7 +6,7 @@
 //! | `store.rs` | where the state is kept and how to reach it |
 //! | `overrides.rs`, `named_window.rs` | overrides of a limit for single keys, and how they name its windows |
 //! | `file.rs`, `window_file.rs`, `override_file.rs`, `lease_file.rs` | the policy in YAML, and its validation |
-//! | `problem.rs` | describes a broken policy without quoting it |
+//! | `yaml_error.rs` | describes a file with values of the wrong type |
 //! | `changes.rs` | what changes from one policy to the next, for people |
 //! | `source.rs` | its file: read, watched, reloaded |
 
@@ -17,13 +17,13 @@ mod limits;
 mod named_window;
 mod override_file;
 mod overrides;
-mod problem;
 mod source;
 mod store;
 mod window_file;
+mod yaml_error;
 
 pub use changes::{changes, describe_window};
-pub use file::{AlgorithmName, is_name};
+pub use file::{AlgorithmName, is_name, policy_schema};
 pub use limits::{
     DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Limit, Policy,
     WhenStoreIsDown, most,

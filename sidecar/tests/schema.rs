@@ -6,6 +6,7 @@ use std::fmt::Write;
 use super::support::{read, repository, rows};
 use serde_json::{Value, json};
 use sluicegate::lint::Surroundings;
+use sluicegate::policy::{Policy, policy_schema};
 use sluicegate_rules::config::schema::json_schema;
 use sluicegate_rules::{
     COUNTERS_OF_RULE, FIXED_COUNTERS, counter_of_limit, counter_of_rule, parse,
@@ -259,5 +260,91 @@ fn the_schema_refuses_what_the_filter_refuses() {
         let accepted = [by_filter, validator.is_valid(&broken)];
         // By the filter and the schema.
         assert_eq!(accepted, [false; 2], "{pointer} {value}");
+    }
+}
+
+/// Every policy in the documents, and the shipped one.
+fn policies() -> Vec<String> {
+    let mut found = vec![read("envoy/policy.yaml")];
+    for name in [
+        "README.md",
+        "docs/jobs.md",
+        "docs/leases.md",
+        "docs/overrides.md",
+        "docs/policy.md",
+        "docs/quotas.md",
+    ] {
+        let page = read(name);
+        for block in page.split("```yaml\n").skip(1) {
+            let (yaml, _) = block.split_once("```").unwrap();
+            if yaml.contains("\nlimits:") || yaml.starts_with("limits:") {
+                found.push(yaml.to_owned());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn the_schema_of_a_policy_accepts_every_example_and_refuses_a_misspelt_field() {
+    let validator = jsonschema::validator_for(&policy_schema()).unwrap();
+    let policies = policies();
+    assert!(policies.len() >= 7, "{}", policies.len());
+    for text in policies {
+        let policy: Value = serde_saphyr::from_str(&text).expect(&text);
+        if let Err(error) = validator.validate(&policy) {
+            panic!("{text}: {error} at {}", error.instance_path());
+        }
+        Policy::parse(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
+    }
+    let all = "
+store: { url: 'rediss+sentinel://h/m', username_file: u, password_file: p, key_prefix: e/, connections: 3,
+  tls: { ca: c, certificate: d, key: k, server_name: name }, sentinel: { username_file: su, password_file: sp } }
+store_timeout: 20ms
+memory_limit: 256MiB
+denial_ttl: 1s
+limits:
+  l:
+    algorithm: token_bucket
+    windows: [{ quota: 60000, per: 1m, burst: 5000 }]
+    when_store_is_down: deny
+    enforce: true
+    lease: { longest: 100ms, most: 1000, from: 50/s }
+    overrides:
+      - { key: a, quota: 50000, burst: 5000, until: 2026-11-22T03:00:00Z, reason: r, by: b }
+      - { key: b, unlimited: true }
+      - { key: c, blocked: true }
+      - { key: d, windows: [{ quota: 70000, per: 1m }] }
+  m: { algorithm: sliding_window, windows: [{ quota: 5, per: 1m, precision: 1s }], quota_from_request: { max: 9 } }
+  month: { algorithm: fixed_window, windows: [{ quota: 5, per: month, time_zone: UTC }] }
+";
+    Policy::parse(all).unwrap();
+    let read = |text: &str| serde_saphyr::from_str::<Value>(text).unwrap();
+    assert!(validator.is_valid(&read(all)));
+    let mut count = 0;
+    for (end, _) in all.match_indices(':') {
+        let is_field =
+            all[end + 1..].starts_with([' ', '\n']) && !all[..end].ends_with([' ', '\n']);
+        let field = all[..end].rsplit([' ', '\n']).next().unwrap();
+        if !is_field || ["l", "m", "month"].contains(&field) {
+            continue;
+        }
+        let broken = format!("{}x{}", &all[..end], &all[end..]);
+        assert!(!validator.is_valid(&read(&broken)), "{field}");
+        assert!(Policy::parse(&broken).is_err(), "{field}");
+        count += 1;
+    }
+    assert!(count > 30, "{count}");
+    let table = "
+        quota: 60000 | quota: 0
+        connections: 3 | connections: 17
+        max: 9 | max: many
+        most: 1000 | most: 7
+        : deny | : perhaps
+        token_bucket | token-bucket
+    ";
+    for [from, to] in rows(table) {
+        let broken = all.replacen(&from, &to, 1);
+        assert!(!validator.is_valid(&read(&broken)), "{to}");
     }
 }

@@ -1,4 +1,4 @@
-//! `sluicegate schema`: the JSON Schema of the filter's configuration, or the OpenAPI document of the sidecar.
+//! `sluicegate schema`: the JSON Schema of the filter's configuration or of a policy, or the OpenAPI document of the sidecar.
 
 use super::Failure;
 use super::stdout::print;
@@ -7,6 +7,9 @@ use super::stdout::print;
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  sluicegate schema > sluicegate.schema.json")]
 pub struct Schema {
+    /// Print the JSON Schema of a policy instead.
+    #[arg(long, conflicts_with = "openapi")]
+    policy: bool,
     /// Print the OpenAPI document of the sidecar's two ports instead.
     #[arg(long)]
     openapi: bool,
@@ -16,6 +19,8 @@ impl Schema {
     pub fn run(self) -> Result<(), Failure> {
         let schema = if self.openapi {
             sluicegate::server::openapi::document()
+        } else if self.policy {
+            sluicegate::policy::policy_schema()
         } else {
             sluicegate_rules::config::schema::json_schema()
         };

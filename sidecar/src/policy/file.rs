@@ -4,10 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_saphyr::Spanned;
 use sluicegate_engine::Algorithm;
 use sluicegate_protocol::{OverrideTerms, Whom};
+use sluicegate_rules::config::schema::sorted;
+
+use crate::mask::shown;
 
 use super::lease_file::LeaseFile;
 use super::limits::{
@@ -15,9 +19,9 @@ use super::limits::{
 };
 use super::override_file::{self, OverrideFile};
 use super::overrides::{MAX_OVERRIDES, Override};
-use super::problem::{self, shown};
 use super::store::{StoreAddress, StoreFile};
 use super::window_file::{QuotaFromRequest, WindowFile, check_max_quota, is_same_window};
+use super::yaml_error;
 
 /// Most bytes of a limit's name, which is a metric label and part of every key in Redis.
 const MAX_NAME_BYTES: usize = 64;
@@ -28,39 +32,63 @@ const SMALLEST_MEMORY_LIMIT: usize = 1 << 20;
 /// More would make every request pay for windows that nobody can reason about.
 const MAX_WINDOWS: usize = 8;
 
-#[derive(Deserialize)]
+/// The limits by name, and where their counts are.
+// `sluicegate schema --policy` and errors repeat the comments of the fields of a policy: each says what to give.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(title = "Sluicegate's policy")]
 struct PolicyFile {
+    /// `memory`, the URL of a Redis such as `"redis://HOST:PORT"`, or a mapping with a `url`
     #[serde(default)]
+    #[schemars(with = "Option<StoreFile>")]
     store: Option<Spanned<StoreFile>>,
+    /// a duration such as `20ms`, at most `10s`
     #[serde(default)]
+    #[schemars(with = "Option<String>")]
     store_timeout: Option<Spanned<String>>,
+    /// a size such as `256MiB`
     #[serde(default)]
+    #[schemars(with = "Option<String>")]
     memory_limit: Option<Spanned<String>>,
+    /// a duration such as `1s`, from `0s` to `60s`
     #[serde(default)]
+    #[schemars(with = "Option<String>")]
     denial_ttl: Option<Spanned<String>>,
+    /// a mapping from each limit's name to its `algorithm` and `windows`
+    #[schemars(with = "BTreeMap<String, LimitFile>")]
     limits: BTreeMap<String, Spanned<LimitFile>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct LimitFile {
+    /// one of `sliding_log`, `sliding_window`, `fixed_window` and `token_bucket`
     algorithm: AlgorithmName,
+    /// a list of mappings, for example `- { quota: 100, per: 1m }`
+    #[schemars(with = "Vec<WindowFile>", length(min = 1, max = MAX_WINDOWS))]
     windows: Vec<Spanned<WindowFile>>,
+    /// `share`, `allow` or `deny`
     #[serde(default)]
     when_store_is_down: WhenStoreIsDown,
+    /// `true` or `false`
     #[serde(default)]
     enforce: Option<bool>,
+    /// a mapping of `max`, for example `{ max: 5000 }`
     #[serde(default)]
+    #[schemars(with = "Option<QuotaFromRequest>")]
     quota_from_request: Option<Spanned<QuotaFromRequest>>,
+    /// a mapping of `longest`, `most` and `from`, for example `{ longest: 100ms }`
     #[serde(default)]
+    #[schemars(with = "Option<LeaseFile>")]
     lease: Option<Spanned<LeaseFile>>,
+    /// a list of mappings, for example `- { key: KEY, quota: 500 }`
     #[serde(default)]
+    #[schemars(with = "Vec<OverrideFile>")]
     overrides: Vec<Spanned<OverrideFile>>,
 }
 
 /// An algorithm by its name in the file.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "docs/policy.md describes them")]
 pub enum AlgorithmName {
@@ -103,43 +131,47 @@ impl Policy {
     }
 }
 
+/// The JSON Schema of a policy, for editors and pipelines.
+pub fn policy_schema() -> serde_json::Value {
+    sorted(schemars::schema_for!(PolicyFile).to_value())
+}
+
+/// What to give for a field.
+pub(super) fn takes(field: &str) -> String {
+    let schema = policy_schema();
+    let of_fields = schema.get("$defs").and_then(serde_json::Value::as_object);
+    // Those of a limit's window before those of an override's.
+    let of_fields = of_fields.into_iter().flat_map(|of| of.values().rev());
+    let pointer = format!("/properties/{field}/description");
+    let found = of_fields
+        .chain([&schema])
+        .find_map(|of| of.pointer(&pointer)?.as_str());
+    found.unwrap_or("a mapping").to_owned()
+}
+
 /// Puts the mistakes of limits into `mistakes`, and returns the first of all.
 fn parse(text: &str, mistakes: &mut Vec<String>) -> Result<Policy, String> {
-    // Snippets would quote lines of the file, which may contain the store's password.
     let options = serde_saphyr::options! { with_snippet: false };
     let file: PolicyFile = serde_saphyr::from_str_with_options(text, options)
-        .map_err(|error| problem::describe(&error, text))?;
+        .map_err(|error| yaml_error::describe(&error, text))?;
     let store = match &file.store {
         None => StoreAddress::default(),
         Some(store) => StoreAddress::try_from(&store.value)
             .map_err(|why| format!("line {}: {why}", store.referenced.line()))?,
     };
-    let set = |field: &str, text: &Option<Spanned<String>>, default| match text {
-        None => Ok(default),
-        Some(text) => duration(&text.value)
-            .map_err(|why| format!("line {}: `{field}`: {why}", text.referenced.line())),
+    let up_to = |most: Duration, text: &str, why_not: &str| match duration(text)? {
+        given if given > most => Err(format!("{given:?}: use at most {most:?}, {why_not}")),
+        given => Ok(given),
     };
-    let store_timeout = set("store_timeout", &file.store_timeout, DEFAULT_STORE_TIMEOUT)?;
-    if store_timeout > MAX_STORE_TIMEOUT {
-        return Err(format!(
-            "`store_timeout` is {store_timeout:?}: use at most {MAX_STORE_TIMEOUT:?}, for which no request should wait"
-        ));
-    }
-    let memory_limit = match &file.memory_limit {
-        None => DEFAULT_MEMORY_LIMIT,
-        Some(text) => bytes(&text.value)
-            .map_err(|why| format!("line {}: `memory_limit`: {why}", text.referenced.line()))?,
-    };
-    let denial_ttl = match &file.denial_ttl {
+    let store_timeout = read_at("store_timeout", file.store_timeout.as_ref(), |text| {
+        up_to(MAX_STORE_TIMEOUT, text, "for which no request should wait")
+    })?;
+    let memory_limit = read_at("memory_limit", file.memory_limit.as_ref(), bytes)?;
+    let denial_ttl = read_at("denial_ttl", file.denial_ttl.as_ref(), |text| match text {
         // Only `denial_ttl` may be zero: then no denial is cached.
-        Some(text) if text.value == "0s" => Duration::ZERO,
-        text => set("denial_ttl", text, DEFAULT_DENIAL_TTL)?,
-    };
-    if denial_ttl > MAX_DENIAL_TTL {
-        return Err(format!(
-            "`denial_ttl` is {denial_ttl:?}: use at most {MAX_DENIAL_TTL:?}, or resets take effect too late"
-        ));
-    }
+        "0s" => Ok(Duration::ZERO),
+        text => up_to(MAX_DENIAL_TTL, text, "or resets take effect too late"),
+    })?;
     let overrides = file
         .limits
         .values()
@@ -159,7 +191,7 @@ fn parse(text: &str, mistakes: &mut Vec<String>) -> Result<Policy, String> {
             Ok(checked) => drop(limits.insert(name.clone(), Arc::new(checked))),
             Err((line, why)) => {
                 let line = line.unwrap_or_else(|| limit.referenced.line());
-                let name = shown(name, "of this line");
+                let name = shown(name);
                 mistakes.push(format!("line {line}: limit {name}: {why}"));
             }
         }
@@ -169,11 +201,24 @@ fn parse(text: &str, mistakes: &mut Vec<String>) -> Result<Policy, String> {
     }
     Ok(Policy {
         store,
-        store_timeout,
-        memory_limit,
-        denial_ttl,
+        store_timeout: store_timeout.unwrap_or(DEFAULT_STORE_TIMEOUT),
+        memory_limit: memory_limit.unwrap_or(DEFAULT_MEMORY_LIMIT),
+        denial_ttl: denial_ttl.unwrap_or(DEFAULT_DENIAL_TTL),
         limits,
     })
+}
+
+/// Reads a field, if it is there. An error names line and field.
+fn read_at<T>(
+    field: &str,
+    text: Option<&Spanned<String>>,
+    read: impl Fn(&str) -> Result<T, String>,
+) -> Result<Option<T>, String> {
+    let read = |text: &Spanned<String>| {
+        let line = text.referenced.line();
+        read(&text.value).map_err(|why| format!("line {line}: `{field}`: {why}"))
+    };
+    text.map(read).transpose()
 }
 
 /// The error's line, if it is not the limit's own.
@@ -213,7 +258,7 @@ fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
         if windows.iter().any(|earlier| is_same_window(earlier, &spec)) {
             return Err(at(format!(
                 "`per` {} occurs twice: keep the tighter of the two windows",
-                shown(&window.value.per, "of this length")
+                shown(&window.value.per)
             )));
         }
         windows.push(spec);
@@ -261,8 +306,7 @@ fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
 }
 
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let shown = shown(text, "the given text");
-    // The cause is left out: it quotes the text.
+    let shown = shown(text);
     let duration = humantime::parse_duration(text)
         .map_err(|_| format!("{shown} is not a duration such as `10s`, `1m` or `24h`"))?;
     if duration < Duration::from_millis(1) || duration.subsec_nanos() % 1_000_000 != 0 {
@@ -282,7 +326,7 @@ fn bytes(text: &str) -> Result<usize, String> {
     });
     read.filter(|bytes| *bytes >= SMALLEST_MEMORY_LIMIT)
         .ok_or_else(|| {
-            let shown = shown(text, "the given text");
+            let shown = shown(text);
             format!("{shown} is not a size of at least 1MiB, such as `256MiB` or `2GiB`")
         })
 }

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use sluicegate_engine::lease::{LeaseTerms, SMALLEST_LEASE, burst_with_leases, reserve};
 use sluicegate_engine::{Algorithm, BucketSpec};
 
 use super::file::duration;
-use super::problem::shown;
 use super::window_file::window_name;
 use crate::clock::micros;
+use crate::mask::shown;
 
 /// Default of `longest`.
 const DEFAULT_LONGEST: Duration = Duration::from_millis(100);
@@ -23,13 +24,17 @@ const MAX_MOST: u64 = 1_000_000;
 const DEFAULT_FROM_PER_S: u64 = 50;
 
 /// An entry of `lease`.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LeaseFile {
+    /// a duration such as `100ms`, at most `10s`
     #[serde(default)]
     longest: Option<String>,
+    /// a whole number from 8 to 1000000
     #[serde(default)]
+    #[schemars(range(min = SMALLEST_LEASE, max = MAX_MOST))]
     most: Option<u64>,
+    /// a rate such as `50/s`
     #[serde(default)]
     from: Option<String>,
 }
@@ -104,7 +109,7 @@ impl LeaseFile {
         number
             .filter(|per_s| (1..=MAX_MOST).contains(per_s))
             .ok_or_else(|| {
-                let shown = shown(text, "the given text");
+                let shown = shown(text);
                 format!("`from`: {shown} is not a rate of 1/s to {MAX_MOST}/s, such as `50/s`")
             })
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use sluicegate_engine::BucketSpec;
 use sluicegate_engine::lease::LeaseTerms;
@@ -57,7 +58,7 @@ pub struct Limit {
 }
 
 /// What decides while the store that a fleet shares is down.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum WhenStoreIsDown {
     /// Each sidecar enforces its share of the limit: the limit divided by the number of sidecars when the store was last

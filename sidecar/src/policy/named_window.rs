@@ -1,9 +1,12 @@
-//! How an override names a window of its limit. Pure.
+//! A window's `per`, and how an override names a window of its limit by it. Pure.
 
+use jiff::tz::TimeZoneDatabase;
 use sluicegate_engine::{Algorithm, BucketSpec, Calendar, CalendarUnit};
+use sluicegate_rules::config::nearest;
 
 use super::file::duration;
 use crate::clock::micros;
+use crate::mask::shown;
 
 /// The name of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,29 +27,23 @@ impl NamedWindow {
     /// # Errors
     /// What is wrong with it, and the remedy.
     pub fn read(per: &str) -> Result<Self, String> {
-        let (unit, zone) = match per.split_once(' ') {
-            Some((unit, zone)) => (unit, Some(zone)),
+        let (name, zone) = match per.split_once(' ') {
+            Some((name, zone)) => (name, Some(zone)),
             None => (per, None),
         };
-        let unit = CalendarUnit::ALL
-            .into_iter()
-            .find(|known| known.name() == unit);
-        match (unit, zone) {
-            (None, _) => {
-                let length = duration(per).map_err(|why| {
-                    format!("`per`: {why}, nor a calendar window such as `month` or `month Europe/Berlin`")
-                })?;
-                Ok(Self::Length(micros(length)))
-            }
+        let mut units = CalendarUnit::ALL.into_iter();
+        match (units.find(|unit| unit.name() == name), zone) {
             (Some(unit), None) => Ok(Self::Unit(unit)),
-            (Some(unit), Some(zone)) => {
-                Calendar::new(unit, zone)
-                    .map(Self::Calendar)
-                    .map_err(|unknown| {
-                        let unit = unit.name();
-                        format!("`per`: no time zone after `{unit}`: {unknown}")
-                    })
-            }
+            (Some(unit), Some(zone)) => calendar(unit, zone)
+                .map(Self::Calendar)
+                .map_err(|why| format!("`per`: {why}")),
+            (None, _) => duration(per)
+                .map(|length| Self::Length(micros(length)))
+                .map_err(|why| {
+                    format!(
+                        "`per`: {why}, nor one of the calendar windows `day`, `week` and `month`"
+                    )
+                }),
         }
     }
 
@@ -71,4 +68,30 @@ impl NamedWindow {
             _ => self == other,
         }
     }
+}
+
+/// The windows of a unit in a time zone.
+///
+/// # Errors
+/// There is no such zone: names the nearest.
+pub fn calendar(unit: CalendarUnit, zone: &str) -> Result<Calendar, String> {
+    Calendar::new(unit, zone).map_err(|unknown| {
+        let remedy = match nearest_zone(zone) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => unknown.to_string(),
+        };
+        format!("{} is not a time zone: {remedy}", shown(zone))
+    })
+}
+
+/// The zone of a city (`berlin`), or the one that this name misspells.
+fn nearest_zone(given: &str) -> Option<String> {
+    let database = TimeZoneDatabase::bundled();
+    let zones: Vec<String> = database.available().map(|zone| zone.to_string()).collect();
+    let city = format!("/{}", given.to_lowercase().replace(' ', "_"));
+    let mut of_city = zones
+        .iter()
+        .filter(|zone| zone.to_lowercase().ends_with(&city));
+    let near = nearest(given, zones.iter().map(String::as_str)).map(str::to_owned);
+    of_city.next().cloned().or(near)
 }

@@ -2,32 +2,45 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_saphyr::Spanned;
+use sluicegate_engine::MAX_UNITS;
 use sluicegate_protocol::{OverrideTerms, OverrideWindow, Whom, check_key};
 
 use super::limits::Limit;
 use super::overrides::{Grant, Override};
 
 /// An entry of `overrides`.
-#[derive(Clone, Deserialize)]
+#[derive(Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OverrideFile {
+    /// a text: in `tls` the path of a file, in `overrides` the key of decisions
     key: String,
+    /// a whole number of 1 or more
     #[serde(default)]
+    #[schemars(range(min = 1, max = MAX_UNITS))]
     quota: Option<u64>,
+    /// a whole number of 1 or more
     #[serde(default)]
+    #[schemars(range(min = 1, max = MAX_UNITS))]
     burst: Option<u64>,
+    /// a list of mappings, for example `- { quota: 100, per: 1m }`
     #[serde(default)]
     windows: Vec<OverrideWindow>,
+    /// `true`
     #[serde(default)]
     unlimited: bool,
+    /// `true`
     #[serde(default)]
     blocked: bool,
+    /// a time such as `2026-11-22T03:00:00Z`
     #[serde(default)]
     until: Option<String>,
+    /// a text of one line
     #[serde(default)]
     reason: Option<String>,
+    /// a name
     #[serde(default)]
     by: Option<String>,
 }
@@ -102,6 +115,27 @@ limits:
         assert_eq!(overrides[&seven].grant, Grant::Unlimited);
         assert_eq!(overrides[&a].terms.reason.as_deref(), Some("INC-7"));
         assert_eq!(overrides[&b].until_ms, Some(1_795_316_400_000));
+    }
+
+    #[test]
+    fn no_key_is_quoted() {
+        let table = r"
+            key: a, | key: [hunter2], | line 7, `key` is a list
+            key: a, | key: !!int hunter2, | line 7, without tags
+            key: a, | hunter2: 1, | line 7, this is not a field, `key`
+            key: a, | hunter2: 1, hunter2: 2, | line 7, this is not a field, `key`
+            { key: '7', unlimited: true } | hunter2 | line 9, expected a mapping
+            overrides:\n | overrides: hunter2\n    x:\n | line 6, `overrides` is a single value, - { key: KEY
+            overrides:\n | overrides: { hunter2: 1 }\n    x:\n | line 6, `overrides` is a mapping, - { key: KEY
+            overrides:\n | overrides:\n      - hunter2\n | line 7, `overrides` is a single value
+        ";
+        for [from, to, named] in rows(table) {
+            let broken = GOOD.replacen(&from, &to, 1);
+            assert_ne!(broken, GOOD, "{from}");
+            let why = Policy::parse(&broken).unwrap_err();
+            has_all(&why, &named);
+            assert!(!why.contains("hunter2"), "{why}");
+        }
     }
 
     #[test]

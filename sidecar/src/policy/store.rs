@@ -5,6 +5,8 @@ mod url;
 
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 pub(super) use file::StoreFile;
@@ -63,24 +65,28 @@ impl Default for RedisOptions {
 }
 
 /// Files with a user name and a password. They are read at each connection, so they may change at any time.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
 pub struct CredentialFiles {
-    /// The user name; `default` if not given.
+    /// the path of a file with the user name, which is `default` if not given
+    #[serde(rename = "username_file")]
     pub username: Option<PathBuf>,
-    /// The password.
+    /// the path of a file with the password
+    #[serde(rename = "password_file")]
     pub password: Option<PathBuf>,
 }
 
 /// PEM files for TLS, read at each connection, and the expected name.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
 pub struct TlsFiles {
-    /// Certificate authorities to trust; default: the system's.
+    /// the path of a file with the certificate authorities to trust, which are the system's if not given
     pub ca: Option<PathBuf>,
-    /// Our certificate and its chain.
+    /// the path of a file with the sidecar's certificate and its chain
     pub certificate: Option<PathBuf>,
-    /// Its key.
+    /// a text: in `tls` the path of a file, in `overrides` the key of decisions
     pub key: Option<PathBuf>,
-    /// The name that the certificate must have; default: the host of the URL.
+    /// the name that the certificate of Redis has, which is the host of the URL if not given
     pub server_name: Option<String>,
 }
 

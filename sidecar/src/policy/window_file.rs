@@ -2,32 +2,43 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use sluicegate_engine::{
-    Algorithm, BucketSpec, Calendar, CalendarUnit, DEFAULT_TIME_ZONE, MAX_UNITS, SpecError,
+    Algorithm, BucketSpec, CalendarUnit, DEFAULT_TIME_ZONE, MAX_UNITS, SpecError,
 };
 
 use super::file::{AlgorithmName, duration};
-use super::problem::shown;
+use super::named_window::{NamedWindow, calendar};
 use crate::clock::micros;
+use crate::mask::shown;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WindowFile {
+    /// a whole number of 1 or more
+    #[schemars(range(min = 1, max = MAX_UNITS))]
     quota: u64,
+    /// a duration such as `10s`, `1m` or `24h`, or `day`, `week` or `month`
     pub(super) per: String,
+    /// a name such as `Europe/Berlin`
     #[serde(default)]
     time_zone: Option<String>,
+    /// a duration such as `10s`, `1m` or `24h`
     #[serde(default)]
     precision: Option<String>,
+    /// a whole number of 1 or more
     #[serde(default)]
+    #[schemars(range(min = 1, max = MAX_UNITS))]
     burst: Option<u64>,
 }
 
 /// The bounds of quotas that requests may carry.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct QuotaFromRequest {
+    /// a whole number of 1 or more
+    #[schemars(range(min = 1, max = MAX_UNITS))]
     pub(super) max: u64,
 }
 
@@ -41,12 +52,13 @@ impl WindowFile {
         if self.burst.is_some() && algorithm != AlgorithmName::TokenBucket {
             return Err("`burst` belongs to `algorithm: token_bucket` only: remove it".to_owned());
         }
-        let spec = match CalendarUnit::ALL
-            .into_iter()
-            .find(|unit| unit.name() == self.per)
-        {
-            Some(unit) => self.calendar_window(algorithm, unit)?,
-            None => self.plain_window(algorithm)?,
+        let spec = match NamedWindow::read(&self.per)? {
+            NamedWindow::Unit(unit) => self.calendar_window(algorithm, unit)?,
+            NamedWindow::Length(window_us) => self.plain_window(algorithm, window_us)?,
+            NamedWindow::Calendar(_) | NamedWindow::Only => {
+                let per = shown(&self.per);
+                return Err(format!("`per` is {per}: name the zone in `time_zone`"));
+            }
         };
         spec.check().map_err(|error| spec_fault(&error))?;
         Ok(spec)
@@ -69,10 +81,7 @@ impl WindowFile {
             ));
         }
         let zone = self.time_zone.as_deref().unwrap_or(DEFAULT_TIME_ZONE);
-        let calendar = Calendar::new(unit, zone).map_err(|unknown| {
-            let zone = shown(zone, "the given text");
-            format!("`time_zone`: {zone} is not a time zone: {unknown}")
-        })?;
+        let calendar = calendar(unit, zone).map_err(|why| format!("`time_zone`: {why}"))?;
         Ok(BucketSpec {
             algorithm: Algorithm::CalendarWindow(calendar),
             quota: self.quota,
@@ -80,17 +89,13 @@ impl WindowFile {
         })
     }
 
-    fn plain_window(&self, algorithm: AlgorithmName) -> Result<BucketSpec, String> {
-        let window = duration(&self.per).map_err(|why| {
-            format!("`per`: {why}, nor one of the calendar windows `day`, `week` and `month`")
-        })?;
+    fn plain_window(&self, algorithm: AlgorithmName, window_us: u64) -> Result<BucketSpec, String> {
         if self.time_zone.is_some() {
             return Err(
                 "`time_zone` belongs to `per: day`, `week` or `month` only: remove it, or use one of those"
                     .to_owned(),
             );
         }
-        let window_us = micros(window);
         Ok(BucketSpec {
             algorithm: match algorithm {
                 AlgorithmName::SlidingLog => Algorithm::SlidingLog,
@@ -213,7 +218,11 @@ mod tests {
         let table = r"
             sliding_log | per: month | `per: month`, fixed_window, `per: 30d`
             token_bucket | per: day | `per: day`, fixed_window, `per: 24h`
-            fixed_window | per: month, time_zone: Berlin | `time_zone`, Berlin, Europe/Berlin
+            fixed_window | per: month, time_zone: Berlin | `time_zone`, Berlin, did you mean `Europe/Berlin`?
+            fixed_window | per: month, time_zone: Europe/Berln | `Europe/Berln`, did you mean `Europe/Berlin`?
+            fixed_window | per: month, time_zone: new york | did you mean `America/New_York`?
+            fixed_window | per: month, time_zone: Atlantis | `Atlantis`, IANA
+            fixed_window | per: month Europe/Berlin | `per` is `month Europe/Berlin`, `time_zone`
             fixed_window | per: 1h, time_zone: UTC | `time_zone`, `per: day`, remove it
             fixed_window | per: year | `per`, year, `month`
             fixed_window | per: day, burst: 3 | `burst`, token_bucket

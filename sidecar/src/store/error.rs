@@ -7,6 +7,7 @@ use std::time::Duration;
 use ::redis::{ErrorKind, RedisError, ServerErrorKind};
 use tokio_rustls::rustls::{self, CertificateError};
 
+use crate::mask::masked;
 use crate::telemetry::labels::{ConnectionCause, FailureKind};
 
 /// Why a store gave no answer. The text contains neither keys nor the store's address: both may be secrets.
@@ -16,16 +17,16 @@ pub enum StoreError {
     #[error("no answer from the store within {0:?}")]
     Timeout(Duration),
     /// The connection broke during a call.
-    #[error("the connection to Redis broke during the call: {}", without_arguments(.0))]
+    #[error("the connection to Redis broke during the call: {}", redis_said(.0))]
     Cut(#[source] RedisError),
     /// Redis cannot be reached, or the connection broke before.
     #[error("cannot reach Redis: {0}")]
     Connection(#[from] ConnectionError),
     /// Redis did not accept the user and password.
-    #[error("Redis refused the user and password: {}", without_arguments(.0))]
+    #[error("Redis refused the user and password: {}", redis_said(.0))]
     Authentication(#[source] RedisError),
     /// Redis answered with an error.
-    #[error("Redis refused the script: {}", without_arguments(.0))]
+    #[error("Redis refused the script: {}", redis_said(.0))]
     Refused(#[source] RedisError),
     /// The script's answer is not a valid reply to this call.
     #[error("the script's reply cannot be read: {0}")]
@@ -103,7 +104,7 @@ pub enum ConnectionError {
     #[error("it is a replica")]
     Replica,
     /// Redis reports that it cannot serve now, or the connection failed in the library.
-    #[error("{}", without_arguments(.0))]
+    #[error("{}", redis_said(.0))]
     Redis(#[source] RedisError),
     /// No sentinel knows a primary.
     #[error("no sentinel knows a primary of this name")]
@@ -128,18 +129,13 @@ pub enum ConnectionError {
     NoSlots(#[source] Arc<StoreError>),
 }
 
-/// Redis's error without the arguments of an unknown command, which Redis repeats: those of `HELLO` and `AUTH` include
-/// the password. And without the address to which a node of a Cluster points.
-fn without_arguments(error: &RedisError) -> String {
+/// Redis's error in one line, without a password and without the address to which a node of a Cluster points.
+fn redis_said(error: &RedisError) -> String {
     if let ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask) = error.kind() {
         return "it is a node of a Cluster, which serves only some keys: use `redis+cluster://`"
             .to_owned();
     }
-    let message = error.to_string();
-    let (before, _) = message
-        .split_once(", with args beginning with")
-        .unwrap_or((&message, ""));
-    before.lines().collect::<Vec<_>>().join(" ")
+    masked(&error.to_string().lines().collect::<Vec<_>>().join(" "))
 }
 
 /// An error of TLS without the store's host and the names in its certificate.

@@ -29,7 +29,7 @@ pub(super) fn invalid<T>(at: &str, why: impl fmt::Display) -> Result<T, ConfigEr
     })
 }
 
-/// Turns serde's error into a [`ConfigError`], and suggests the nearest name for an unknown one.
+/// Turns serde's error into a [`ConfigError`], suggests the nearest name for an unknown one, and names no type of Rust.
 pub(super) fn read_error(error: ReadError) -> ConfigError {
     let ReadError { field, mut why } = error;
     if why.starts_with("unknown ") {
@@ -40,11 +40,29 @@ pub(super) fn read_error(error: ReadError) -> ConfigError {
             why = format!("{why}; did you mean `{name}`?");
         }
     }
-    ConfigError {
-        field: field
-            .filter(|field| !field.is_empty())
-            .unwrap_or_else(|| "configuration".to_owned()),
-        why,
+    let field = field
+        .filter(|field| !field.is_empty())
+        .unwrap_or_else(|| "configuration".to_owned());
+    // For example: invalid type: string "POST", expected a sequence.
+    if let Some((found, expected)) = why.rsplit_once(", expected ")
+        && found.starts_with("invalid ")
+    {
+        why = format!("{found}, expected {}", in_words(expected, &field));
+    }
+    ConfigError { field, why }
+}
+
+/// What serde expects in a field.
+fn in_words<'a>(expected: &'a str, field: &str) -> &'a str {
+    match expected {
+        "u8" => "a whole number from 0 to 255",
+        "u64" => "a whole number",
+        "a sequence" if field.ends_with(".key") => "a list such as `[{ header: x-api-key }]`",
+        "a sequence" if field.ends_with(".methods") => "a list such as `[GET, POST]`",
+        "a sequence" => "a list",
+        _ if expected.starts_with("struct ") => "an object",
+        _ if expected.starts_with("enum ") => "a name",
+        _ => expected,
     }
 }
 

@@ -27,7 +27,7 @@ fn store_timeout_is_bounded() {
     let with = |timeout: &str| Policy::parse(&format!("store_timeout: {timeout}\n{GOOD}"));
     for timeout in ["1y", "11s", "10001ms"] {
         let message = with(timeout).unwrap_err();
-        assert!(message.contains("`store_timeout`") && message.contains("10s"));
+        assert!(message.contains("line 1: `store_timeout`") && message.contains("10s"));
     }
     assert!(with("10s").is_ok());
 }
@@ -113,7 +113,13 @@ fn a_broken_policy_is_refused_with_line_field_and_remedy() {
         limits: | store_timeout: soon\nlimits: | line 2, `store_timeout`, soon
         limits: | memory_limit: 10kB\nlimits: | line 2, `memory_limit`, 10kB, 256MiB
         limits: | limit: | line 2, `limits`
-        limits: | limits: {}\nstore_timeout: 1s\nx: | line 4, not a field, `limits`
+        limits: | limits: {}\nstore_timeout: 1s\nx: | line 4, `x` is not a field, `limits`
+        quota: 120 | quota: five | line 7, column 18, `quota` is `five`, a whole number of 1 or more
+        quota: 120 | quota: [5] | line 7, `quota` is a list, a whole number
+        per: 1m | per: { a: 1 } | line 7, `per` is a mapping, `10s`
+        - { quota: 10, per: 1s } | - 5 | line 6, `windows` is `5`, - { quota: 100
+        sliding_log | leaky | `algorithm` is `leaky`, `token_bucket`
+        algorithm: sliding_log | when_store_is_down: fail | `when_store_is_down` is `fail`, `share`
     ";
     for [from, to, named] in rows(table) {
         let message = Policy::parse(&GOOD.replacen(&from, &to, 1)).unwrap_err();

