@@ -17,7 +17,7 @@ use sluicegate_certificates::CallTimes;
 use sluicegate_protocol::{CachedDenials, PartReport, Verdict};
 use sluicegate_rules::{
     BatchLimits, CalloutId, CalloutQueue, Conclusion, LeaseReport, Question, Taken, TickClock,
-    VerdictError, read_answer,
+    VerdictError, question_body, read_answer,
 };
 
 use crate::host::{self, Wakeup};
@@ -78,7 +78,7 @@ pub struct Callouts {
 impl Callouts {
     /// For the current root context.
     pub fn new(root: u32, plugin: Plugin) -> Self {
-        let limits = if plugin.rules.sidecar.together {
+        let limits = if plugin.settings.together {
             BatchLimits::SHARED
         } else {
             BatchLimits::SINGLE
@@ -105,7 +105,7 @@ impl Callouts {
     /// The queue is full.
     pub fn submit(&self, now_us: u64, waiter: &Rc<Waiter>) -> Result<(), VerdictError> {
         let question = &waiter.question;
-        let load = (self.plugin.rules.load(question), question.subjects());
+        let load = (question.load(), question.subjects());
         let queue_us = self.queue_us(now_us);
         let mut queue = self.queue.borrow_mut();
         let wake = queue.submit(queue_us, load, Rc::clone(waiter), Waiter::is_done)?;
@@ -251,7 +251,7 @@ impl Callouts {
         timeout_us: u64,
     ) {
         let report = self.plugin.denials.borrow_mut().report();
-        let body = self.plugin.rules.question_body(questions, &report);
+        let body = question_body(questions, &report);
         let spent = PartReport::write_all(&leases.parts);
         let sent = SentCallout {
             callout,
@@ -262,7 +262,7 @@ impl Callouts {
         };
         // Envoy's timeouts are in milliseconds, and 0 means no timeout.
         let timeout = Duration::from_millis(timeout_us.div_ceil(1_000).max(1));
-        let cluster = &self.plugin.rules.sidecar.cluster;
+        let cluster = &self.plugin.settings.cluster;
         match host::post(cluster, announcement, &spent, &body, timeout) {
             Ok(token) => drop(self.sent.borrow_mut().insert(token, sent)),
             Err(why) => {
@@ -317,13 +317,8 @@ impl Callouts {
                 Err(why) => Err(why.clone()),
             };
             if let (Ok(answer), Ok(verdicts)) = (&answer, &verdicts) {
-                self.plugin.denials.borrow_mut().learn(
-                    &self.plugin.rules,
-                    &waiter.question,
-                    answer.version(),
-                    verdicts,
-                    times,
-                );
+                let mut denials = self.plugin.denials.borrow_mut();
+                denials.learn(&waiter.question, answer.version(), verdicts, times);
             }
             self.conclude(waiter, verdicts.as_deref().map_err(Clone::clone));
             from = to;

@@ -39,10 +39,8 @@ impl Stream {
             return Action::Continue;
         };
         let plugin = &callouts.plugin;
-        let evaluation = plugin
-            .rules
-            .evaluate(&CurrentRequest::read(), &mut |index| plugin.count(index));
-        match evaluation {
+        let request = CurrentRequest::read();
+        match plugin.rules.evaluate(&plugin.settings, &request) {
             Evaluation::Pass => Action::Continue,
             Evaluation::Refuse(reply) => self.apply(Conclusion::Answer(reply)),
             Evaluation::NoVerdict(question, why) => {
@@ -55,16 +53,12 @@ impl Stream {
     fn ask(&mut self, callouts: &Rc<Callouts>, question: Question) -> Action {
         let plugin = &callouts.plugin;
         let now_us = host::monotonic_us();
-        let cached = plugin
-            .denials
-            .borrow_mut()
-            .covering(&plugin.rules, &question, now_us);
+        let cached = plugin.denials.borrow_mut().covering(&question, now_us);
         if let Some(verdicts) = cached {
             return self.apply(plugin.conclude(&question, Ok(&verdicts)));
         }
-        let (rules, timeout_us) = (&plugin.rules, plugin.timeout_us());
         let mut leases = plugin.leases.borrow_mut();
-        let taken = leases.take(rules, &question, now_us, timeout_us);
+        let taken = leases.take(&question, now_us, plugin.timeout_us());
         drop(leases);
         callouts.renew_leases();
         if taken.is_whole(&question) {

@@ -1,5 +1,7 @@
 //! Evaluates the rules for a request: which of them match, and which checks the sidecar is asked for.
 
+use std::rc::Rc;
+
 use sluicegate_protocol::MAX_CHECKS;
 
 use crate::edges::stripped;
@@ -11,13 +13,14 @@ use crate::question::{Question, ResolvedCheck, Shadow};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::request_view::{self, RequestView};
-use crate::rule::{CheckRule, LimitName, Rules, WhenMissing, WhenUnavailable};
+use crate::rule::{CheckRule, LimitName, RuleSet, WhenMissing, WhenUnavailable};
+use crate::settings::Settings;
 use crate::stats::Counters;
 use crate::trace;
 use crate::verdict_error::VerdictError;
 
 /// The result of evaluating the rules for a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Evaluation {
     /// No rule has a check for the request.
     Pass,
@@ -49,12 +52,13 @@ pub struct Reading {
     pub matching: Vec<usize>,
 }
 
-impl Rules {
-    /// Matches a request against all rules and derives its keys. Calls `count` with the index of each counter to
-    /// increment.
-    pub fn evaluate(&self, request: &dyn Request, count: &mut dyn FnMut(usize)) -> Evaluation {
+impl RuleSet {
+    /// Matches a request against all rules and derives its keys.
+    pub fn evaluate(self: &Rc<Self>, settings: &Settings, request: &dyn Request) -> Evaluation {
+        let count = |counter| self.counters.count(counter);
         let view = RequestView::new(request, &self.view_options);
         let mut question = Question {
+            rules: Rc::clone(self),
             checks: Vec::new(),
             shadows: Vec::new(),
             when_unavailable: WhenUnavailable::Allow,
@@ -72,12 +76,12 @@ impl Rules {
                 Err(_) if rule.shadow => continue,
                 Err(too_long) => {
                     let obstacle = Obstacle::TooLong(too_long);
-                    return self.refuse(index, &obstacle, is_grpc(&view), count);
+                    return self.refuse(index, &obstacle, is_grpc(&view));
                 }
             };
             let mut checks = Vec::new();
             for check in &rule.checks {
-                let mut key = Key::new(&self.hasher);
+                let mut key = Key::new(&settings.hasher);
                 if rule.shadow {
                     // Its own key, so that it does not consume units of enforced rules with the same limit.
                     key.plain(&["@shadow"], rule.name.as_bytes());
@@ -94,7 +98,7 @@ impl Rules {
                         checks.clear();
                         break;
                     }
-                    Err(obstacle) => return self.refuse(index, &obstacle, is_grpc(&view), count),
+                    Err(obstacle) => return self.refuse(index, &obstacle, is_grpc(&view)),
                 }
             }
             if !checks.is_empty() {
@@ -123,7 +127,7 @@ impl Rules {
         }
         count(Counters::DECISIONS);
         question.grpc = is_grpc(&view);
-        if self.sidecar.traces {
+        if settings.traces {
             question.traceparent = trace::parent(request.headers());
         }
         if question.checks.len() > MAX_CHECKS {
@@ -135,13 +139,8 @@ impl Rules {
         Evaluation::Ask(question)
     }
 
-    fn refuse(
-        &self,
-        rule: usize,
-        obstacle: &Obstacle,
-        grpc: bool,
-        count: &mut dyn FnMut(usize),
-    ) -> Evaluation {
+    fn refuse(&self, rule: usize, obstacle: &Obstacle, grpc: bool) -> Evaluation {
+        let count = |counter| self.counters.count(counter);
         let reply = match obstacle {
             Obstacle::Ambiguous(limit) => {
                 count(Counters::REFUSED_AMBIGUOUS);

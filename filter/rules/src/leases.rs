@@ -20,7 +20,6 @@ use sluicegate_protocol::{LeasePart, MAX_PARTS, PartReport, PolicyVersion};
 use crate::config::MAX_NAME_BYTES;
 use crate::key::MAX_BYTES as MAX_KEY_BYTES;
 use crate::question::{Question, ResolvedCheck};
-use crate::rule::Rules;
 use part::{OfKey, Part};
 pub use taken::Taken;
 
@@ -66,7 +65,7 @@ impl LeaseReport {
 impl Leases {
     /// Takes what the enforced checks of a question cost, as far as parts have it. If some of them remain to be asked for, only
     /// from parts that last for `stay_us` more: they must not end before the answer.
-    pub fn take(&mut self, rules: &Rules, question: &Question, now_us: u64, stay_us: u64) -> Taken {
+    pub fn take(&mut self, question: &Question, now_us: u64, stay_us: u64) -> Taken {
         let mut taken = Taken::default();
         if self.keys == 0 {
             return taken;
@@ -76,7 +75,7 @@ impl Leases {
             if check.cost == 0 || check.quota.is_some() {
                 continue;
             }
-            if let Some(of_key) = self.of(rules, check) {
+            if let Some(of_key) = self.of(question, check) {
                 taken.checks.extend(of_key.take(index, check.cost, now_us));
                 let wants_renewal = of_key.wants_renewal(now_us);
                 self.wants_renewal |= wants_renewal;
@@ -86,35 +85,29 @@ impl Leases {
             let until_us = now_us.saturating_add(stay_us);
             let too_short = taken.checks.extract_if(.., |one| one.ends_us <= until_us);
             let checks = too_short.collect();
-            self.put_back(rules, question, &Taken { checks });
+            self.put_back(question, &Taken { checks });
         }
         taken
     }
 
     /// Whether what was taken may still be spent.
-    pub fn is_live(
-        &mut self,
-        rules: &Rules,
-        question: &Question,
-        taken: &Taken,
-        now_us: u64,
-    ) -> bool {
+    pub fn is_live(&mut self, question: &Question, taken: &Taken, now_us: u64) -> bool {
         taken.checks.iter().all(|one| {
             let check = question.checks.get(one.check);
-            let of_key = check.and_then(|check| self.of(rules, check));
+            let of_key = check.and_then(|check| self.of(question, check));
             // A part that another policy ended was told as unspent.
             one.ends_us > now_us && of_key.is_some_and(|of_key| of_key.has(one.part))
         })
     }
 
     /// Spends what was taken, if it is live.
-    pub fn spend(&mut self, rules: &Rules, question: &Question, taken: &Taken) {
+    pub fn spend(&mut self, question: &Question, taken: &Taken) {
         // The sidecar counts the decisions that it is asked for.
         let counted = taken.is_whole(question).then(|| taken.tightest()).flatten();
         let counted = counted.map(|one| one.check);
         for one in &taken.checks {
             if let Some(check) = question.checks.get(one.check)
-                && let Some(of_key) = self.of(rules, check)
+                && let Some(of_key) = self.of(question, check)
             {
                 of_key.spend(one.part, check.cost, counted == Some(one.check));
             }
@@ -122,10 +115,10 @@ impl Leases {
     }
 
     /// Puts back what was taken and not spent.
-    pub fn put_back(&mut self, rules: &Rules, question: &Question, taken: &Taken) {
+    pub fn put_back(&mut self, question: &Question, taken: &Taken) {
         for one in &taken.checks {
             if let Some(check) = question.checks.get(one.check)
-                && let Some(of_key) = self.of(rules, check)
+                && let Some(of_key) = self.of(question, check)
             {
                 of_key.put_back(one.part, check.cost);
             }
@@ -274,8 +267,8 @@ impl Leases {
         }
     }
 
-    fn of(&mut self, rules: &Rules, check: &ResolvedCheck) -> Option<&mut OfKey> {
-        self.known(rules.limit_name(check.rule, check.limit), &check.key)
+    fn of(&mut self, question: &Question, check: &ResolvedCheck) -> Option<&mut OfKey> {
+        self.known(question.limit_name(check), &check.key)
     }
 
     fn known(&mut self, limit: &str, key: &str) -> Option<&mut OfKey> {

@@ -3,6 +3,7 @@
 //! | file | for |
 //! |---|---|
 //! | `config.rs`, `config/` | the plugin's configuration: schema and validation |
+//! | `settings.rs` | what a configuration says of Envoy's own side |
 //! | `rule.rs` | rules, ready to be matched |
 //! | `evaluate.rs`, `question.rs` | which rules match a request, and which checks it asks the sidecar for |
 //! | `matching_readings.rs` | the readings of the target in which a rule applies |
@@ -52,6 +53,7 @@ mod reply;
 mod request;
 mod request_view;
 mod rule;
+mod settings;
 mod stats;
 mod template;
 mod tick_clock;
@@ -71,18 +73,12 @@ pub use question::{Question, ResolvedCheck, Shadow};
 pub use queue::{Batch, BatchLimits, CalloutId, CalloutQueue, Load};
 pub use reply::{DETAILS_PREFIX, HeaderFields, Reply, is_sluicegate_reply};
 pub use request::{Headers, Request};
-pub use rule::{Rules, Sidecar, WhenUnavailable};
+pub use rule::{RuleSet, WhenUnavailable};
+pub use settings::Settings;
 pub use stats::{
     CONFIGURATION_REFUSED, Counters, FIXED as FIXED_COUNTERS, OF_RULE as COUNTERS_OF_RULE,
     PREFIX as COUNTERS_PREFIX, name_of_limit as counter_of_limit, name_of_rule as counter_of_rule,
 };
 pub use tick_clock::TickClock;
 pub use verdict_error::{VerdictError, callout_outcome};
-pub use wire::read_answer;
-
-impl Rules {
-    /// The counters, by name.
-    pub const fn counters(&self) -> &Counters {
-        &self.counters
-    }
-}
+pub use wire::{question_body, read_answer};

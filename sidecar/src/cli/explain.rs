@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use sluicegate::policy::{Policy, window_name};
 use sluicegate::telemetry::subject::Subject;
 use sluicegate_protocol::Whom;
 use sluicegate_rules::{
-    Evaluation, Headers, Reading, Request, ResolvedCheck, Rules, metadata, parse,
+    Evaluation, Headers, Question, Reading, Request, ResolvedCheck, RuleSet, Settings, metadata,
+    parse,
 };
 
 use super::Failure;
@@ -76,11 +78,17 @@ impl Explain {
         }
         for (file, plugin) in manifests.plugins() {
             let value = plugin.configuration.value.to_string();
-            let rules = parse(value.as_bytes()).map_err(|error| {
+            let (settings, rules) = parse(value.as_bytes()).map_err(|error| {
                 let line = plugin.configuration.line(&error.field);
                 Failure::usage(format!("{file}:{line}: {error}"))
             })?;
-            describe(&rules, &request, policy.as_ref(), &mut text);
+            describe(
+                &settings,
+                &Rc::new(rules),
+                &request,
+                policy.as_ref(),
+                &mut text,
+            );
         }
         print(&text)
     }
@@ -128,7 +136,13 @@ impl Explain {
     }
 }
 
-fn describe(rules: &Rules, request: &DescribedRequest, policy: Option<&Policy>, text: &mut String) {
+fn describe(
+    settings: &Settings,
+    rules: &Rc<RuleSet>,
+    request: &DescribedRequest,
+    policy: Option<&Policy>,
+    text: &mut String,
+) {
     let readings = rules.readings(request);
     let several = readings.len() > 1;
     if several {
@@ -157,7 +171,7 @@ fn describe(rules: &Rules, request: &DescribedRequest, policy: Option<&Policy>, 
             line!(text, "rule `{name}` matches");
         }
     }
-    match rules.evaluate(request, &mut |_| {}) {
+    match rules.evaluate(settings, request) {
         Evaluation::Pass => line!(text, "no checks: the request passes"),
         Evaluation::Refuse(reply) => line!(
             text,
@@ -171,10 +185,9 @@ fn describe(rules: &Rules, request: &DescribedRequest, policy: Option<&Policy>, 
         Evaluation::Ask(question) => {
             if !question.checks.is_empty() {
                 line!(text, "checks, admitted together or not at all:");
-                question
-                    .checks
-                    .iter()
-                    .for_each(|check| tell(rules, check, policy, text));
+                for check in &question.checks {
+                    tell(&question, check, policy, text);
+                }
             }
             for shadow in &question.shadows {
                 line!(
@@ -182,10 +195,9 @@ fn describe(rules: &Rules, request: &DescribedRequest, policy: Option<&Policy>, 
                     "shadow checks (evaluated, not enforced) of rule `{}`:",
                     rules.rule_name(shadow.rule)
                 );
-                shadow
-                    .checks
-                    .iter()
-                    .for_each(|check| tell(rules, check, policy, text));
+                for check in &shadow.checks {
+                    tell(&question, check, policy, text);
+                }
             }
         }
     }
@@ -201,12 +213,12 @@ fn told_reading(reading: &Reading) -> String {
     text
 }
 
-fn tell(rules: &Rules, check: &ResolvedCheck, policy: Option<&Policy>, text: &mut String) {
-    let limit = rules.limit_name(check.rule, check.limit);
+fn tell(question: &Question, check: &ResolvedCheck, policy: Option<&Policy>, text: &mut String) {
+    let limit = question.limit_name(check);
     line!(
         text,
         "  rule `{}`: limit `{limit}`, key `{}`, cost {}, subject {}",
-        rules.rule_name(check.rule),
+        question.rules.rule_name(check.rule),
         check.key,
         check.cost,
         Subject::of(&check.key)

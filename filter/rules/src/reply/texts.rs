@@ -12,6 +12,8 @@ use super::text::number;
 /// to escape; a configuration with other names is refused.
 #[derive(Debug)]
 pub(crate) struct LimitTexts {
+    /// The limit's name.
+    pub name: String,
     /// Response code details of a denial.
     pub details: Arc<str>,
     /// The policy's name in the `RateLimit` fields, up to the length of its window.
@@ -28,6 +30,7 @@ impl LimitTexts {
     pub fn new(rule: &str, limit: &str) -> Self {
         let before = r#"{"type":"about:blank","title":"Too Many Requests","status":429,"detail":""#;
         Self {
+            name: limit.to_owned(),
             details: details("denied", &[("rule", Some(rule)), ("limit", Some(limit))]).into(),
             policy: format!("\"{limit}/"),
             body: format!("{before}limit `{limit}` allows "),
@@ -61,14 +64,5 @@ impl LimitTexts {
             text.push('}');
         }
         text
-    }
-
-    /// The texts for all limits of all rules, by rule index and limit index.
-    pub fn of_rules<'r>(rules: impl Iterator<Item = (&'r str, &'r [String])>) -> Vec<Vec<Self>> {
-        let of_rule = |(rule, limits): (&str, &[String])| {
-            let limits = limits.iter();
-            limits.map(|limit| Self::new(rule, limit)).collect()
-        };
-        rules.map(of_rule).collect()
     }
 }
