@@ -2,7 +2,6 @@
 
 use sluicegate_protocol::{Code, LimitStatus, Verdict, WithoutStore};
 
-use crate::key::subject;
 use crate::question::{Question, ResolvedCheck};
 use crate::reply::{self, HeaderFields, LimitTexts, Reply};
 use crate::rule::WhenUnavailable;
@@ -86,13 +85,10 @@ impl Question {
         self.count(Counters::DENIED);
         self.count(self.rules.counters.denied(check.rule, check.limit));
         match self.rules.rules.get(check.rule).zip(self.texts_of(check)) {
-            Some((rule, texts)) => {
-                let subject = subject(&check.key);
-                Reply {
-                    subject: Some(reply::details("denied", &[("subject", Some(&subject))])),
-                    ..Reply::too_many_requests(texts, limit_status, &rule.reply, self.grpc)
-                }
-            }
+            Some((rule, texts)) => Reply {
+                subject: Some(texts.subject(&check.key)),
+                ..Reply::too_many_requests(texts, limit_status, &rule.reply, self.grpc)
+            },
             // Cannot happen: every check of a question has a rule.
             None => Reply::unavailable(None, "decision", self.grpc),
         }

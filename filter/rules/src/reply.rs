@@ -43,7 +43,7 @@ pub struct Reply {
     /// Response code details, for Envoy's access log: which rule or limit refused the request, and why.
     pub details: Arc<str>,
     /// Whose quota is used up, for Envoy's filter state and thus its access log: `sluicegate_denied{subject=935bcf14b3e6...}`.
-    pub subject: Option<String>,
+    pub subject: Option<Arc<str>>,
 }
 
 /// What a rule's responses tell clients about its limits.

@@ -1,12 +1,14 @@
 //! The constant text of replies about a rule's limits. A denied client may send many requests, so this text is built
 //! once, when the configuration is read.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use sluicegate_protocol::LimitStatus;
 
 use super::details::details;
 use super::text::number;
+use crate::key::subject;
 
 /// The constant text for one limit of one rule. Their names contain nothing that JSON or a structured field would have
 /// to escape; a configuration with other names is refused.
@@ -24,6 +26,8 @@ pub(crate) struct LimitTexts {
     detail_at: usize,
     /// The text between the last two numbers of the problem detail.
     body_end: String,
+    /// The key that was denied last, and [`LimitTexts::subject`] of it.
+    last: RefCell<(String, Arc<str>)>,
 }
 
 impl LimitTexts {
@@ -36,7 +40,18 @@ impl LimitTexts {
             body: format!("{before}limit `{limit}` allows "),
             detail_at: before.len(),
             body_end: format!(r#" ms","limit":"{limit}","retry_after_ms":"#),
+            last: RefCell::default(),
         }
+    }
+
+    /// Whose quota is used up. Hashing costs as much as half of the rest, and who is denied usually asks again.
+    pub fn subject(&self, key: &str) -> Arc<str> {
+        let mut last = self.last.borrow_mut();
+        if last.0 != key {
+            let details = details("denied", &[("subject", Some(&subject(key)))]);
+            *last = (key.to_owned(), details.into());
+        }
+        Arc::clone(&last.1)
     }
 
     /// The problem detail of a denial; for gRPC only its human-readable text.
