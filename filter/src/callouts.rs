@@ -105,7 +105,7 @@ impl Callouts {
     /// The queue is full.
     pub fn submit(&self, now_us: u64, waiter: &Rc<Waiter>) -> Result<(), VerdictError> {
         let question = &waiter.question;
-        let load = (question.load(), question.subjects());
+        let load = (question.load(), || question.subjects());
         let queue_us = self.queue_us(now_us);
         let mut queue = self.queue.borrow_mut();
         let wake = queue.submit(queue_us, load, Rc::clone(waiter), Waiter::is_done)?;

@@ -13,9 +13,12 @@ use crate::verdict_error::VerdictError;
 
 /// Most requests that may wait; further ones are treated as if there were no sidecar.
 const MAX_WAITING: usize = 4_096;
-/// Most of them with the same limit and key, so that one client neither fills the queue for others nor gets past its limit by
+/// Most of them with the same limit and key, beside the uncounted ones, so that one client neither fills the queue for others nor gets past its limit by
 /// filling it.
-const MAX_OF_SUBJECT: usize = MAX_WAITING / 4;
+const MAX_OF_SUBJECT: usize = MAX_WAITING / 4 - UNCOUNTED;
+/// While so few wait, limits and keys are not counted: nearly always, and hashing them is a twentieth of what the filter does for
+/// an admission.
+const UNCOUNTED: usize = 512;
 /// How often, at most, a full queue is looked through for requests whose clients have hung up, in microseconds.
 const SWEEP_EVERY_US: u64 = 1_000;
 /// A callout is slow, and another may be sent, after 1/4 of a request's timeout.
@@ -159,16 +162,20 @@ impl<W: Clone> CalloutQueue<W> {
     pub fn submit(
         &mut self,
         now_us: u64,
-        (load, subjects): (Load, Vec<u64>),
+        (load, subjects): (Load, impl FnOnce() -> Vec<u64>),
         who: W,
         done: impl Fn(&W) -> bool,
     ) -> Result<bool, VerdictError> {
+        let is_counted = self.waiting.len() >= UNCOUNTED;
+        let subjects = is_counted.then(subjects).unwrap_or_default();
+        let mut refusal = self.refusal(&subjects);
         let sweep_us = self.swept_us.saturating_add(SWEEP_EVERY_US);
-        if now_us >= sweep_us && self.refusal(&subjects).is_some() {
+        if refusal.is_some() && now_us >= sweep_us {
             self.swept_us = now_us;
             self.waiting.retain(|one| !done(&one.who));
+            refusal = self.refusal(&subjects);
         }
-        if let Some(why) = self.refusal(&subjects) {
+        if let Some(why) = refusal {
             return Err(why);
         }
         self.waiting.push_back(Waiting {
@@ -186,8 +193,7 @@ impl<W: Clone> CalloutQueue<W> {
             let same = self.waiting.iter().filter(has);
             same.take(MAX_OF_SUBJECT).count() == MAX_OF_SUBJECT
         };
-        // Nearly always too few wait to be counted.
-        if self.waiting.len() >= MAX_OF_SUBJECT && subjects.iter().any(is_full) {
+        if subjects.iter().any(is_full) {
             return Some(VerdictError::SubjectFull);
         }
         (self.waiting.len() >= MAX_WAITING).then_some(VerdictError::Full)

@@ -140,7 +140,7 @@ impl Host {
             concluded_us: None,
         };
         let done = |who: &usize| self.requests[*who].concluded_us.is_some();
-        let load = (load, vec![subject(who)]);
+        let load = (load, || vec![subject(who)]);
         let same = |other: usize| subject(other) == subject(who);
         match self.queue.submit(self.now_us, load, who, done) {
             Ok(wake) => {
@@ -158,7 +158,7 @@ impl Host {
                     most >= if why == VerdictError::Full {
                         MAX_WAITING
                     } else {
-                        MAX_OF_SUBJECT
+                        MAX_OF_SUBJECT / 2
                     }
                 );
                 request.place = Place::Gone;
