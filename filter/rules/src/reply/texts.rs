@@ -1,8 +1,7 @@
 //! The constant text of replies about a rule's limits. A denied client may send many requests, so this text is built
 //! once, when the configuration is read.
 
-use std::cell::RefCell;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use sluicegate_protocol::LimitStatus;
 
@@ -27,7 +26,7 @@ pub(crate) struct LimitTexts {
     /// The text between the last two numbers of the problem detail.
     body_end: String,
     /// The key that was denied last, and [`LimitTexts::subject`] of it.
-    last: RefCell<(String, Arc<str>)>,
+    last: Mutex<(String, Arc<str>)>,
 }
 
 impl LimitTexts {
@@ -40,13 +39,13 @@ impl LimitTexts {
             body: format!("{before}limit `{limit}` allows "),
             detail_at: before.len(),
             body_end: format!(r#" ms","limit":"{limit}","retry_after_ms":"#),
-            last: RefCell::default(),
+            last: Mutex::default(),
         }
     }
 
     /// Whose quota is used up. Hashing costs as much as half of the rest, and who is denied usually asks again.
     pub fn subject(&self, key: &str) -> Arc<str> {
-        let mut last = self.last.borrow_mut();
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.0 != key {
             let details = details("denied", &[("subject", Some(&subject(key)))]);
             *last = (key.to_owned(), details.into());
