@@ -23,7 +23,9 @@
 //! | `wire.rs` | the question to the sidecar and its answer, as JSON |
 //! | `conclude.rs`, `verdict_error.rs` | what a verdict, or its absence, means for the request |
 //! | `outage_log.rs` | limits the rate of log lines about missing verdicts |
-//! | `reply.rs`, `reply/fields.rs` | replies to clients |
+//! | `reply.rs`, `reply/problem.rs` | replies to clients, and their bodies |
+//! | `reply/header_fields.rs`, `reply/header_style.rs` | header fields, and which of them report a limit's status |
+//! | `reply/limit_texts.rs` | the constant text of replies about one limit |
 //! | `reply/details.rs` | text for Envoy's access log |
 //! | `stats.rs` | the counters |
 
@@ -65,7 +67,7 @@ pub use claims::metadata;
 pub use conclude::Conclusion;
 pub use config::{ConfigError, parse};
 pub use denials::DenialCache;
-pub use evaluate::{Evaluation, Reading};
+pub use evaluate::{Evaluation, ExplainedReading};
 pub use key::subject;
 pub use leases::{LeaseReport, Leases, Taken};
 pub use outage_log::OutageLog;

@@ -8,8 +8,8 @@ use sluicegate::policy::{Policy, window_name};
 use sluicegate::telemetry::subject::Subject;
 use sluicegate_protocol::Whom;
 use sluicegate_rules::{
-    Evaluation, Headers, Question, Reading, Request, ResolvedCheck, RuleSet, Settings, metadata,
-    parse,
+    Evaluation, ExplainedReading, Headers, Question, Request, ResolvedCheck, RuleSet, Settings,
+    metadata, parse,
 };
 
 use super::Failure;
@@ -150,7 +150,7 @@ fn describe(
         for (number, reading) in (1..).zip(&readings) {
             line!(text, "  {number}: {}", told_reading(reading));
         }
-    } else if let Some(Reading { path: None, .. }) = readings.first() {
+    } else if let Some(ExplainedReading { path: None, .. }) = readings.first() {
         line!(
             text,
             "the path can be read in too many ways to compare them"
@@ -204,7 +204,7 @@ fn describe(
 }
 
 /// The path of a reading, and the query parameters that rules use.
-fn told_reading(reading: &Reading) -> String {
+fn told_reading(reading: &ExplainedReading) -> String {
     let path = reading.path.as_deref().unwrap_or(b"(not read)");
     let mut text = String::from_utf8_lossy(path).into_owned();
     for (name, value) in &reading.parameters {

@@ -1,13 +1,18 @@
 //! The constant text of replies about a rule's limits. A denied client may send many requests, so this text is built
 //! once, when the configuration is read.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::cell::RefCell;
+use std::sync::Arc;
 
 use sluicegate_protocol::LimitStatus;
 
 use super::details::details;
-use super::text::number;
+use super::header_fields::number;
+use super::problem::Problem;
 use crate::key::subject;
+
+/// Stands for a number in a text. No name contains it.
+const NUMBER: &str = "*";
 
 /// The constant text for one limit of one rule. Their names contain nothing that JSON or a structured field would have
 /// to escape; a configuration with other names is refused.
@@ -19,33 +24,35 @@ pub(crate) struct LimitTexts {
     pub details: Arc<str>,
     /// The policy's name in the `RateLimit` fields, up to the length of its window.
     pub policy: String,
-    /// The problem detail of a denial, up to its first number.
-    body: String,
-    /// Offset in `body` of the human-readable text, which is all that gRPC clients get.
-    detail_at: usize,
-    /// The text between the last two numbers of the problem detail.
-    body_end: String,
+    /// The problem detail of a denial: its text before, between and after its numbers.
+    problem: Vec<String>,
+    /// Likewise its human-readable text, which is all that gRPC clients get.
+    detail: Vec<String>,
     /// The key that was denied last, and [`LimitTexts::subject`] of it.
-    last: Mutex<(String, Arc<str>)>,
+    last: RefCell<(String, Arc<str>)>,
 }
 
 impl LimitTexts {
     pub fn new(rule: &str, limit: &str) -> Self {
-        let before = r#"{"type":"about:blank","title":"Too Many Requests","status":429,"detail":""#;
+        let detail = format!(
+            "limit `{limit}` allows {NUMBER} per {NUMBER} ms and has {NUMBER} left; the same request is admitted in {NUMBER} ms"
+        );
+        let problem = Problem::of_denial(&detail, limit, NUMBER).to_json();
+        let split = |text: &str| text.split(NUMBER).map(str::to_owned).collect();
         Self {
             name: limit.to_owned(),
             details: details("denied", &[("rule", Some(rule)), ("limit", Some(limit))]).into(),
             policy: format!("\"{limit}/"),
-            body: format!("{before}limit `{limit}` allows "),
-            detail_at: before.len(),
-            body_end: format!(r#" ms","limit":"{limit}","retry_after_ms":"#),
-            last: Mutex::default(),
+            // A number has no quotes around it.
+            problem: split(&problem.replace(r#""*""#, NUMBER)),
+            detail: split(&detail),
+            last: RefCell::default(),
         }
     }
 
     /// Whose quota is used up. Hashing costs as much as half of the rest, and who is denied usually asks again.
     pub fn subject(&self, key: &str) -> Arc<str> {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.borrow_mut();
         if last.0 != key {
             let details = details("denied", &[("subject", Some(&subject(key)))]);
             *last = (key.to_owned(), details.into());
@@ -55,27 +62,20 @@ impl LimitTexts {
 
     /// The problem detail of a denial; for gRPC only its human-readable text.
     pub fn problem(&self, limit_status: &LimitStatus<'_>, grpc: bool) -> String {
-        let start = if grpc { self.detail_at } else { 0 };
-        let mut text = String::with_capacity(self.body.len() + self.body_end.len() + 160);
-        text.push_str(self.body.get(start..).unwrap_or_default());
-        for (value, after) in [
-            (limit_status.quota, " per "),
-            (limit_status.window_ms, " ms and has "),
-            (
-                limit_status.remaining,
-                " left; the same request is admitted in ",
-            ),
-        ] {
+        let pieces = if grpc { &self.detail } else { &self.problem };
+        let numbers = [
+            limit_status.quota,
+            limit_status.window_ms,
+            limit_status.remaining,
+            limit_status.retry_after_ms,
+            limit_status.retry_after_ms,
+        ];
+        let mut text = String::with_capacity(384);
+        let mut pieces = pieces.iter();
+        text.extend(pieces.next().map(String::as_str));
+        for (value, after) in numbers.into_iter().zip(pieces) {
             number(&mut text, value);
             text.push_str(after);
-        }
-        number(&mut text, limit_status.retry_after_ms);
-        if grpc {
-            text.push_str(" ms");
-        } else {
-            text.push_str(&self.body_end);
-            number(&mut text, limit_status.retry_after_ms);
-            text.push('}');
         }
         text
     }
