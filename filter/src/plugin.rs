@@ -57,13 +57,10 @@ impl Plugin {
         verdicts: Result<&[Verdict<'_>], VerdictError>,
     ) -> Conclusion {
         let (conclusion, why) = question.conclude(verdicts);
-        // Variables of their own, so that each borrow ends before the next one. The clock is read only if needed.
-        let outage = self.outages.borrow().is_open();
-        if outage || why.is_some() {
-            let line = self
-                .outages
-                .borrow_mut()
-                .note(host::monotonic_us(), why.as_ref());
+        // The clock is read only if needed.
+        if why.is_some() || self.outages.borrow().is_open() {
+            let now_us = host::monotonic_us();
+            let line = self.outages.borrow_mut().note(now_us, why.as_ref());
             if let Some(line) = line {
                 host::log(level_of(why.as_ref()), &line);
             }
@@ -85,7 +82,7 @@ impl Plugin {
         verdicts: Result<&[Verdict<'_>], VerdictError>,
     ) -> Conclusion {
         let known = match verdicts {
-            Err(_) if !taken.is_whole(question) => {
+            Err(_) if !taken.covers_enforced(question) => {
                 let mut denials = self.denials.borrow_mut();
                 denials.covering(question, host::monotonic_us())
             }
@@ -95,15 +92,12 @@ impl Plugin {
         if taken.is_empty() {
             return self.conclude(question, verdicts);
         }
-        if taken.is_whole(question) {
+        if taken.covers_enforced(question) {
             // They are spent already. Without an answer, only shadow rules lack a verdict.
-            return match verdicts {
-                Ok(verdicts) => self.conclude(question, Ok(verdicts)),
-                Err(_) => self.conclude(question, Ok(&taken.verdicts(question, &[]))),
-            };
+            let by_lease = taken.verdicts(question, &[]);
+            return self.conclude(question, Ok(verdicts.unwrap_or(&by_lease)));
         }
         let now_us = host::monotonic_us();
-        // A variable of its own, so that the borrow ends before the next one.
         let live = self.leases.borrow_mut().is_live(question, taken, now_us);
         let conclusion = match verdicts {
             Ok(verdicts) if !live => self.conclude(question, Ok(&Taken::ended(verdicts))),
@@ -123,7 +117,7 @@ impl Plugin {
 
     /// Puts back what was taken for a request that has no verdict yet, unless it is spent already.
     pub fn put_back(&self, question: &Question, taken: &Taken) {
-        if !taken.is_whole(question) {
+        if !taken.covers_enforced(question) {
             self.leases.borrow_mut().put_back(question, taken);
         }
     }

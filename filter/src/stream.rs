@@ -61,10 +61,10 @@ impl Stream {
         let taken = leases.take(&question, now_us, plugin.timeout_us());
         drop(leases);
         callouts.renew_leases();
-        if taken.is_whole(&question) {
+        if taken.covers_enforced(&question) {
             plugin.spend(&question, &taken);
         }
-        if taken.decides(&question) {
+        if taken.covers_all(&question) {
             let conclusion = plugin.admit(&question, &taken);
             if let Conclusion::Continue(headers) = conclusion {
                 self.response_headers = headers;

@@ -24,13 +24,6 @@ pub struct Mask {
     pub ipv6: u8,
 }
 
-impl Default for Mask {
-    /// An IPv6 customer usually has a whole /64, and could otherwise use a new address for each request.
-    fn default() -> Self {
-        Self { ipv4: 32, ipv6: 64 }
-    }
-}
-
 /// The masked address as text. An entry of X-Forwarded-For that is not an address is unreadable, not missing: otherwise
 /// a client that can make a proxy add one could bypass a check.
 pub(crate) fn client<'a>(request: &dyn Request, source: AddressSource, mask: Mask) -> Lookup<'a> {
@@ -121,6 +114,8 @@ fn masked(address: IpAddr, mask: Mask) -> String {
 mod tests {
     use super::*;
 
+    const MASK: Mask = Mask { ipv4: 32, ipv6: 64 };
+
     use crate::request::Headers;
 
     struct FakeRequest<'a>(&'a str, Headers);
@@ -160,14 +155,14 @@ mod tests {
             ("[64:ff9b::192.0.2.2]:443", Some("192.0.2.2")),
             ("[64:ff9b:1::c000:201]:443", Some("64:ff9b:1::")),
         ] {
-            let key = client(&from(peer, &[]), AddressSource::Peer, Mask::default());
+            let key = client(&from(peer, &[]), AddressSource::Peer, MASK);
             assert_eq!(key.as_deref(), expected, "{peer}");
         }
     }
 
     fn hops(peer: &str, hops: usize, list: &[&str]) -> Option<String> {
         let source = AddressSource::TrustedHops(hops);
-        client(&from(peer, list), source, Mask::default())
+        client(&from(peer, list), source, MASK)
     }
 
     #[test]

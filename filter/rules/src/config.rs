@@ -9,6 +9,7 @@
 //! | `fingerprint.rs` | a short text that identifies a configuration |
 //! | `structure.rs` | a `google.protobuf.Struct`, the form in which Envoy passes YAML |
 //! | `matching.rs`, `checks.rs`, `key_components.rs`, `replies.rs`, `upstream.rs` | validation, by subject |
+//! | `values.rs` | validation of names and lists, for all of them |
 //! | `error.rs` | errors, with suggestions for misspelt names |
 
 mod checks;
@@ -23,11 +24,13 @@ pub mod schema;
 mod strict;
 mod structure;
 mod upstream;
+mod values;
 
 use std::time::Duration;
 
 pub use error::{ConfigError, nearest};
 pub use fingerprint::fingerprint;
+pub(crate) use values::MAX_NAME_BYTES;
 
 use crate::key::Hasher;
 use crate::query::ParameterNames;
@@ -37,13 +40,12 @@ use crate::rule::{Rule, RuleSet, WhenUnavailable};
 use crate::settings::Settings;
 use crate::stats::Counters;
 use error::{invalid, read_error};
+use values::{name, not_empty};
 
 /// The version of this format.
 const VERSION: u64 = 1;
 /// Most rules. More are hard to reason about, and each has counters in Envoy, which are never freed.
 const MAX_RULES: usize = 256;
-/// Most bytes of the name of a rule or limit.
-pub(crate) const MAX_NAME_BYTES: usize = 64;
 
 /// Reads and validates a configuration: JSON, or a serialized `google.protobuf.Struct`.
 ///
@@ -201,26 +203,4 @@ fn timeout(text: &str) -> Result<Duration, ConfigError> {
             format_args!("`{text}` is not a duration between `1ms` and `10s`"),
         ),
     }
-}
-
-fn not_empty<'a>(at: &str, text: &'a str) -> Result<&'a str, ConfigError> {
-    if text.is_empty() {
-        invalid(at, "is empty")
-    } else {
-        Ok(text)
-    }
-}
-
-/// The name of a rule or limit, which becomes part of the names of statistics.
-fn name<'a>(at: &str, name: &'a str) -> Result<&'a str, ConfigError> {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(allowed) {
-        return invalid(
-            at,
-            format_args!(
-                "`{name}` is not a name of 1 to {MAX_NAME_BYTES} of the characters a-z A-Z 0-9 - _ ."
-            ),
-        );
-    }
-    Ok(name)
 }

@@ -20,22 +20,20 @@ use sluicegate_protocol::{LeasePart, MAX_PARTS, PartReport, PolicyVersion};
 use crate::config::MAX_NAME_BYTES;
 use crate::key::MAX_BYTES as MAX_KEY_BYTES;
 use crate::question::{Question, ResolvedCheck};
-use part::{OfKey, Part};
+use part::{FORGET_AFTER_US, KeyParts, LivePart};
 pub use taken::Taken;
 
 /// Most keys with parts; further keys ask the sidecar.
 const MAX_KEYS: usize = 1_024;
 /// Most parts whose end the sidecar was not told: those of further ones count as spent.
 const MAX_ENDED: usize = 4_096;
-/// How long a key is remembered after its last renewal.
-const FORGET_AFTER_US: u64 = 1_000_000;
 /// For how long an ended part waits for a callout that tells of it anyway, before it gets one of its own.
 const TELL_WITHIN_US: u64 = 20_000;
 
 /// The parts of leases of one VM and configuration.
 #[derive(Debug, Default)]
 pub struct Leases {
-    by_limit: BTreeMap<String, BTreeMap<String, OfKey>>,
+    by_limit: BTreeMap<String, BTreeMap<String, KeyParts>>,
     keys: usize,
     /// The version of the last answer.
     version: PolicyVersion,
@@ -81,7 +79,7 @@ impl Leases {
                 self.wants_renewal |= wants_renewal;
             }
         }
-        if !taken.is_whole(question) {
+        if !taken.covers_enforced(question) {
             let until_us = now_us.saturating_add(stay_us);
             let too_short = taken.checks.extract_if(.., |one| one.ends_us <= until_us);
             let checks = too_short.collect();
@@ -93,7 +91,7 @@ impl Leases {
     /// Whether what was taken may still be spent.
     pub fn is_live(&mut self, question: &Question, taken: &Taken, now_us: u64) -> bool {
         taken.checks.iter().all(|one| {
-            let check = question.checks.get(one.check);
+            let check = question.checks.get(one.status.check);
             let of_key = check.and_then(|check| self.of(question, check));
             // A part that another policy ended was told as unspent.
             one.ends_us > now_us && of_key.is_some_and(|of_key| of_key.has(one.part))
@@ -103,13 +101,13 @@ impl Leases {
     /// Spends what was taken, if it is live.
     pub fn spend(&mut self, question: &Question, taken: &Taken) {
         // The sidecar counts the decisions that it is asked for.
-        let counted = taken.is_whole(question).then(|| taken.tightest()).flatten();
-        let counted = counted.map(|one| one.check);
+        let counted = taken.tightest().filter(|_| taken.covers_enforced(question));
+        let counted = counted.map(|status| status.check);
         for one in &taken.checks {
-            if let Some(check) = question.checks.get(one.check)
+            if let Some(check) = question.checks.get(one.status.check)
                 && let Some(of_key) = self.of(question, check)
             {
-                of_key.spend(one.part, check.cost, counted == Some(one.check));
+                of_key.spend(one.part, check.cost, counted == Some(one.status.check));
             }
         }
     }
@@ -117,7 +115,7 @@ impl Leases {
     /// Puts back what was taken and not spent.
     pub fn put_back(&mut self, question: &Question, taken: &Taken) {
         for one in &taken.checks {
-            if let Some(check) = question.checks.get(one.check)
+            if let Some(check) = question.checks.get(one.status.check)
                 && let Some(of_key) = self.of(question, check)
             {
                 of_key.put_back(one.part, check.cost);
@@ -225,7 +223,7 @@ impl Leases {
         self.keys += usize::from(!known);
         let keys = self.by_limit.entry(part.limit.as_ref().to_owned());
         let of_key = keys.or_default().entry(part.key.as_ref().to_owned());
-        let of_key = of_key.or_insert_with(|| OfKey::new(times.answered_us));
+        let of_key = of_key.or_insert_with(|| KeyParts::new(times.answered_us));
         of_key.add(part, version, times)
     }
 
@@ -253,7 +251,7 @@ impl Leases {
     }
 
     /// Ends these parts; whether there were any.
-    fn end(&mut self, now_us: u64, which: impl Fn(&Part) -> bool + Copy) -> bool {
+    fn end(&mut self, now_us: u64, which: impl Fn(&LivePart) -> bool + Copy) -> bool {
         let keys = self.by_limit.values_mut().flat_map(BTreeMap::values_mut);
         let ended: Vec<_> = keys.flat_map(|of_key| of_key.end(which)).collect();
         let any = !ended.is_empty();
@@ -267,11 +265,11 @@ impl Leases {
         }
     }
 
-    fn of(&mut self, question: &Question, check: &ResolvedCheck) -> Option<&mut OfKey> {
+    fn of(&mut self, question: &Question, check: &ResolvedCheck) -> Option<&mut KeyParts> {
         self.known(question.limit_name(check), &check.key)
     }
 
-    fn known(&mut self, limit: &str, key: &str) -> Option<&mut OfKey> {
+    fn known(&mut self, limit: &str, key: &str) -> Option<&mut KeyParts> {
         self.by_limit.get_mut(limit)?.get_mut(key)
     }
 }

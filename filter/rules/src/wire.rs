@@ -33,7 +33,7 @@ pub fn question_body<'q>(
 ) -> Vec<u8> {
     let mut decisions = Vec::new();
     for (question, taken) in questions {
-        if !question.checks.is_empty() && !taken.is_whole(question) {
+        if !question.checks.is_empty() && !taken.covers_enforced(question) {
             let checks = question.checks.iter().enumerate();
             let checks = checks.filter(|(index, _)| !taken.has(*index));
             let mut decision = question.decision(checks.map(|(_, check)| check), None);

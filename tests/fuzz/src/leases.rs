@@ -93,7 +93,7 @@ impl World {
             assert!(check.quota.is_none() && check.cost > 0);
         }
         assert_eq!(taken.is_empty(), checks.is_empty());
-        if taken.is_whole(&question) {
+        if taken.covers_enforced(&question) {
             self.spend(&question, &taken);
         } else {
             self.waiting.push((question, taken));
@@ -244,7 +244,7 @@ fn taken_checks<'q>(question: &'q Question, taken: &Taken) -> Vec<&'q ResolvedCh
     let body = question_body([(question, taken)], &[]);
     let read = read_decisions(&body).expect("a body");
     assert_eq!(read.decisions.len(), taken.decisions_to_ask(question));
-    let is_asked = !question.checks.is_empty() && !taken.is_whole(question);
+    let is_asked = !question.checks.is_empty() && !taken.covers_enforced(question);
     let enforced = read.decisions.first().filter(|_| is_asked);
     let asked = enforced.map(|one| one.as_ref().expect("a decision"));
     let mut asked = asked.iter().flat_map(|one| &one.checks).peekable();

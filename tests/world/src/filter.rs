@@ -117,7 +117,7 @@ impl Filter {
             .leases
             .borrow_mut()
             .take(&question, now_us, us(TIMEOUT));
-        if taken.decides(&question) {
+        if taken.covers_all(&question) {
             self.leases.borrow_mut().spend(&question, &taken);
             return (Said::Admitted, By::Lease);
         }

@@ -1,7 +1,8 @@
 //! Validates key components.
 
 use super::error::{ConfigError, invalid};
-use super::{not_empty, schema};
+use super::schema;
+use super::values::not_empty;
 use crate::address::{self, Mask};
 use crate::claims::{Claim, JWT_AUTHN};
 use crate::key::{self, escaped};

@@ -79,7 +79,7 @@ fn leases(parts: &[LeasePart<'_>]) -> Leases {
 fn admit(leases: &mut Leases, limits: &str, now_us: u64) -> bool {
     let question = question(limits, 1);
     let taken = leases.take(&question, now_us, 50 * MS);
-    let decides = taken.decides(&question);
+    let decides = taken.covers_all(&question);
     if decides {
         leases.spend(&question, &taken);
     } else {
@@ -165,7 +165,7 @@ fn of_several_checks_those_with_a_part_are_taken_and_the_rest_is_asked_for() {
     let both = question("lm", 1);
     let mut leases = leases(&[part(1, "m", 8, 100 * MS)]);
     let taken = leases.take(&both, 10 * MS, 50 * MS);
-    assert!(!taken.decides(&both) && taken.decisions_to_ask(&both) == 1);
+    assert!(!taken.covers_all(&both) && taken.decisions_to_ask(&both) == 1);
     let body = question_body([(&both, &taken)], &[]);
     let asked = r#"{"decisions":[{"checks":[{"limit":"l","key":"k"}]}]}"#;
     assert_eq!(String::from_utf8(body).unwrap(), asked);
@@ -220,7 +220,7 @@ fn shadow_rules_are_asked_for() {
     both.shadows = vec![Shadow { rule: 1, checks }];
     let mut leases = leases(&[part(1, "l", 8, 100 * MS)]);
     let taken = leases.take(&both, 10 * MS, 50 * MS);
-    assert!(!taken.decides(&both) && taken.decisions_to_ask(&both) == 1);
+    assert!(!taken.covers_all(&both) && taken.decisions_to_ask(&both) == 1);
     let body = String::from_utf8(question_body([(&both, &taken)], &[])).unwrap();
     assert!(
         body.contains("trial") && !body.contains(r#""key":"k""#),
@@ -228,7 +228,7 @@ fn shadow_rules_are_asked_for() {
     );
     // The decision is made, so it need not last until they are answered.
     let late = leases.take(&both, 100 * MS, 50 * MS);
-    assert!(late.is_whole(&both));
+    assert!(late.covers_enforced(&both));
     let answered = [Verdict::Unavailable { then: None }];
     let verdicts = taken.verdicts(&both, &answered);
     assert!(matches!(
