@@ -187,7 +187,9 @@ impl Rule {
                 // Its own key, so that it does not consume units of enforced rules with the same limit.
                 key.plain(&["@shadow"], self.name.as_bytes());
             }
-            checks.extend(check.derive(index, key, view, readings)?);
+            if let Some(check) = check.derive(index, key, view, readings)? {
+                checks.push(check);
+            }
         }
         Ok(checks)
     }

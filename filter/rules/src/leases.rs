@@ -73,9 +73,9 @@ impl Leases {
             if check.cost == 0 || check.quota.is_some() {
                 continue;
             }
-            if let Some(of_key) = self.of(question, check) {
-                taken.checks.extend(of_key.take(index, check.cost, now_us));
-                let wants_renewal = of_key.wants_renewal(now_us);
+            if let Some(parts) = self.parts_of(question, check) {
+                taken.checks.extend(parts.take(index, check.cost, now_us));
+                let wants_renewal = parts.wants_renewal(now_us);
                 self.wants_renewal |= wants_renewal;
             }
         }
@@ -92,9 +92,9 @@ impl Leases {
     pub fn is_live(&mut self, question: &Question, taken: &Taken, now_us: u64) -> bool {
         taken.checks.iter().all(|one| {
             let check = question.checks.get(one.status.check);
-            let of_key = check.and_then(|check| self.of(question, check));
+            let parts = check.and_then(|check| self.parts_of(question, check));
             // A part that another policy ended was told as unspent.
-            one.ends_us > now_us && of_key.is_some_and(|of_key| of_key.has(one.part))
+            one.ends_us > now_us && parts.is_some_and(|parts| parts.has(one.part))
         })
     }
 
@@ -105,9 +105,9 @@ impl Leases {
         let counted = counted.map(|status| status.check);
         for one in &taken.checks {
             if let Some(check) = question.checks.get(one.status.check)
-                && let Some(of_key) = self.of(question, check)
+                && let Some(parts) = self.parts_of(question, check)
             {
-                of_key.spend(one.part, check.cost, counted == Some(one.status.check));
+                parts.spend(one.part, check.cost, counted == Some(one.status.check));
             }
         }
     }
@@ -116,9 +116,9 @@ impl Leases {
     pub fn put_back(&mut self, question: &Question, taken: &Taken) {
         for one in &taken.checks {
             if let Some(check) = question.checks.get(one.status.check)
-                && let Some(of_key) = self.of(question, check)
+                && let Some(parts) = self.parts_of(question, check)
             {
-                of_key.put_back(one.part, check.cost);
+                parts.put_back(one.part, check.cost);
             }
         }
     }
@@ -152,9 +152,9 @@ impl Leases {
         if renew {
             self.wants_renewal = false;
             for (limit, keys) in &mut self.by_limit {
-                for (key, of_key) in keys {
+                for (key, parts) in keys {
                     let room = MAX_PARTS.saturating_sub(report.parts.len());
-                    if let Some(parts) = of_key.renew(now_us, room) {
+                    if let Some(parts) = parts.renew(now_us, room) {
                         report.parts.extend(parts);
                         report.renewed.push((limit.clone(), key.clone()));
                     }
@@ -193,8 +193,8 @@ impl Leases {
 
     fn renewed(&mut self, keys: Vec<(String, String)>, now_us: u64) {
         for (limit, key) in keys {
-            if let Some(of_key) = self.known(&limit, &key) {
-                of_key.renewed(now_us);
+            if let Some(parts) = self.find(&limit, &key) {
+                parts.renewed(now_us);
             }
         }
     }
@@ -216,15 +216,15 @@ impl Leases {
     /// bound the memory that they take.
     fn keep(&mut self, part: &LeasePart<'_>, version: PolicyVersion, times: CallTimes) -> bool {
         let possible = part.limit.len() <= MAX_NAME_BYTES && part.key.len() <= MAX_KEY_BYTES;
-        let known = self.known(&part.limit, &part.key).is_some();
+        let known = self.find(&part.limit, &part.key).is_some();
         if !possible || (!known && self.keys >= MAX_KEYS) {
             return false;
         }
         self.keys += usize::from(!known);
         let keys = self.by_limit.entry(part.limit.as_ref().to_owned());
-        let of_key = keys.or_default().entry(part.key.as_ref().to_owned());
-        let of_key = of_key.or_insert_with(|| KeyParts::new(times.answered_us));
-        of_key.add(part, version, times)
+        let parts = keys.or_default().entry(part.key.as_ref().to_owned());
+        let parts = parts.or_insert_with(|| KeyParts::new(times.answered_us));
+        parts.add(part, version, times)
     }
 
     /// Ends the parts of an earlier policy of the same sidecar.
@@ -244,7 +244,7 @@ impl Leases {
         }
         self.swept_us = now_us;
         for keys in self.by_limit.values_mut() {
-            keys.retain(|_, of_key| !of_key.is_idle(now_us));
+            keys.retain(|_, parts| !parts.is_idle(now_us));
         }
         self.by_limit.retain(|_, keys| !keys.is_empty());
         self.keys = self.by_limit.values().map(BTreeMap::len).sum();
@@ -253,7 +253,7 @@ impl Leases {
     /// Ends these parts; whether there were any.
     fn end(&mut self, now_us: u64, which: impl Fn(&LivePart) -> bool + Copy) -> bool {
         let keys = self.by_limit.values_mut().flat_map(BTreeMap::values_mut);
-        let ended: Vec<_> = keys.flat_map(|of_key| of_key.end(which)).collect();
+        let ended: Vec<_> = keys.flat_map(|parts| parts.end(which)).collect();
         let any = !ended.is_empty();
         ended.into_iter().for_each(|part| self.tell(now_us, part));
         any
@@ -265,11 +265,11 @@ impl Leases {
         }
     }
 
-    fn of(&mut self, question: &Question, check: &ResolvedCheck) -> Option<&mut KeyParts> {
-        self.known(question.limit_name(check), &check.key)
+    fn parts_of(&mut self, question: &Question, check: &ResolvedCheck) -> Option<&mut KeyParts> {
+        self.find(question.limit_name(check), &check.key)
     }
 
-    fn known(&mut self, limit: &str, key: &str) -> Option<&mut KeyParts> {
+    fn find(&mut self, limit: &str, key: &str) -> Option<&mut KeyParts> {
         self.by_limit.get_mut(limit)?.get_mut(key)
     }
 }

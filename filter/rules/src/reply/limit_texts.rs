@@ -12,7 +12,7 @@ use super::problem::Problem;
 use crate::key::subject;
 
 /// Stands for a number in a text. No name contains it.
-const NUMBER: &str = "*";
+const NUMBER: char = '*';
 
 /// The constant text for one limit of one rule. Their names contain nothing that JSON or a structured field would have
 /// to escape; a configuration with other names is refused.
@@ -37,14 +37,16 @@ impl LimitTexts {
         let detail = format!(
             "limit `{limit}` allows {NUMBER} per {NUMBER} ms and has {NUMBER} left; the same request is admitted in {NUMBER} ms"
         );
-        let problem = Problem::of_denial(&detail, limit, NUMBER).to_json();
+        let mut problem = Problem::new(429, &detail, Some(limit));
+        problem.retry_after_ms = Some(0);
+        let problem = problem.to_json();
+        let without_last = problem.strip_suffix("0}").unwrap_or(&problem);
         let split = |text: &str| text.split(NUMBER).map(str::to_owned).collect();
         Self {
             name: limit.to_owned(),
             details: details("denied", &[("rule", Some(rule)), ("limit", Some(limit))]).into(),
             policy: format!("\"{limit}/"),
-            // A number has no quotes around it.
-            problem: split(&problem.replace(r#""*""#, NUMBER)),
+            problem: split(&format!("{without_last}{NUMBER}}}")),
             detail: split(&detail),
             last: RefCell::default(),
         }

@@ -12,7 +12,7 @@ pub(super) struct Problem<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    retry_after_ms: Option<&'a str>,
+    pub retry_after_ms: Option<u64>,
 }
 
 impl<'a> Problem<'a> {
@@ -24,14 +24,6 @@ impl<'a> Problem<'a> {
             detail,
             limit,
             retry_after_ms: None,
-        }
-    }
-
-    /// The problem of a denial, whose numbers differ from reply to reply: a text in place of `retry_after_ms`.
-    pub fn of_denial(detail: &'a str, limit: &'a str, retry_after_ms: &'a str) -> Self {
-        Self {
-            retry_after_ms: Some(retry_after_ms),
-            ..Self::new(429, detail, Some(limit))
         }
     }
 
