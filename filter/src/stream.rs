@@ -8,7 +8,7 @@ use sluicegate_rules::{Conclusion, Evaluation, HeaderFields, Question};
 
 use crate::callouts::Callouts;
 use crate::host::{self, CurrentRequest};
-use crate::waiter::{self, Waiter};
+use crate::waiter::{self, State, Waiter};
 
 /// A request's context.
 pub struct Stream {
@@ -88,7 +88,8 @@ impl Stream {
     }
 
     fn hold(&self) -> Action {
-        let passed = self.waiter.as_ref().is_some_and(|waiter| waiter.passed());
+        let state = self.waiter.as_ref().map(|waiter| waiter.state.get());
+        let passed = state == Some(State::Passed);
         if self.held && !passed {
             Action::Pause
         } else {
