@@ -17,7 +17,7 @@ use sluicegate_certificates::CallTimes;
 use sluicegate_protocol::{CachedDenials, PartReport, Verdict};
 use sluicegate_rules::{
     BatchLimits, CalloutId, CalloutQueue, Conclusion, LeaseReport, Question, Taken, TickClock,
-    VerdictError, read_answer,
+    VerdictError, question_body, read_answer,
 };
 
 use crate::host::{self, Wakeup};
@@ -78,7 +78,7 @@ pub struct Callouts {
 impl Callouts {
     /// For the current root context.
     pub fn new(root: u32, plugin: Plugin) -> Self {
-        let limits = if plugin.rules.sidecar.together {
+        let limits = if plugin.settings.together {
             BatchLimits::SHARED
         } else {
             BatchLimits::SINGLE
@@ -105,7 +105,7 @@ impl Callouts {
     /// The queue is full.
     pub fn submit(&self, now_us: u64, waiter: &Rc<Waiter>) -> Result<(), VerdictError> {
         let question = &waiter.question;
-        let load = (self.plugin.rules.load(question), || question.subjects());
+        let load = (question.load(), || question.subjects());
         let queue_us = self.queue_us(now_us);
         let mut queue = self.queue.borrow_mut();
         let wake = queue.submit(queue_us, load, Rc::clone(waiter), Waiter::is_done)?;
@@ -124,8 +124,8 @@ impl Callouts {
 
     /// Wakes the root if more units should be asked for.
     pub fn renew_leases(&self) {
-        let wants = self.plugin.leases.borrow().wants_renewal();
-        if wants && !self.renewal_pending.replace(true) {
+        let leases = self.plugin.leases.borrow();
+        if leases.wants_renewal() && !self.renewal_pending.replace(true) {
             self.wakeup.notify();
         }
     }
@@ -150,12 +150,7 @@ impl Callouts {
         }
         self.send_batches(now_us);
         self.send_renewal(now_us);
-        if now_us.saturating_sub(self.reported_us.get()) >= as_us(REPORT_EVERY) {
-            self.reported_us.set(now_us);
-            self.report(now_us);
-            self.plugin.flush_counters();
-        }
-        self.report_leases(now_us);
+        self.report(now_us);
         self.deliver();
         self.adjust_tick();
     }
@@ -168,8 +163,9 @@ impl Callouts {
         let body = host::callout_body(headers, body_size);
         self.finish_callout(sent, body.as_deref().map_err(VerdictError::clone));
         let queue_us = self.queue_us(host::monotonic_us());
-        // A variable of its own, so that the borrow ends before the next one.
-        let wake = (self.queue.borrow_mut()).wants_wakeup(queue_us, Waiter::is_done);
+        let mut queue = self.queue.borrow_mut();
+        let wake = queue.wants_wakeup(queue_us, Waiter::is_done);
+        drop(queue);
         if wake {
             self.wakeup.notify();
         }
@@ -181,8 +177,11 @@ impl Callouts {
         self.queue.borrow_mut().woken();
         loop {
             let queue_us = self.queue_us(now_us);
-            let batch = (self.queue.borrow_mut()).next_batch(queue_us, Waiter::is_done);
-            let Some(batch) = batch else { return };
+            let mut queue = self.queue.borrow_mut();
+            let Some(batch) = queue.next_batch(queue_us, Waiter::is_done) else {
+                return;
+            };
+            drop(queue);
             let waiters = batch.waiters.iter();
             let questions = waiters.map(|waiter| (&waiter.question, &waiter.taken));
             let leases = self.plugin.leases.borrow_mut().report(now_us, false);
@@ -196,9 +195,7 @@ impl Callouts {
     /// Asks for more units of what leases have, in a callout of its own: the sidecar may ask the store before it answers.
     fn send_renewal(&self, now_us: u64) {
         self.renewal_pending.set(false);
-        // A variable of its own, so that the borrow ends before the next one.
-        let wants = self.plugin.leases.borrow().wants_renewal();
-        if !wants {
+        if !self.plugin.leases.borrow().wants_renewal() {
             return;
         }
         let leases = self.plugin.leases.borrow_mut().report(now_us, true);
@@ -210,36 +207,33 @@ impl Callouts {
         }
     }
 
-    /// Sends a report of cached denials, if there are any, and an announcement, if it is due.
+    /// Tells of leases that have ended, if no other callout has. Once a second also tells of cached denials, announces the
+    /// filter if that is due, and flushes the counters.
     fn report(&self, now_us: u64) {
-        let is_due = now_us.saturating_sub(self.announced_us.get()) >= as_us(ANNOUNCE_EVERY);
-        if is_due {
-            self.announced_us.set(now_us);
+        let is_due = |last: &Cell<u64>, every| {
+            let due = now_us.saturating_sub(last.get()) >= as_us(every);
+            if due {
+                last.set(now_us);
+            }
+            due
+        };
+        let mut reports = self.plugin.leases.borrow_mut().has_report(now_us);
+        let mut announcement = None;
+        let every_second = is_due(&self.reported_us, REPORT_EVERY);
+        if every_second {
+            reports |= self.plugin.denials.borrow().has_report();
+            let announces = is_due(&self.announced_us, ANNOUNCE_EVERY);
+            announcement = announces.then_some(self.plugin.announcement.as_str());
         }
-        let announcement = is_due.then_some(self.plugin.announcement.as_str());
-        // A variable of its own, so that the borrow ends before the next one.
-        let has_report = self.plugin.denials.borrow().has_report();
-        if has_report || is_due {
+        if reports || announcement.is_some() {
             let leases = self.plugin.leases.borrow_mut().report(now_us, false);
-            self.post_alone(now_us, announcement, leases);
+            let head = (None, announcement);
+            let timeout_us = self.plugin.timeout_us();
+            self.post(now_us, head, std::iter::empty(), leases, timeout_us);
         }
-    }
-
-    /// Tells of leases that have ended, if no other callout has.
-    fn report_leases(&self, now_us: u64) {
-        // Variables of their own, so that each borrow ends before the next one.
-        let has_report = self.plugin.leases.borrow_mut().has_report(now_us);
-        if has_report {
-            let leases = self.plugin.leases.borrow_mut().report(now_us, false);
-            self.post_alone(now_us, None, leases);
+        if every_second {
+            self.plugin.flush_counters();
         }
-    }
-
-    /// Sends a callout without questions.
-    fn post_alone(&self, now_us: u64, announcement: Option<&str>, leases: LeaseReport) {
-        let timeout_us = self.plugin.timeout_us();
-        let head = (None, announcement);
-        self.post(now_us, head, std::iter::empty(), leases, timeout_us);
     }
 
     fn post<'q>(
@@ -251,7 +245,7 @@ impl Callouts {
         timeout_us: u64,
     ) {
         let report = self.plugin.denials.borrow_mut().report();
-        let body = self.plugin.rules.question_body(questions, &report);
+        let body = question_body(questions, &report);
         let spent = PartReport::write_all(&leases.parts);
         let sent = SentCallout {
             callout,
@@ -262,7 +256,7 @@ impl Callouts {
         };
         // Envoy's timeouts are in milliseconds, and 0 means no timeout.
         let timeout = Duration::from_millis(timeout_us.div_ceil(1_000).max(1));
-        let cluster = &self.plugin.rules.sidecar.cluster;
+        let cluster = &self.plugin.settings.cluster;
         match host::post(cluster, announcement, &spent, &body, timeout) {
             Ok(token) => drop(self.sent.borrow_mut().insert(token, sent)),
             Err(why) => {
@@ -317,13 +311,8 @@ impl Callouts {
                 Err(why) => Err(why.clone()),
             };
             if let (Ok(answer), Ok(verdicts)) = (&answer, &verdicts) {
-                self.plugin.denials.borrow_mut().learn(
-                    &self.plugin.rules,
-                    &waiter.question,
-                    answer.version(),
-                    verdicts,
-                    times,
-                );
+                let mut denials = self.plugin.denials.borrow_mut();
+                denials.learn(&waiter.question, answer.version(), verdicts, times);
             }
             self.conclude(waiter, verdicts.as_deref().map_err(Clone::clone));
             from = to;
@@ -345,9 +334,7 @@ impl Callouts {
     /// Delivers as many conclusions as one call into the VM may, and wakes the root for the rest.
     fn deliver(&self) {
         for _ in 0..MAX_DELIVERED {
-            // A variable of its own, so that the borrow ends before the next one.
-            let next = self.outbox.borrow_mut().pop_front();
-            let Some((waiter, conclusion)) = next else {
+            let Some((waiter, conclusion)) = self.outbox.borrow_mut().pop_front() else {
                 return;
             };
             // The client may have hung up meanwhile.
@@ -355,9 +342,7 @@ impl Callouts {
                 host::in_context(waiter.stream, self.root, || waiter.wake(conclusion));
             }
         }
-        // As above.
-        let more = !self.outbox.borrow().is_empty();
-        if more {
+        if !self.outbox.borrow().is_empty() {
             self.wakeup.notify();
         }
     }

@@ -140,26 +140,37 @@ pub fn plugin_configuration(size: usize) -> Option<Vec<u8>> {
     buffer(BufferType::PluginConfiguration, size)
 }
 
-/// A counter in Envoy's statistics, as `wasmcustom.sluicegate.NAME`.
-#[derive(Clone, Copy)]
-pub struct Counter(u32);
+thread_local! {
+    /// The ids of the counters that any configuration of the VM has defined: Envoy allots a new one at every definition, even
+    /// of a known name. By name, in order: a map would make the VM's code larger.
+    static COUNTERS: RefCell<Vec<(String, u32)>> = const { RefCell::new(Vec::new()) };
+}
 
-impl Counter {
-    /// Defines the counter; counters with the same name are the same.
-    pub fn define(name: &str) -> Option<Self> {
-        let name = format!("{COUNTERS_PREFIX}{name}");
+/// Defines a counter in Envoy's statistics, `wasmcustom.sluicegate.NAME`, unless it is known. Returns its id.
+pub fn define_counter(name: &str) -> Option<u32> {
+    COUNTERS.with_borrow_mut(|known| {
+        let index = match known.binary_search_by(|(known, _)| known.as_str().cmp(name)) {
+            Ok(index) => return known.get(index).map(|(_, id)| *id),
+            Err(index) => index,
+        };
+        let full = format!("{COUNTERS_PREFIX}{name}");
         let mut id = 0;
         // SAFETY: the name is readable for its length, and `id` is writable.
         let status = unsafe {
-            proxy_define_metric(MetricType::Counter, name.as_ptr(), name.len(), &raw mut id)
+            proxy_define_metric(MetricType::Counter, full.as_ptr(), full.len(), &raw mut id)
         };
-        (status == OK).then_some(Self(id))
-    }
+        (status == OK).then(|| {
+            known.insert(index, (name.to_owned(), id));
+            id
+        })
+    })
+}
 
-    /// Adds to the counter. If that fails, the count is lost.
-    pub fn add(self, count: i64) {
+/// Adds to a counter. If that fails, the count is lost.
+pub fn add_to_counter(name: &str, count: i64) {
+    if let Some(id) = define_counter(name) {
         // SAFETY: numbers only.
-        let _ = unsafe { proxy_increment_metric(self.0, count) };
+        let _ = unsafe { proxy_increment_metric(id, count) };
     }
 }
 
@@ -254,8 +265,8 @@ pub fn monotonic_us() -> u64 {
 }
 
 thread_local! {
-    /// Names of queues whose configurations no longer exist. The only state of the VM as a whole: a shared queue cannot
-    /// be unregistered, so without reuse each reload would leave another one behind.
+    /// Names of queues whose configurations no longer exist: a shared queue cannot be unregistered, so without reuse each
+    /// reload would leave another one behind.
     static UNUSED_QUEUES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 

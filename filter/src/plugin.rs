@@ -1,34 +1,38 @@
 //! State that all requests of one configuration share: rules, cached denials, counters, and the log of outages.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
+use std::rc::Rc;
 
 use sluicegate_protocol::Verdict;
 use sluicegate_rules::{
-    Conclusion, Counters, DenialCache, Leases, OutageLog, Question, Rules, Taken, VerdictError,
+    Conclusion, Counters, DenialCache, Leases, OutageLog, Question, RuleSet, Settings, Taken,
+    VerdictError,
 };
 
-use crate::host::{self, Counter};
+use crate::host;
 
 pub struct Plugin {
-    pub rules: Rules,
+    pub settings: Settings,
+    /// The set by which new requests are evaluated.
+    pub rules: Rc<RuleSet>,
     pub denials: RefCell<DenialCache>,
     pub leases: RefCell<Leases>,
-    /// By the rules' index, each with the count that Envoy does not have yet: a hostcall for every count would mean
-    /// three for a denial.
-    counters: Vec<(Option<Counter>, Cell<i64>)>,
     outages: RefCell<OutageLog>,
     /// Version and configuration, as the sidecar is told them.
     pub announcement: String,
 }
 
 impl Plugin {
-    pub fn new(rules: Rules, announcement: String) -> Self {
-        let counter = |name: &String| (Counter::define(name), Cell::new(0));
+    pub fn new(settings: Settings, rules: RuleSet, announcement: String) -> Self {
+        // So that Envoy has all of them from the start, as 0.
+        for name in rules.counters.names() {
+            host::define_counter(name);
+        }
         Self {
-            counters: rules.counters().names().iter().map(counter).collect(),
+            settings,
+            rules: Rc::new(rules),
             denials: RefCell::default(),
             leases: RefCell::default(),
-            rules,
             outages: RefCell::default(),
             announcement,
         }
@@ -36,22 +40,13 @@ impl Plugin {
 
     /// How long a request waits for its verdict.
     pub fn timeout_us(&self) -> u64 {
-        u64::try_from(self.rules.sidecar.timeout.as_micros()).unwrap_or(u64::MAX)
-    }
-
-    /// Increments a counter.
-    pub fn count(&self, index: usize) {
-        if let Some((_, count)) = self.counters.get(index) {
-            count.set(count.get().saturating_add(1));
-        }
+        u64::try_from(self.settings.timeout.as_micros()).unwrap_or(u64::MAX)
     }
 
     /// Flushes the counts to Envoy's statistics.
     pub fn flush_counters(&self) {
-        for (counter, count) in &self.counters {
-            if let (Some(counter), count @ 1..) = (counter, count.take()) {
-                counter.add(count);
-            }
+        for (name, count) in self.rules.counters.take() {
+            host::add_to_counter(name, count);
         }
     }
 
@@ -61,16 +56,11 @@ impl Plugin {
         question: &Question,
         verdicts: Result<&[Verdict<'_>], VerdictError>,
     ) -> Conclusion {
-        let (conclusion, why) = self
-            .rules
-            .conclude(question, verdicts, &mut |index| self.count(index));
-        // Variables of their own, so that each borrow ends before the next one. The clock is read only if needed.
-        let outage = self.outages.borrow().is_open();
-        if outage || why.is_some() {
-            let line = self
-                .outages
-                .borrow_mut()
-                .note(host::monotonic_us(), why.as_ref());
+        let (conclusion, why) = question.conclude(verdicts);
+        // The clock is read only if needed.
+        if why.is_some() || self.outages.borrow().is_open() {
+            let now_us = host::monotonic_us();
+            let line = self.outages.borrow_mut().note(now_us, why.as_ref());
             if let Some(line) = line {
                 host::log(level_of(why.as_ref()), &line);
             }
@@ -80,7 +70,7 @@ impl Plugin {
 
     /// Admits a request whose units were just taken from leases.
     pub fn admit(&self, question: &Question, taken: &Taken) -> Conclusion {
-        self.count(Counters::ADMITTED_BY_LEASE);
+        question.rules.counters.count(Counters::ADMITTED_BY_LEASE);
         self.conclude(question, Ok(&taken.verdicts(question, &[])))
     }
 
@@ -92,9 +82,9 @@ impl Plugin {
         verdicts: Result<&[Verdict<'_>], VerdictError>,
     ) -> Conclusion {
         let known = match verdicts {
-            Err(_) if !taken.is_whole(question) => {
+            Err(_) if !taken.covers_enforced(question) => {
                 let mut denials = self.denials.borrow_mut();
-                denials.covering(&self.rules, question, host::monotonic_us())
+                denials.covering(question, host::monotonic_us())
             }
             _ => None,
         };
@@ -102,19 +92,13 @@ impl Plugin {
         if taken.is_empty() {
             return self.conclude(question, verdicts);
         }
-        if taken.is_whole(question) {
+        if taken.covers_enforced(question) {
             // They are spent already. Without an answer, only shadow rules lack a verdict.
-            return match verdicts {
-                Ok(verdicts) => self.conclude(question, Ok(verdicts)),
-                Err(_) => self.conclude(question, Ok(&taken.verdicts(question, &[]))),
-            };
+            let by_lease = taken.verdicts(question, &[]);
+            return self.conclude(question, Ok(verdicts.unwrap_or(&by_lease)));
         }
-        let (rules, now_us) = (&self.rules, host::monotonic_us());
-        // A variable of its own, so that the borrow ends before the next one.
-        let live = self
-            .leases
-            .borrow_mut()
-            .is_live(rules, question, taken, now_us);
+        let now_us = host::monotonic_us();
+        let live = self.leases.borrow_mut().is_live(question, taken, now_us);
         let conclusion = match verdicts {
             Ok(verdicts) if !live => self.conclude(question, Ok(&Taken::ended(verdicts))),
             verdicts => self.conclude(question, verdicts),
@@ -128,14 +112,13 @@ impl Plugin {
 
     /// Spends what was taken.
     pub fn spend(&self, question: &Question, taken: &Taken) {
-        self.leases.borrow_mut().spend(&self.rules, question, taken);
+        self.leases.borrow_mut().spend(question, taken);
     }
 
     /// Puts back what was taken for a request that has no verdict yet, unless it is spent already.
     pub fn put_back(&self, question: &Question, taken: &Taken) {
-        if !taken.is_whole(question) {
-            let mut leases = self.leases.borrow_mut();
-            leases.put_back(&self.rules, question, taken);
+        if !taken.covers_enforced(question) {
+            self.leases.borrow_mut().put_back(question, taken);
         }
     }
 
@@ -143,7 +126,7 @@ impl Plugin {
     /// first request too, and never ends by itself.
     pub fn not_announced(&self, why: &VerdictError) {
         if matches!(why, VerdictError::UnknownCluster(_)) {
-            self.count(Counters::ERROR_UNKNOWN_CLUSTER);
+            self.rules.counters.count(Counters::ERROR_UNKNOWN_CLUSTER);
             host::log(level_of(Some(why)), &format!("sluicegate: {why}"));
         }
     }

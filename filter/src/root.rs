@@ -10,7 +10,7 @@ use sluicegate_protocol::FilterInfo;
 use sluicegate_rules::{CONFIGURATION_REFUSED, ConfigError, config};
 
 use crate::callouts::Callouts;
-use crate::host::{self, Counter};
+use crate::host;
 use crate::plugin::Plugin;
 use crate::stream::Stream;
 
@@ -28,12 +28,12 @@ impl Root {
 
 fn read(configuration: &[u8]) -> Result<Plugin, ConfigError> {
     let value = config::json(configuration)?;
-    let rules = config::validate(&config::from_json(&value)?)?;
+    let (settings, rules) = config::validate(&config::from_json(&value)?)?;
     let announcement = FilterInfo {
         version: env!("CARGO_PKG_VERSION"),
         configuration: &config::fingerprint(&value),
     };
-    Ok(Plugin::new(rules, announcement.to_string()))
+    Ok(Plugin::new(settings, rules, announcement.to_string()))
 }
 
 impl RootContext for Root {
@@ -51,9 +51,7 @@ impl RootContext for Root {
             }
             Err(error) => {
                 // Counted for the VMs that run with an earlier configuration, which have the same counter.
-                if let Some(counter) = Counter::define(CONFIGURATION_REFUSED) {
-                    counter.add(1);
-                }
+                host::add_to_counter(CONFIGURATION_REFUSED, 1);
                 host::log(
                     host::Level::Critical,
                     &format!("sluicegate: configuration refused: {error}"),

@@ -8,7 +8,7 @@ use sluicegate_rules::{Conclusion, Evaluation, HeaderFields, Question};
 
 use crate::callouts::Callouts;
 use crate::host::{self, CurrentRequest};
-use crate::waiter::{self, Waiter};
+use crate::waiter::{self, State, Waiter};
 
 /// A request's context.
 pub struct Stream {
@@ -39,10 +39,8 @@ impl Stream {
             return Action::Continue;
         };
         let plugin = &callouts.plugin;
-        let evaluation = plugin
-            .rules
-            .evaluate(&CurrentRequest::read(), &mut |index| plugin.count(index));
-        match evaluation {
+        let request = CurrentRequest::read();
+        match plugin.rules.evaluate(&plugin.settings, &request) {
             Evaluation::Pass => Action::Continue,
             Evaluation::Refuse(reply) => self.apply(Conclusion::Answer(reply)),
             Evaluation::NoVerdict(question, why) => {
@@ -55,22 +53,18 @@ impl Stream {
     fn ask(&mut self, callouts: &Rc<Callouts>, question: Question) -> Action {
         let plugin = &callouts.plugin;
         let now_us = host::monotonic_us();
-        let cached = plugin
-            .denials
-            .borrow_mut()
-            .covering(&plugin.rules, &question, now_us);
+        let cached = plugin.denials.borrow_mut().covering(&question, now_us);
         if let Some(verdicts) = cached {
             return self.apply(plugin.conclude(&question, Ok(&verdicts)));
         }
-        let (rules, timeout_us) = (&plugin.rules, plugin.timeout_us());
         let mut leases = plugin.leases.borrow_mut();
-        let taken = leases.take(rules, &question, now_us, timeout_us);
+        let taken = leases.take(&question, now_us, plugin.timeout_us());
         drop(leases);
         callouts.renew_leases();
-        if taken.is_whole(&question) {
+        if taken.covers_enforced(&question) {
             plugin.spend(&question, &taken);
         }
-        if taken.decides(&question) {
+        if taken.covers_all(&question) {
             let conclusion = plugin.admit(&question, &taken);
             if let Conclusion::Continue(headers) = conclusion {
                 self.response_headers = headers;
@@ -94,7 +88,8 @@ impl Stream {
     }
 
     fn hold(&self) -> Action {
-        let passed = self.waiter.as_ref().is_some_and(|waiter| waiter.passed());
+        let state = self.waiter.as_ref().map(|waiter| waiter.state.get());
+        let passed = state == Some(State::Passed);
         if self.held && !passed {
             Action::Pause
         } else {

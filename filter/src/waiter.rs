@@ -51,11 +51,6 @@ impl Waiter {
         !this.waits()
     }
 
-    /// Whether it was let through after waiting.
-    pub fn passed(&self) -> bool {
-        self.state.get() == State::Passed
-    }
-
     /// Applies the conclusion to its request, which must be the current one.
     pub fn wake(&self, conclusion: Conclusion) {
         if apply(Some(self), conclusion) == Action::Continue {

@@ -5,53 +5,51 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4};
 use crate::lookup::Lookup;
 use crate::request::Request;
 
-/// Which address is the client's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AddressSource {
-    /// The peer of the connection to this Envoy.
-    Peer,
+/// Which address is the client's, and how many of its leading bits identify a client.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClientAddress {
     /// The n-th entry of X-Forwarded-For from the right, 1 being the last: the entry that the outermost of `n` trusted
-    /// proxies has added. Entries further left come from the client and are not trustworthy.
-    TrustedHops(usize),
+    /// proxies has added. Entries further left come from the client and are not trustworthy. `None`: the peer of the
+    /// connection to this Envoy.
+    pub trusted_hops: Option<usize>,
+    pub ipv4_bits: u8,
+    pub ipv6_bits: u8,
 }
 
-/// How many bits of an address identify a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mask {
-    /// Leading bits of an IPv4 address.
-    pub ipv4: u8,
-    /// Leading bits of an IPv6 address.
-    pub ipv6: u8,
-}
-
-impl Default for Mask {
-    /// An IPv6 customer usually has a whole /64, and could otherwise use a new address for each request.
-    fn default() -> Self {
-        Self { ipv4: 32, ipv6: 64 }
-    }
-}
-
-/// The masked address as text. An entry of X-Forwarded-For that is not an address is unreadable, not missing: otherwise
-/// a client that can make a proxy add one could bypass a check.
-pub(crate) fn client<'a>(request: &dyn Request, source: AddressSource, mask: Mask) -> Lookup<'a> {
-    let found = |address| Lookup::of(masked(address, mask).into_bytes());
-    match source {
-        AddressSource::Peer => {
+impl ClientAddress {
+    /// The masked address as text. An entry of X-Forwarded-For that is not an address is unreadable, not missing: otherwise
+    /// a client that can make a proxy add one could bypass a check.
+    pub fn find<'a>(self, request: &dyn Request) -> Lookup<'a> {
+        let found = |address| Lookup::of(self.masked(address).into_bytes());
+        let Some(hops) = self.trusted_hops else {
             let peer = request.property(&["source", "address"]);
             // A peer on a Unix socket has a path and no address.
-            peer.and_then(|peer| parse(&peer))
-                .map_or(Lookup::Missing, found)
+            let peer = peer.and_then(|peer| parse(&peer));
+            return peer.map_or(Lookup::Missing, found);
+        };
+        // Several headers form one list, in order.
+        let lists = request.headers().all("x-forwarded-for");
+        let entries: Vec<&[u8]> = lists
+            .flat_map(|list| list.split(|byte| *byte == b','))
+            .collect();
+        let entry = entries.len().checked_sub(hops);
+        match entry.and_then(|entry| entries.get(entry)) {
+            None => Lookup::Missing,
+            Some(entry) => parse(entry).map_or(Lookup::Unreadable, found),
         }
-        AddressSource::TrustedHops(hops) => {
-            // Several headers form one list, in order.
-            let lists = request.headers().all("x-forwarded-for");
-            let entries: Vec<&[u8]> = lists
-                .flat_map(|list| list.split(|byte| *byte == b','))
-                .collect();
-            let entry = entries.len().checked_sub(hops);
-            match entry.and_then(|entry| entries.get(entry)) {
-                None => Lookup::Missing,
-                Some(entry) => parse(entry).map_or(Lookup::Unreadable, found),
+    }
+
+    fn masked(self, address: IpAddr) -> String {
+        match without_translation(address) {
+            IpAddr::V4(v4) => {
+                let cut = 32 - u32::from(self.ipv4_bits.min(32));
+                let mask = u32::MAX.checked_shl(cut).unwrap_or(0);
+                Ipv4Addr::from(u32::from(v4) & mask).to_string()
+            }
+            IpAddr::V6(v6) => {
+                let cut = 128 - u32::from(self.ipv6_bits.min(128));
+                let mask = u128::MAX.checked_shl(cut).unwrap_or(0);
+                Ipv6Addr::from(u128::from(v6) & mask).to_string()
             }
         }
     }
@@ -98,25 +96,6 @@ fn without_translation(address: IpAddr) -> IpAddr {
     }
 }
 
-fn masked(address: IpAddr, mask: Mask) -> String {
-    match without_translation(address) {
-        IpAddr::V4(v4) => {
-            let bits = u32::from(v4)
-                & u32::MAX
-                    .checked_shl(32 - u32::from(mask.ipv4.min(32)))
-                    .unwrap_or(0);
-            Ipv4Addr::from(bits).to_string()
-        }
-        IpAddr::V6(v6) => {
-            let bits = u128::from(v6)
-                & u128::MAX
-                    .checked_shl(128 - u32::from(mask.ipv6.min(128)))
-                    .unwrap_or(0);
-            Ipv6Addr::from(bits).to_string()
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,8 +119,17 @@ mod tests {
     }
 
     /// `None` if the address is missing, `400` if it is unreadable.
-    fn client(request: &dyn Request, source: AddressSource, mask: Mask) -> Option<String> {
-        match super::client(request, source, mask) {
+    fn client(
+        request: &dyn Request,
+        trusted_hops: Option<usize>,
+        [ipv4_bits, ipv6_bits]: [u8; 2],
+    ) -> Option<String> {
+        let address = ClientAddress {
+            trusted_hops,
+            ipv4_bits,
+            ipv6_bits,
+        };
+        match address.find(request) {
             Lookup::Value(_, value) => Some(String::from_utf8_lossy(&value).into_owned()),
             Lookup::Missing => None,
             Lookup::Ambiguous | Lookup::Unreadable => Some("400".to_owned()),
@@ -160,14 +148,13 @@ mod tests {
             ("[64:ff9b::192.0.2.2]:443", Some("192.0.2.2")),
             ("[64:ff9b:1::c000:201]:443", Some("64:ff9b:1::")),
         ] {
-            let key = client(&from(peer, &[]), AddressSource::Peer, Mask::default());
+            let key = client(&from(peer, &[]), None, [32, 64]);
             assert_eq!(key.as_deref(), expected, "{peer}");
         }
     }
 
     fn hops(peer: &str, hops: usize, list: &[&str]) -> Option<String> {
-        let source = AddressSource::TrustedHops(hops);
-        client(&from(peer, list), source, Mask::default())
+        client(&from(peer, list), Some(hops), [32, 64])
     }
 
     #[test]
@@ -207,7 +194,7 @@ mod tests {
             (0, 0, "[2001:db8::1]:1", "::"),
             (0, 128, "[2001:db8::1]:1", "2001:db8::1"),
         ] {
-            let key = client(&from(peer, &[]), AddressSource::Peer, Mask { ipv4, ipv6 });
+            let key = client(&from(peer, &[]), None, [ipv4, ipv6]);
             assert_eq!(key.as_deref(), Some(expected));
         }
     }

@@ -15,7 +15,10 @@
 //! counts.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
+use prost::Message;
+use prost_types::{ListValue, Struct, Value, value::Kind};
 use sluicegate_protocol::MAX_COST;
 
 use crate::lookup::Lookup;
@@ -188,46 +191,41 @@ fn varint(rest: &mut &[u8]) -> Result<u64, Undecodable> {
     Err(Undecodable)
 }
 
+/// `envoy.config.core.v3.Metadata`.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Metadata {
+    #[prost(btree_map = "string, message", tag = "1")]
+    filter_metadata: BTreeMap<String, Struct>,
+}
+
 /// The attribute `metadata` after `jwt_authn` has verified a token with these claims. For `explain`, which evaluates
 /// rules for a made-up request.
 pub fn metadata(payload: &str, claims: &serde_json::Value) -> Vec<u8> {
-    map_entry(JWT_AUTHN, &map_entry(payload, &value(claims)))
+    let fields = [(payload.to_owned(), value(claims))].into();
+    let filter_metadata = [(JWT_AUTHN.to_owned(), Struct { fields })].into();
+    Metadata { filter_metadata }.encode_to_vec()
 }
 
-/// A `google.protobuf.Value`.
-fn value(json: &serde_json::Value) -> Vec<u8> {
+fn value(json: &serde_json::Value) -> Value {
     use serde_json::Value as Json;
-    match json {
-        Json::Null => vec![1 << 3, 0],
-        Json::Number(number) => {
-            let bits = number.as_f64().unwrap_or_default().to_le_bytes();
-            [&[2 << 3 | 1][..], &bits].concat()
-        }
-        Json::String(text) => bytes(3, text.as_bytes()),
-        Json::Bool(flag) => vec![4 << 3, u8::from(*flag)],
+    let kind = match json {
+        Json::Null => Kind::NullValue(0),
+        Json::Bool(flag) => Kind::BoolValue(*flag),
+        Json::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
+        Json::String(text) => Kind::StringValue(text.clone()),
+        Json::Array(list) => Kind::ListValue(ListValue {
+            values: list.iter().map(value).collect(),
+        }),
         Json::Object(fields) => {
             let fields = fields
                 .iter()
-                .map(|(name, field)| map_entry(name, &value(field)));
-            bytes(5, &fields.collect::<Vec<_>>().concat())
+                .map(|(name, field)| (name.clone(), value(field)));
+            Kind::StructValue(Struct {
+                fields: fields.collect(),
+            })
         }
-        Json::Array(list) => {
-            let values = list.iter().map(|one| bytes(1, &value(one)));
-            bytes(6, &values.collect::<Vec<_>>().concat())
-        }
-    }
-}
-
-fn map_entry(name: &str, value: &[u8]) -> Vec<u8> {
-    bytes(1, &[bytes(1, name.as_bytes()), bytes(2, value)].concat())
-}
-
-/// An encoded field that contains bytes.
-fn bytes(number: u8, content: &[u8]) -> Vec<u8> {
-    let mut field = vec![number << 3 | 2];
-    prost::encode_length_delimiter(content.len(), &mut field).unwrap_or_default();
-    field.extend(content);
-    field
+    };
+    Value { kind: Some(kind) }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use sluicegate_protocol::{Code, LimitStatus, Verdict, WithoutStore};
 
 use crate::question::{Question, ResolvedCheck};
 use crate::reply::{self, HeaderFields, LimitTexts, Reply};
-use crate::rule::{Rules, WhenUnavailable};
+use crate::rule::WhenUnavailable;
 use crate::stats::Counters;
 use crate::verdict_error::VerdictError;
 
@@ -20,84 +20,59 @@ pub enum Conclusion {
     Answer(Reply),
 }
 
-impl Rules {
-    /// Turns the verdicts on a question, or the reason for their absence, into a conclusion. Also returns why a verdict
-    /// is missing, if one is. Calls `count` with the index of each counter to increment.
+impl Question {
+    /// Turns its verdicts, or the reason for their absence, into a conclusion, and counts that. Also returns why a verdict is
+    /// missing, if one is.
     pub fn conclude(
         &self,
-        question: &Question,
         verdicts: Result<&[Verdict<'_>], VerdictError>,
-        count: &mut dyn FnMut(usize),
     ) -> (Conclusion, Option<VerdictError>) {
         let mut verdicts = match verdicts {
             Ok(verdicts) => verdicts.iter(),
-            Err(why) => {
-                count(why.counter());
-                return (self.without_verdict(question, None, &why, count), Some(why));
-            }
+            Err(why) => return (self.without_verdict(None, &why), Some(why)),
         };
-        let (conclusion, mut why) = if question.checks.is_empty() {
+        let (conclusion, mut why) = if self.checks.is_empty() {
             (Conclusion::Continue(HeaderFields::default()), None)
         } else {
-            self.enforce(question, verdicts.next(), count)
+            self.enforce(verdicts.next())
         };
-        for (shadow, verdict) in question.shadows.iter().zip(verdicts) {
-            why = why.or(self.count_shadow(&shadow.checks, verdict, count));
+        for (shadow, verdict) in self.shadows.iter().zip(verdicts) {
+            why = why.or(self.count_shadow(&shadow.checks, verdict));
         }
         (conclusion, why)
     }
 
-    fn enforce(
-        &self,
-        question: &Question,
-        verdict: Option<&Verdict<'_>>,
-        count: &mut dyn FnMut(usize),
-    ) -> (Conclusion, Option<VerdictError>) {
-        let why = match verdict {
-            Some(Verdict::Admitted(limit_status)) => {
-                match decided_by(&question.checks, limit_status) {
-                    Ok(check) => {
-                        count(Counters::ADMITTED);
-                        return (self.admitted(question, check, limit_status), None);
-                    }
-                    Err(why) => why,
-                }
-            }
-            Some(Verdict::Denied(limit_status)) => match decided_by(&question.checks, limit_status)
-            {
-                Ok(check) => {
-                    count(Counters::DENIED);
-                    count(self.counters.denied(check.rule, check.limit));
-                    return (self.denied(question, check, limit_status), None);
-                }
-                Err(why) => why,
-            },
+    fn enforce(&self, verdict: Option<&Verdict<'_>>) -> (Conclusion, Option<VerdictError>) {
+        let concluded = match verdict {
+            Some(Verdict::Admitted(limit_status)) => decided_by(&self.checks, limit_status)
+                .map(|check| self.admitted(check, limit_status)),
+            Some(Verdict::Denied(limit_status)) => decided_by(&self.checks, limit_status)
+                .map(|check| Conclusion::Answer(self.denied(check, limit_status))),
             Some(Verdict::Error(problem)) if problem.code == Code::CostOverLimit => {
-                count(Counters::REFUSED_COST);
-                let reply = self.cost_over_limit(question);
-                return (Conclusion::Answer(reply), None);
+                Ok(Conclusion::Answer(self.cost_over_limit()))
             }
-            Some(other) => no_verdict(other),
-            None => VerdictError::Body("it has no verdict".to_owned()),
+            Some(other) => Err(no_verdict(other)),
+            None => Err(VerdictError::Body("it has no verdict".to_owned())),
         };
         let by_policy = match verdict {
             Some(Verdict::Unavailable { then }) => *then,
             _ => None,
         };
-        count(why.counter());
-        let conclusion = self.without_verdict(question, by_policy, &why, count);
-        (conclusion, Some(why))
+        match concluded {
+            Ok(conclusion) => (conclusion, None),
+            Err(why) => (self.without_verdict(by_policy, &why), Some(why)),
+        }
     }
 
-    fn admitted(
-        &self,
-        question: &Question,
-        check: &ResolvedCheck,
-        limit_status: &LimitStatus<'_>,
-    ) -> Conclusion {
+    fn count(&self, counter: usize) {
+        self.rules.counters.count(counter);
+    }
+
+    fn admitted(&self, check: &ResolvedCheck, limit_status: &LimitStatus<'_>) -> Conclusion {
+        self.count(Counters::ADMITTED);
         // The first rule with `on_admitted` reports the tightest limit of all rules.
-        let telling = question.checks.iter().find_map(|check| {
-            let style = &self.rules.get(check.rule)?.reply;
+        let telling = self.checks.iter().find_map(|check| {
+            let style = &self.rules.rules.get(check.rule)?.reply;
             style.on_admitted.then_some(style.headers)
         });
         let headers = telling.zip(self.texts_of(check));
@@ -105,50 +80,43 @@ impl Rules {
         Conclusion::Continue(headers.unwrap_or_default())
     }
 
-    fn denied(
-        &self,
-        question: &Question,
-        check: &ResolvedCheck,
-        limit_status: &LimitStatus<'_>,
-    ) -> Conclusion {
-        match self.rules.get(check.rule).zip(self.texts_of(check)) {
-            Some((rule, texts)) => Conclusion::Answer(Reply {
+    fn denied(&self, check: &ResolvedCheck, limit_status: &LimitStatus<'_>) -> Reply {
+        self.count(Counters::DENIED);
+        self.count(self.rules.counters.denied(check.rule, check.limit));
+        match self.rules.rules.get(check.rule).zip(self.texts_of(check)) {
+            Some((rule, texts)) => Reply {
                 subject: Some(texts.subject(&check.key)),
-                ..Reply::too_many_requests(texts, limit_status, &rule.reply, question.grpc)
-            }),
+                ..Reply::too_many_requests(texts, limit_status, &rule.reply, self.grpc)
+            },
             // Cannot happen: every check of a question has a rule.
-            None => Conclusion::Answer(Reply::unavailable(None, "decision", question.grpc)),
+            None => Reply::unavailable(None, "decision", self.grpc),
         }
     }
 
     fn texts_of(&self, check: &ResolvedCheck) -> Option<&LimitTexts> {
-        self.texts.get(check.rule)?.get(check.limit)
+        self.rules.rules.get(check.rule)?.limits.get(check.limit)
     }
 
     /// The answer does not say which check costs too much, so rule and limit are named only if all checks have the
     /// same.
-    fn cost_over_limit(&self, question: &Question) -> Reply {
-        let checks = question.checks.as_slice();
+    fn cost_over_limit(&self) -> Reply {
+        self.count(Counters::REFUSED_COST);
+        let checks = self.checks.as_slice();
         let first = checks
             .first()
             .filter(|first| checks.iter().all(|check| check.rule == first.rule));
         let limit = first
             .filter(|first| checks.iter().all(|check| check.limit == first.limit))
-            .map(|check| self.limit_name(check.rule, check.limit));
-        let rule = first.map(|check| self.rule_name(check.rule));
-        Reply::cost_over_limit(rule, limit, question.grpc)
+            .map(|check| self.limit_name(check));
+        let rule = first.map(|check| self.rules.rule_name(check.rule));
+        Reply::cost_over_limit(rule, limit, self.grpc)
     }
 
     /// The policy's `when_store_is_down` overrides the rules' `when_unavailable`.
-    fn without_verdict(
-        &self,
-        question: &Question,
-        by_policy: Option<WithoutStore>,
-        why: &VerdictError,
-        count: &mut dyn FnMut(usize),
-    ) -> Conclusion {
+    fn without_verdict(&self, by_policy: Option<WithoutStore>, why: &VerdictError) -> Conclusion {
+        self.count(why.counter());
         // The checks of one rule are adjacent.
-        let checks = question.checks.as_slice();
+        let checks = self.checks.as_slice();
         let rules = checks
             .chunk_by(|a, b| a.rule == b.rule)
             .filter_map(<[ResolvedCheck]>::first)
@@ -156,27 +124,28 @@ impl Rules {
         let when = match why {
             // The client itself is the reason.
             VerdictError::SubjectFull => WhenUnavailable::Deny,
-            _ => by_policy.map_or(question.when_unavailable, Into::into),
+            _ => by_policy.map_or(self.when_unavailable, Into::into),
         };
         // The first rule that decided; none if the policy did, even if a rule says the same.
         let rule = rules
             .clone()
-            .filter_map(|rule| self.rules.get(rule))
+            .filter_map(|rule| self.rules.rules.get(rule))
             .find(|rule| by_policy.is_none() && rule.when_unavailable == when)
             .map(|rule| rule.name.as_str());
+        let counters = &self.rules.counters;
         match when {
             // A request that only shadow rules match never depended on a verdict.
-            _ if question.checks.is_empty() => Conclusion::Continue(HeaderFields::default()),
+            _ if self.checks.is_empty() => Conclusion::Continue(HeaderFields::default()),
             WhenUnavailable::Allow => {
-                count(Counters::UNAVAILABLE_ALLOWED);
-                rules.for_each(|rule| count(self.counters.unavailable_allowed(rule)));
+                self.count(Counters::UNAVAILABLE_ALLOWED);
+                rules.for_each(|rule| self.count(counters.unavailable_allowed(rule)));
                 let labels = [("rule", rule), ("reason", Some(why.reason()))];
                 Conclusion::Unmetered(reply::details("unmetered", &labels))
             }
             WhenUnavailable::Deny => {
-                count(Counters::UNAVAILABLE_DENIED);
-                rules.for_each(|rule| count(self.counters.unavailable_denied(rule)));
-                Conclusion::Answer(Reply::unavailable(rule, why.reason(), question.grpc))
+                self.count(Counters::UNAVAILABLE_DENIED);
+                rules.for_each(|rule| self.count(counters.unavailable_denied(rule)));
+                Conclusion::Answer(Reply::unavailable(rule, why.reason(), self.grpc))
             }
         }
     }
@@ -185,11 +154,10 @@ impl Rules {
         &self,
         checks: &[ResolvedCheck],
         verdict: &Verdict<'_>,
-        count: &mut dyn FnMut(usize),
     ) -> Option<VerdictError> {
-        let admitted =
-            |check: &ResolvedCheck| self.counters.shadow_admitted(check.rule, check.limit);
-        let denied = |check: &ResolvedCheck| self.counters.shadow_denied(check.rule, check.limit);
+        let counters = &self.rules.counters;
+        let admitted = |check: &ResolvedCheck| counters.shadow_admitted(check.rule, check.limit);
+        let denied = |check: &ResolvedCheck| counters.shadow_denied(check.rule, check.limit);
         let counter = match verdict {
             Verdict::Admitted(limit_status) => decided_by(checks, limit_status).map(admitted),
             Verdict::Denied(limit_status) => decided_by(checks, limit_status).map(denied),
@@ -199,7 +167,7 @@ impl Rules {
             }
             other => Err(no_verdict(other)),
         };
-        count(
+        self.count(
             counter
                 .as_ref()
                 .map_or_else(VerdictError::counter, |counter| *counter),

@@ -1,4 +1,4 @@
-//! The plugin's configuration: deserialized, validated and compiled into [`Rules`].
+//! The plugin's configuration: deserialized, validated and compiled into [`Settings`] and a [`RuleSet`].
 //!
 //! | file | for |
 //! |---|---|
@@ -9,6 +9,7 @@
 //! | `fingerprint.rs` | a short text that identifies a configuration |
 //! | `structure.rs` | a `google.protobuf.Struct`, the form in which Envoy passes YAML |
 //! | `matching.rs`, `checks.rs`, `key_components.rs`, `replies.rs`, `upstream.rs` | validation, by subject |
+//! | `values.rs` | validation of names and lists, for all of them |
 //! | `error.rs` | errors, with suggestions for misspelt names |
 
 mod checks;
@@ -23,32 +24,34 @@ pub mod schema;
 mod strict;
 mod structure;
 mod upstream;
+mod values;
 
 use std::time::Duration;
 
 pub use error::{ConfigError, nearest};
 pub use fingerprint::fingerprint;
+pub(crate) use values::MAX_NAME_BYTES;
 
 use crate::key::Hasher;
 use crate::query::ParameterNames;
 use crate::reply::LimitTexts;
 use crate::request_view::ViewOptions;
-use crate::rule::{Rule, Rules, Sidecar, WhenUnavailable};
+use crate::rule::{Rule, RuleSet, WhenUnavailable};
+use crate::settings::Settings;
 use crate::stats::Counters;
 use error::{invalid, read_error};
+use values::{name, not_empty};
 
 /// The version of this format.
 const VERSION: u64 = 1;
 /// Most rules. More are hard to reason about, and each has counters in Envoy, which are never freed.
 const MAX_RULES: usize = 256;
-/// Most bytes of the name of a rule or limit.
-pub(crate) const MAX_NAME_BYTES: usize = 64;
 
 /// Reads and validates a configuration: JSON, or a serialized `google.protobuf.Struct`.
 ///
 /// # Errors
 /// The first thing that is wrong, with field, value and remedy.
-pub fn parse(bytes: &[u8]) -> Result<Rules, ConfigError> {
+pub fn parse(bytes: &[u8]) -> Result<(Settings, RuleSet), ConfigError> {
     validate(&read(bytes)?)
 }
 
@@ -90,7 +93,7 @@ pub fn json(bytes: &[u8]) -> Result<serde_json::Value, ConfigError> {
 ///
 /// # Errors
 /// The first thing that is wrong, with field, value and remedy.
-pub fn validate(file: &schema::Configuration) -> Result<Rules, ConfigError> {
+pub fn validate(file: &schema::Configuration) -> Result<(Settings, RuleSet), ConfigError> {
     if file.version != VERSION {
         return invalid(
             "version",
@@ -100,12 +103,17 @@ pub fn validate(file: &schema::Configuration) -> Result<Rules, ConfigError> {
             ),
         );
     }
-    let sidecar = Sidecar {
+    let settings = Settings {
         cluster: not_empty("sidecar.cluster", &file.sidecar.cluster)?.to_owned(),
         timeout: timeout(&file.sidecar.timeout)?,
         together: file.sidecar.together,
         traces: file.sidecar.traces,
+        hasher: Hasher::new(&file.pepper),
     };
+    Ok((settings, validate_rules(file)?))
+}
+
+fn validate_rules(file: &schema::Configuration) -> Result<RuleSet, ConfigError> {
     if file.rules.is_empty() || file.rules.len() > MAX_RULES {
         return invalid(
             "rules",
@@ -114,6 +122,7 @@ pub fn validate(file: &schema::Configuration) -> Result<Rules, ConfigError> {
     }
     let reply = replies::validate("reply", file.reply.as_ref())?;
     let mut rules: Vec<Rule> = Vec::with_capacity(file.rules.len());
+    let mut counters = Counters::new();
     let mut memo_slots = 0;
     for (index, rule) in file.rules.iter().enumerate() {
         let at = format!("rules[{index}]");
@@ -128,6 +137,8 @@ pub fn validate(file: &schema::Configuration) -> Result<Rules, ConfigError> {
             valid.reply = reply.clone();
         }
         valid.matcher = valid.matcher.memoized(&mut memo_slots);
+        let limits = valid.limits.iter().map(|limit| limit.name.as_str());
+        counters.add_rule(&valid.name, valid.shadow, limits);
         rules.push(valid);
     }
     let (upstream, semicolon) = upstream::validate(&file.upstream_paths);
@@ -135,9 +146,7 @@ pub fn validate(file: &schema::Configuration) -> Result<Rules, ConfigError> {
     rules
         .iter()
         .for_each(|rule| rule.names(&mut parameters, &mut methods));
-    Ok(Rules {
-        sidecar,
-        hasher: Hasher::new(&file.pepper),
+    Ok(RuleSet {
         view_options: ViewOptions {
             upstream,
             semicolon,
@@ -145,16 +154,7 @@ pub fn validate(file: &schema::Configuration) -> Result<Rules, ConfigError> {
             methods,
             memo_slots,
         },
-        counters: Counters::new(
-            rules
-                .iter()
-                .map(|rule| (rule.name.as_str(), rule.shadow, rule.limits.as_slice())),
-        ),
-        texts: LimitTexts::of_rules(
-            rules
-                .iter()
-                .map(|rule| (rule.name.as_str(), rule.limits.as_slice())),
-        ),
+        counters,
         rules,
     })
 }
@@ -180,11 +180,14 @@ fn validate_rule(at: &str, file: &schema::Rule) -> Result<Rule, ConfigError> {
     };
     let (matcher, variables) = matching::validate(&format!("{at}.match"), &file.matcher)?;
     let (checks, limits) = checks::validate(&format!("{at}.checks"), &file.checks, &variables)?;
+    let limits = limits
+        .iter()
+        .map(|limit| LimitTexts::new(&file.name, limit));
     Ok(Rule {
         name: file.name.clone(),
         matcher,
         checks,
-        limits,
+        limits: limits.collect(),
         when_unavailable,
         stop: file.stop,
         shadow: file.shadow,
@@ -200,26 +203,4 @@ fn timeout(text: &str) -> Result<Duration, ConfigError> {
             format_args!("`{text}` is not a duration between `1ms` and `10s`"),
         ),
     }
-}
-
-fn not_empty<'a>(at: &str, text: &'a str) -> Result<&'a str, ConfigError> {
-    if text.is_empty() {
-        invalid(at, "is empty")
-    } else {
-        Ok(text)
-    }
-}
-
-/// The name of a rule or limit, which becomes part of the names of statistics.
-fn name<'a>(at: &str, name: &'a str) -> Result<&'a str, ConfigError> {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(allowed) {
-        return invalid(
-            at,
-            format_args!(
-                "`{name}` is not a name of 1 to {MAX_NAME_BYTES} of the characters a-z A-Z 0-9 - _ ."
-            ),
-        );
-    }
-    Ok(name)
 }

@@ -9,7 +9,6 @@ use sluicegate_certificates::{CallTimes, Certificates, fingerprint};
 use sluicegate_protocol::{CachedDenials, PolicyVersion, Verdict};
 
 use crate::question::{Question, ResolvedCheck};
-use crate::rule::Rules;
 use unreported::Unreported;
 
 /// Most denials cached by one VM for one configuration; each takes about a quarter of a kilobyte.
@@ -39,20 +38,14 @@ impl Default for DenialCache {
 
 impl DenialCache {
     /// The verdicts on a question, if all of its decisions are cached.
-    pub fn covering(
-        &mut self,
-        rules: &Rules,
-        question: &Question,
-        now_us: u64,
-    ) -> Option<Vec<Verdict<'static>>> {
+    pub fn covering(&mut self, question: &Question, now_us: u64) -> Option<Vec<Verdict<'static>>> {
         if self.certificates.is_empty() {
             return None;
         }
         let mut verdicts = Vec::with_capacity(question.decisions());
         for checks in decisions(question) {
-            let limit_status = self
-                .certificates
-                .covering(&fingerprint_of(rules, checks), now_us)?;
+            let fingerprint = fingerprint_of(question, checks);
+            let limit_status = self.certificates.covering(&fingerprint, now_us)?;
             verdicts.push(Verdict::Denied(limit_status));
         }
         let enforced = (!question.checks.is_empty()).then_some(None);
@@ -64,8 +57,8 @@ impl DenialCache {
             {
                 // Shadow decisions are counted without a key.
                 let key = shadow.map_or(check.key.as_str(), |_| "");
-                let limit = rules.limit_name(check.rule, check.limit);
-                let shadow = shadow.map(|rule| rules.rule_name(rule));
+                let limit = question.limit_name(check);
+                let shadow = shadow.map(|rule| question.rules.rule_name(rule));
                 self.unreported.count(key, limit, shadow, 1);
             }
         }
@@ -90,7 +83,6 @@ impl DenialCache {
     /// Caches the denials among a question's verdicts.
     pub fn learn(
         &mut self,
-        rules: &Rules,
         question: &Question,
         version: PolicyVersion,
         verdicts: &[Verdict<'_>],
@@ -104,8 +96,8 @@ impl DenialCache {
             if let Verdict::Denied(limit_status) = verdict
                 && limit_status.check < checks.len()
             {
-                self.certificates
-                    .hold(&fingerprint_of(rules, checks), limit_status, times);
+                let fingerprint = fingerprint_of(question, checks);
+                self.certificates.hold(&fingerprint, limit_status, times);
             }
         }
     }
@@ -152,10 +144,10 @@ fn decisions(question: &Question) -> impl Iterator<Item = &[ResolvedCheck]> {
     )
 }
 
-fn fingerprint_of(rules: &Rules, checks: &[ResolvedCheck]) -> String {
+fn fingerprint_of(question: &Question, checks: &[ResolvedCheck]) -> String {
     fingerprint(checks.iter().map(|check| {
         (
-            rules.limit_name(check.rule, check.limit),
+            question.limit_name(check),
             check.key.as_str(),
             check.cost,
             check.quota,
@@ -165,19 +157,21 @@ fn fingerprint_of(rules: &Rules, checks: &[ResolvedCheck]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::rc::Rc;
+
     use super::*;
     use crate::question::Shadow;
-    use crate::rule::WhenUnavailable;
+    use crate::rule::{RuleSet, WhenUnavailable};
     use sluicegate_protocol::LimitStatus;
 
-    fn rules() -> Rules {
+    fn rules() -> Rc<RuleSet> {
         let checks =
             r#""checks":[{"limit":"l","key":[{"constant":"c"}]}],"when_unavailable":"deny""#;
         let text = format!(
             r#"{{"version":1,"sidecar":{{"cluster":"s"}},"rules":[{{"name":"real",{checks}}},
                 {{"name":"trial","shadow":true,{checks}}}]}}"#
         );
-        crate::parse(text.as_bytes()).unwrap()
+        Rc::new(crate::parse(text.as_bytes()).unwrap().1)
     }
 
     fn question(key: &str, shadowed: bool) -> Question {
@@ -191,6 +185,7 @@ mod tests {
         let checks = vec![check(1)];
         let shadow = shadowed.then_some(Shadow { rule: 1, checks });
         Question {
+            rules: rules(),
             checks: vec![check(0)],
             shadows: shadow.into_iter().collect(),
             when_unavailable: WhenUnavailable::Deny,
@@ -222,12 +217,12 @@ mod tests {
         /// A question for this key, alone, is answered with these verdicts by the first policy.
         fn learns(&mut self, key: &str, verdict: Verdict<'static>) {
             let asked = question(key, false);
-            self.learn(&rules(), &asked, version(1, 1), &[verdict], TIMES);
+            self.learn(&asked, version(1, 1), &[verdict], TIMES);
         }
 
         fn covers(&mut self, key: &str, now_us: u64) -> bool {
             let asked = question(key, false);
-            self.covering(&rules(), &asked, now_us).is_some()
+            self.covering(&asked, now_us).is_some()
         }
     }
 
@@ -258,15 +253,15 @@ mod tests {
 
     #[test]
     fn a_question_with_a_shadow_is_answered_from_the_cache_only_if_both_are_cached() {
-        let (rules, mut denials) = (rules(), DenialCache::default());
+        let mut denials = DenialCache::default();
         let mut other = question("b", true);
         other.checks.clear();
         denials.learns("a", denied(1_000));
-        assert!(denials.covering(&rules, &other, 2_000).is_none());
+        assert!(denials.covering(&other, 2_000).is_none());
         let both = question("b", true);
         let verdicts = [denied(1_000), denied(1_000)];
-        denials.learn(&rules, &both, version(1, 1), &verdicts, TIMES);
-        assert_eq!(denials.covering(&rules, &both, 2_000).unwrap().len(), 2);
+        denials.learn(&both, version(1, 1), &verdicts, TIMES);
+        assert_eq!(denials.covering(&both, 2_000).unwrap().len(), 2);
         let report = denials.report().into_iter();
         let shadows: Vec<_> = report.map(|denied| denied.shadow).collect();
         assert_eq!(shadows, [Some("trial".into()), None]);
@@ -275,7 +270,7 @@ mod tests {
     /// Feeds one answer for each of these versions, to a question sent at this time, which denies a key of its own
     /// (`k0`, `k1` and so on). Returns which of the denials are cached afterwards.
     fn held(answers: &[(PolicyVersion, u64)]) -> Vec<bool> {
-        let (rules, mut denials) = (rules(), DenialCache::default());
+        let mut denials = DenialCache::default();
         let asks = |index: usize| question(&format!("k{index}"), false);
         for (index, (version, sent_us)) in answers.iter().enumerate() {
             let times = CallTimes {
@@ -283,34 +278,34 @@ mod tests {
                 answered_us: 1_000.max(sent_us + 100),
             };
             let verdicts = [denied(1_000)];
-            denials.learn(&rules, &asks(index), *version, &verdicts, times);
+            denials.learn(&asks(index), *version, &verdicts, times);
         }
-        let mut held = |index| denials.covering(&rules, &asks(index), 5_000).is_some();
+        let mut held = |index| denials.covering(&asks(index), 5_000).is_some();
         (0..answers.len()).map(&mut held).collect()
     }
 
     /// Envoy may withhold the clock; then every time is 0, and a certificate would have no end.
     #[test]
     fn without_a_clock_no_denial_is_cached() {
-        let (rules, mut denials) = (rules(), DenialCache::default());
+        let mut denials = DenialCache::default();
         let asked = question("a", false);
         let stopped = CallTimes {
             sent_us: 0,
             answered_us: 0,
         };
-        denials.learn(&rules, &asked, version(1, 1), &[denied(1_000)], stopped);
-        assert!(denials.covering(&rules, &asked, 0).is_none());
+        denials.learn(&asked, version(1, 1), &[denied(1_000)], stopped);
+        assert!(denials.covering(&asked, 0).is_none());
     }
 
     #[test]
     fn an_answer_without_verdicts_ends_the_denials_of_an_earlier_epoch_too() {
-        let (rules, mut denials) = (rules(), DenialCache::default());
+        let mut denials = DenialCache::default();
         let asked = question("a", false);
         let mut denied_after = |answered| {
             let verdicts = [denied(1_000)];
-            denials.learn(&rules, &asked, version(1, 2), &verdicts, TIMES);
+            denials.learn(&asked, version(1, 2), &verdicts, TIMES);
             denials.answered(answered, TIMES);
-            denials.covering(&rules, &asked, 5_000).is_some()
+            denials.covering(&asked, 5_000).is_some()
         };
         assert!(denied_after(version(1, 2)));
         assert!(denied_after(version(1, 1)), "it is late");

@@ -1,23 +1,26 @@
 //! Evaluates the rules for a request: which of them match, and which checks the sidecar is asked for.
 
+use std::rc::Rc;
+
 use sluicegate_protocol::MAX_CHECKS;
 
 use crate::edges::stripped;
-use crate::key::Key;
+use crate::key::{Hasher, Key};
 use crate::lookup::Lookup;
-use crate::match_result::{MatchResult, TooLong};
+use crate::match_result::MatchResult;
 use crate::matching_readings::{MatchingReadings, Stopped};
 use crate::question::{Question, ResolvedCheck, Shadow};
-use crate::reply::Reply;
+use crate::reply::{NoValue, Reply};
 use crate::request::Request;
-use crate::request_view::{self, RequestView};
-use crate::rule::{CheckRule, LimitName, Rules, WhenMissing, WhenUnavailable};
+use crate::request_view::{Reading, RequestView};
+use crate::rule::{CheckRule, LimitName, Rule, RuleSet, WhenMissing, WhenUnavailable};
+use crate::settings::Settings;
 use crate::stats::Counters;
 use crate::trace;
 use crate::verdict_error::VerdictError;
 
 /// The result of evaluating the rules for a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Evaluation {
     /// No rule has a check for the request.
     Pass,
@@ -29,18 +32,9 @@ pub enum Evaluation {
     NoVerdict(Question, VerdictError),
 }
 
-/// Why a check cannot be made.
-enum Obstacle {
-    Skip,
-    Missing(usize),
-    Ambiguous(usize),
-    Unreadable(usize),
-    TooLong(TooLong),
-}
-
 /// One possible reading of a request's target, for `explain`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reading {
+pub struct ExplainedReading {
     /// The path; `None` if it has too many readings.
     pub path: Option<Vec<u8>>,
     /// The query parameters that any rule reads.
@@ -49,12 +43,13 @@ pub struct Reading {
     pub matching: Vec<usize>,
 }
 
-impl Rules {
-    /// Matches a request against all rules and derives its keys. Calls `count` with the index of each counter to
-    /// increment.
-    pub fn evaluate(&self, request: &dyn Request, count: &mut dyn FnMut(usize)) -> Evaluation {
+impl RuleSet {
+    /// Matches a request against all rules and derives its keys.
+    pub fn evaluate(self: &Rc<Self>, settings: &Settings, request: &dyn Request) -> Evaluation {
+        let count = |counter| self.counters.count(counter);
         let view = RequestView::new(request, &self.view_options);
         let mut question = Question {
+            rules: Rc::clone(self),
             checks: Vec::new(),
             shadows: Vec::new(),
             when_unavailable: WhenUnavailable::Allow,
@@ -71,49 +66,36 @@ impl Rules {
                 // A shadow rule that cannot be evaluated is skipped.
                 Err(_) if rule.shadow => continue,
                 Err(too_long) => {
-                    let obstacle = Obstacle::TooLong(too_long);
-                    return self.refuse(index, &obstacle, is_grpc(&view), count);
+                    count(Counters::REFUSED_TOO_LONG);
+                    let reply = Reply::too_long(&rule.name, too_long, is_grpc(&view));
+                    return Evaluation::Refuse(reply);
                 }
             };
-            let mut checks = Vec::new();
-            for check in &rule.checks {
-                let mut key = Key::new(&self.hasher);
-                if rule.shadow {
-                    // Its own key, so that it does not consume units of enforced rules with the same limit.
-                    key.plain(&["@shadow"], rule.name.as_bytes());
+            let mut checks = match rule.derive(index, &settings.hasher, &view, &readings) {
+                Ok(checks) => checks,
+                Err((_, limit)) if rule.shadow => {
+                    count(self.counters.shadow_denied(index, limit));
+                    continue;
                 }
-                match check.derive(index, key, &view, &readings) {
-                    Ok(check) => checks.push(check),
-                    Err(Obstacle::Skip) => {}
-                    Err(
-                        Obstacle::Missing(limit)
-                        | Obstacle::Ambiguous(limit)
-                        | Obstacle::Unreadable(limit),
-                    ) if rule.shadow => {
-                        count(self.counters.shadow_denied(index, limit));
-                        checks.clear();
-                        break;
-                    }
-                    Err(obstacle) => return self.refuse(index, &obstacle, is_grpc(&view), count),
+                Err((why, limit)) => {
+                    count(why.counter());
+                    let limit = self.limit_name(index, limit);
+                    let reply = Reply::no_value(why, &rule.name, limit, is_grpc(&view));
+                    return Evaluation::Refuse(reply);
                 }
-            }
+            };
             if !checks.is_empty() {
                 count(self.counters.decisions(index));
-            }
-            if rule.shadow {
-                if !checks.is_empty() {
-                    let shadow = Shadow {
-                        rule: index,
-                        checks,
-                    };
-                    question.shadows.push(shadow);
+                if rule.shadow {
+                    let rule = index;
+                    question.shadows.push(Shadow { rule, checks });
+                    continue;
                 }
-                continue;
+                if rule.when_unavailable == WhenUnavailable::Deny {
+                    question.when_unavailable = WhenUnavailable::Deny;
+                }
+                question.checks.append(&mut checks);
             }
-            if !checks.is_empty() && rule.when_unavailable == WhenUnavailable::Deny {
-                question.when_unavailable = WhenUnavailable::Deny;
-            }
-            question.checks.append(&mut checks);
             if stopped.everywhere {
                 break;
             }
@@ -123,7 +105,7 @@ impl Rules {
         }
         count(Counters::DECISIONS);
         question.grpc = is_grpc(&view);
-        if self.sidecar.traces {
+        if settings.traces {
             question.traceparent = trace::parent(request.headers());
         }
         if question.checks.len() > MAX_CHECKS {
@@ -133,43 +115,6 @@ impl Rules {
             return Evaluation::NoVerdict(question, why);
         }
         Evaluation::Ask(question)
-    }
-
-    fn refuse(
-        &self,
-        rule: usize,
-        obstacle: &Obstacle,
-        grpc: bool,
-        count: &mut dyn FnMut(usize),
-    ) -> Evaluation {
-        let reply = match obstacle {
-            Obstacle::Ambiguous(limit) => {
-                count(Counters::REFUSED_AMBIGUOUS);
-                Reply::ambiguous_component(
-                    self.rule_name(rule),
-                    self.limit_name(rule, *limit),
-                    grpc,
-                )
-            }
-            Obstacle::Missing(limit) => {
-                count(Counters::REFUSED_MISSING);
-                Reply::missing_component(self.rule_name(rule), self.limit_name(rule, *limit), grpc)
-            }
-            Obstacle::Unreadable(limit) => {
-                count(Counters::REFUSED_UNREADABLE);
-                Reply::unreadable_component(
-                    self.rule_name(rule),
-                    self.limit_name(rule, *limit),
-                    grpc,
-                )
-            }
-            Obstacle::TooLong(what) => {
-                count(Counters::REFUSED_TOO_LONG);
-                Reply::too_long(self.rule_name(rule), *what, grpc)
-            }
-            Obstacle::Skip => return Evaluation::Pass,
-        };
-        Evaluation::Refuse(reply)
     }
 
     fn too_many_checks(&self, question: &Question) -> VerdictError {
@@ -182,9 +127,9 @@ impl Rules {
     }
 
     /// Every reading of a request's target, with the rules that match in it.
-    pub fn readings(&self, request: &dyn Request) -> Vec<Reading> {
+    pub fn readings(&self, request: &dyn Request) -> Vec<ExplainedReading> {
         let view = RequestView::new(request, &self.view_options);
-        let describe = |reading: request_view::Reading<'_, '_>| {
+        let describe = |reading: Reading<'_, '_>| {
             let parameter = |name: &str| {
                 let values = reading.parameter(name);
                 let pair = |value: &[u8]| (name.to_owned(), value.to_vec());
@@ -194,7 +139,7 @@ impl Rules {
             let matching = rules.filter(|(_, rule)| {
                 rule.matcher.matches(reading, &mut Vec::new()) == MatchResult::Yes
             });
-            Reading {
+            ExplainedReading {
                 path: reading.path().map(<[u8]>::to_vec),
                 parameters: self
                     .view_options
@@ -209,6 +154,16 @@ impl Rules {
     }
 }
 
+impl NoValue {
+    const fn counter(self) -> usize {
+        match self {
+            Self::Missing => Counters::REFUSED_MISSING,
+            Self::Ambiguous => Counters::REFUSED_AMBIGUOUS,
+            Self::Unreadable => Counters::REFUSED_UNREADABLE,
+        }
+    }
+}
+
 /// The same test as Envoy's `Grpc::Common::hasGrpcContentType`: this content type, alone or followed by `+`.
 fn is_grpc(view: &RequestView<'_>) -> bool {
     let content_type = view.headers().first("content-type");
@@ -216,23 +171,48 @@ fn is_grpc(view: &RequestView<'_>) -> bool {
     rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+')))
 }
 
+impl Rule {
+    /// Its checks in these readings; for a check that cannot be made, why, and the index of its limit.
+    fn derive<'a>(
+        &'a self,
+        index: usize,
+        hasher: &Hasher,
+        view: &'a RequestView<'_>,
+        readings: &'a MatchingReadings<'a, '_>,
+    ) -> Result<Vec<ResolvedCheck>, (NoValue, usize)> {
+        let mut checks = Vec::new();
+        for check in &self.checks {
+            let mut key = Key::new(hasher);
+            if self.shadow {
+                // Its own key, so that it does not consume units of enforced rules with the same limit.
+                key.plain(&["@shadow"], self.name.as_bytes());
+            }
+            if let Some(check) = check.derive(index, key, view, readings)? {
+                checks.push(check);
+            }
+        }
+        Ok(checks)
+    }
+}
+
 impl CheckRule {
+    /// `None` if a component is missing and the check is skipped.
     fn derive<'a>(
         &'a self,
         rule: usize,
         mut key: Key<'_>,
         view: &'a RequestView<'_>,
         readings: &'a MatchingReadings<'a, '_>,
-    ) -> Result<ResolvedCheck, Obstacle> {
+    ) -> Result<Option<ResolvedCheck>, (NoValue, usize)> {
         let limit = self.limit.choose(view, readings)?;
         for component in &self.key {
             match readings.find(component, view) {
                 Lookup::Value(kind, value) => component.add(&mut key, kind, &value),
-                Lookup::Ambiguous => return Err(Obstacle::Ambiguous(limit)),
-                Lookup::Unreadable => return Err(Obstacle::Unreadable(limit)),
+                Lookup::Ambiguous => return Err((NoValue::Ambiguous, limit)),
+                Lookup::Unreadable => return Err((NoValue::Unreadable, limit)),
                 Lookup::Missing => match &self.when_missing {
-                    WhenMissing::Skip => return Err(Obstacle::Skip),
-                    WhenMissing::Deny => return Err(Obstacle::Missing(limit)),
+                    WhenMissing::Skip => return Ok(None),
+                    WhenMissing::Deny => return Err((NoValue::Missing, limit)),
                     // Under a name that no source produces, so that no client can send the constant itself.
                     WhenMissing::Use(constant) => {
                         key.plain(&["@missing/", &component.name], constant.as_bytes());
@@ -241,9 +221,9 @@ impl CheckRule {
             }
         }
         if self.cost.is_ambiguous(view) {
-            return Err(Obstacle::Ambiguous(limit));
+            return Err((NoValue::Ambiguous, limit));
         }
-        Ok(ResolvedCheck {
+        Ok(Some(ResolvedCheck {
             rule,
             limit,
             key: key.finish(),
@@ -254,7 +234,7 @@ impl CheckRule {
                 .quota
                 .as_ref()
                 .and_then(|claim| claim.units(view.request)),
-        })
+        }))
     }
 }
 
@@ -263,12 +243,12 @@ impl LimitName {
         &'a self,
         view: &'a RequestView<'_>,
         readings: &'a MatchingReadings<'a, '_>,
-    ) -> Result<usize, Obstacle> {
+    ) -> Result<usize, (NoValue, usize)> {
         match self {
             Self::Fixed(limit) => Ok(*limit),
             Self::Tiers { by, map, default } => match readings.find(by, view) {
-                Lookup::Ambiguous => Err(Obstacle::Ambiguous(*default)),
-                Lookup::Unreadable => Err(Obstacle::Unreadable(*default)),
+                Lookup::Ambiguous => Err((NoValue::Ambiguous, *default)),
+                Lookup::Unreadable => Err((NoValue::Unreadable, *default)),
                 Lookup::Missing => Ok(*default),
                 Lookup::Value(_, value) => Ok(map
                     .iter()

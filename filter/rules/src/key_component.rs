@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::address::{self, Mask};
+use crate::address::ClientAddress;
 use crate::claims::Claim;
 use crate::cookies;
 use crate::header::{self, only};
@@ -34,7 +34,7 @@ pub(crate) enum ComponentSource {
     Variable(String),
     Method,
     Host,
-    Address(address::AddressSource, Mask),
+    Address(ClientAddress),
     Claim(Claim),
     /// An attribute of the connection, which must begin with `prefix`.
     Certificate {
@@ -81,7 +81,7 @@ impl KeyComponent {
             }
             ComponentSource::Method => Lookup::of(view.method_of_key()),
             ComponentSource::Host => Lookup::of(view.host()),
-            ComponentSource::Address(source, mask) => address::client(view.request, *source, *mask),
+            ComponentSource::Address(address) => address.find(view.request),
             ComponentSource::Claim(claim) => claim.read(view.request),
             ComponentSource::Certificate { attribute, prefix } => optional(
                 view.request

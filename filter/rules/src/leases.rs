@@ -20,23 +20,20 @@ use sluicegate_protocol::{LeasePart, MAX_PARTS, PartReport, PolicyVersion};
 use crate::config::MAX_NAME_BYTES;
 use crate::key::MAX_BYTES as MAX_KEY_BYTES;
 use crate::question::{Question, ResolvedCheck};
-use crate::rule::Rules;
-use part::{OfKey, Part};
+use part::{FORGET_AFTER_US, KeyParts, LivePart};
 pub use taken::Taken;
 
 /// Most keys with parts; further keys ask the sidecar.
 const MAX_KEYS: usize = 1_024;
 /// Most parts whose end the sidecar was not told: those of further ones count as spent.
 const MAX_ENDED: usize = 4_096;
-/// How long a key is remembered after its last renewal.
-const FORGET_AFTER_US: u64 = 1_000_000;
 /// For how long an ended part waits for a callout that tells of it anyway, before it gets one of its own.
 const TELL_WITHIN_US: u64 = 20_000;
 
 /// The parts of leases of one VM and configuration.
 #[derive(Debug, Default)]
 pub struct Leases {
-    by_limit: BTreeMap<String, BTreeMap<String, OfKey>>,
+    by_limit: BTreeMap<String, BTreeMap<String, KeyParts>>,
     keys: usize,
     /// The version of the last answer.
     version: PolicyVersion,
@@ -66,7 +63,7 @@ impl LeaseReport {
 impl Leases {
     /// Takes what the enforced checks of a question cost, as far as parts have it. If some of them remain to be asked for, only
     /// from parts that last for `stay_us` more: they must not end before the answer.
-    pub fn take(&mut self, rules: &Rules, question: &Question, now_us: u64, stay_us: u64) -> Taken {
+    pub fn take(&mut self, question: &Question, now_us: u64, stay_us: u64) -> Taken {
         let mut taken = Taken::default();
         if self.keys == 0 {
             return taken;
@@ -76,58 +73,52 @@ impl Leases {
             if check.cost == 0 || check.quota.is_some() {
                 continue;
             }
-            if let Some(of_key) = self.of(rules, check) {
-                taken.checks.extend(of_key.take(index, check.cost, now_us));
-                let wants_renewal = of_key.wants_renewal(now_us);
+            if let Some(parts) = self.parts_of(question, check) {
+                taken.checks.extend(parts.take(index, check.cost, now_us));
+                let wants_renewal = parts.wants_renewal(now_us);
                 self.wants_renewal |= wants_renewal;
             }
         }
-        if !taken.is_whole(question) {
+        if !taken.covers_enforced(question) {
             let until_us = now_us.saturating_add(stay_us);
             let too_short = taken.checks.extract_if(.., |one| one.ends_us <= until_us);
             let checks = too_short.collect();
-            self.put_back(rules, question, &Taken { checks });
+            self.put_back(question, &Taken { checks });
         }
         taken
     }
 
     /// Whether what was taken may still be spent.
-    pub fn is_live(
-        &mut self,
-        rules: &Rules,
-        question: &Question,
-        taken: &Taken,
-        now_us: u64,
-    ) -> bool {
+    pub fn is_live(&mut self, question: &Question, taken: &Taken, now_us: u64) -> bool {
         taken.checks.iter().all(|one| {
-            let check = question.checks.get(one.check);
-            let of_key = check.and_then(|check| self.of(rules, check));
+            let check = question.checks.get(one.status.check);
+            let parts = check.and_then(|check| self.parts_of(question, check));
             // A part that another policy ended was told as unspent.
-            one.ends_us > now_us && of_key.is_some_and(|of_key| of_key.has(one.part))
+            one.ends_us > now_us && parts.is_some_and(|parts| parts.has(one.part))
         })
     }
 
     /// Spends what was taken, if it is live.
-    pub fn spend(&mut self, rules: &Rules, question: &Question, taken: &Taken) {
+    pub fn spend(&mut self, question: &Question, taken: &Taken) {
         // The sidecar counts the decisions that it is asked for.
-        let counted = taken.is_whole(question).then(|| taken.tightest()).flatten();
-        let counted = counted.map(|one| one.check);
+        let counted = taken.tightest().filter(|_| taken.covers_enforced(question));
+        let counted = counted.map(|status| status.check);
         for one in &taken.checks {
-            if let Some(check) = question.checks.get(one.check)
-                && let Some(of_key) = self.of(rules, check)
+            if let Some(check) = question.checks.get(one.status.check)
+                && let Some(parts) = self.parts_of(question, check)
             {
-                of_key.spend(one.part, check.cost, counted == Some(one.check));
+                parts.spend(one.part, check.cost, counted == Some(one.status.check));
             }
         }
     }
 
     /// Puts back what was taken and not spent.
-    pub fn put_back(&mut self, rules: &Rules, question: &Question, taken: &Taken) {
+    pub fn put_back(&mut self, question: &Question, taken: &Taken) {
         for one in &taken.checks {
-            if let Some(check) = question.checks.get(one.check)
-                && let Some(of_key) = self.of(rules, check)
+            if let Some(check) = question.checks.get(one.status.check)
+                && let Some(parts) = self.parts_of(question, check)
             {
-                of_key.put_back(one.part, check.cost);
+                parts.put_back(one.part, check.cost);
             }
         }
     }
@@ -161,9 +152,9 @@ impl Leases {
         if renew {
             self.wants_renewal = false;
             for (limit, keys) in &mut self.by_limit {
-                for (key, of_key) in keys {
+                for (key, parts) in keys {
                     let room = MAX_PARTS.saturating_sub(report.parts.len());
-                    if let Some(parts) = of_key.renew(now_us, room) {
+                    if let Some(parts) = parts.renew(now_us, room) {
                         report.parts.extend(parts);
                         report.renewed.push((limit.clone(), key.clone()));
                     }
@@ -202,8 +193,8 @@ impl Leases {
 
     fn renewed(&mut self, keys: Vec<(String, String)>, now_us: u64) {
         for (limit, key) in keys {
-            if let Some(of_key) = self.known(&limit, &key) {
-                of_key.renewed(now_us);
+            if let Some(parts) = self.find(&limit, &key) {
+                parts.renewed(now_us);
             }
         }
     }
@@ -225,15 +216,15 @@ impl Leases {
     /// bound the memory that they take.
     fn keep(&mut self, part: &LeasePart<'_>, version: PolicyVersion, times: CallTimes) -> bool {
         let possible = part.limit.len() <= MAX_NAME_BYTES && part.key.len() <= MAX_KEY_BYTES;
-        let known = self.known(&part.limit, &part.key).is_some();
+        let known = self.find(&part.limit, &part.key).is_some();
         if !possible || (!known && self.keys >= MAX_KEYS) {
             return false;
         }
         self.keys += usize::from(!known);
         let keys = self.by_limit.entry(part.limit.as_ref().to_owned());
-        let of_key = keys.or_default().entry(part.key.as_ref().to_owned());
-        let of_key = of_key.or_insert_with(|| OfKey::new(times.answered_us));
-        of_key.add(part, version, times)
+        let parts = keys.or_default().entry(part.key.as_ref().to_owned());
+        let parts = parts.or_insert_with(|| KeyParts::new(times.answered_us));
+        parts.add(part, version, times)
     }
 
     /// Ends the parts of an earlier policy of the same sidecar.
@@ -253,16 +244,16 @@ impl Leases {
         }
         self.swept_us = now_us;
         for keys in self.by_limit.values_mut() {
-            keys.retain(|_, of_key| !of_key.is_idle(now_us));
+            keys.retain(|_, parts| !parts.is_idle(now_us));
         }
         self.by_limit.retain(|_, keys| !keys.is_empty());
         self.keys = self.by_limit.values().map(BTreeMap::len).sum();
     }
 
     /// Ends these parts; whether there were any.
-    fn end(&mut self, now_us: u64, which: impl Fn(&Part) -> bool + Copy) -> bool {
+    fn end(&mut self, now_us: u64, which: impl Fn(&LivePart) -> bool + Copy) -> bool {
         let keys = self.by_limit.values_mut().flat_map(BTreeMap::values_mut);
-        let ended: Vec<_> = keys.flat_map(|of_key| of_key.end(which)).collect();
+        let ended: Vec<_> = keys.flat_map(|parts| parts.end(which)).collect();
         let any = !ended.is_empty();
         ended.into_iter().for_each(|part| self.tell(now_us, part));
         any
@@ -274,11 +265,11 @@ impl Leases {
         }
     }
 
-    fn of(&mut self, rules: &Rules, check: &ResolvedCheck) -> Option<&mut OfKey> {
-        self.known(rules.limit_name(check.rule, check.limit), &check.key)
+    fn parts_of(&mut self, question: &Question, check: &ResolvedCheck) -> Option<&mut KeyParts> {
+        self.find(question.limit_name(check), &check.key)
     }
 
-    fn known(&mut self, limit: &str, key: &str) -> Option<&mut OfKey> {
+    fn find(&mut self, limit: &str, key: &str) -> Option<&mut KeyParts> {
         self.by_limit.get_mut(limit)?.get_mut(key)
     }
 }

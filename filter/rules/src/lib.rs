@@ -3,6 +3,7 @@
 //! | file | for |
 //! |---|---|
 //! | `config.rs`, `config/` | the plugin's configuration: schema and validation |
+//! | `settings.rs` | what a configuration says of Envoy's own side |
 //! | `rule.rs` | rules, ready to be matched |
 //! | `evaluate.rs`, `question.rs` | which rules match a request, and which checks it asks the sidecar for |
 //! | `matching_readings.rs` | the readings of the target in which a rule applies |
@@ -22,7 +23,9 @@
 //! | `wire.rs` | the question to the sidecar and its answer, as JSON |
 //! | `conclude.rs`, `verdict_error.rs` | what a verdict, or its absence, means for the request |
 //! | `outage_log.rs` | limits the rate of log lines about missing verdicts |
-//! | `reply.rs`, `reply/fields.rs` | replies to clients |
+//! | `reply.rs`, `reply/problem.rs` | replies to clients, and their bodies |
+//! | `reply/header_fields.rs`, `reply/header_style.rs` | header fields, and which of them report a limit's status |
+//! | `reply/limit_texts.rs` | the constant text of replies about one limit |
 //! | `reply/details.rs` | text for Envoy's access log |
 //! | `stats.rs` | the counters |
 
@@ -52,6 +55,7 @@ mod reply;
 mod request;
 mod request_view;
 mod rule;
+mod settings;
 mod stats;
 mod template;
 mod tick_clock;
@@ -63,7 +67,7 @@ pub use claims::metadata;
 pub use conclude::Conclusion;
 pub use config::{ConfigError, parse};
 pub use denials::DenialCache;
-pub use evaluate::{Evaluation, Reading};
+pub use evaluate::{Evaluation, ExplainedReading};
 pub use key::subject;
 pub use leases::{LeaseReport, Leases, Taken};
 pub use outage_log::OutageLog;
@@ -71,18 +75,12 @@ pub use question::{Question, ResolvedCheck, Shadow};
 pub use queue::{Batch, BatchLimits, CalloutId, CalloutQueue, Load};
 pub use reply::{DETAILS_PREFIX, HeaderFields, Reply, is_sluicegate_reply};
 pub use request::{Headers, Request};
-pub use rule::{Rules, Sidecar, WhenUnavailable};
+pub use rule::{RuleSet, WhenUnavailable};
+pub use settings::Settings;
 pub use stats::{
     CONFIGURATION_REFUSED, Counters, FIXED as FIXED_COUNTERS, OF_RULE as COUNTERS_OF_RULE,
     PREFIX as COUNTERS_PREFIX, name_of_limit as counter_of_limit, name_of_rule as counter_of_rule,
 };
 pub use tick_clock::TickClock;
 pub use verdict_error::{VerdictError, callout_outcome};
-pub use wire::read_answer;
-
-impl Rules {
-    /// The counters, by name.
-    pub const fn counters(&self) -> &Counters {
-        &self.counters
-    }
-}
+pub use wire::{question_body, read_answer};

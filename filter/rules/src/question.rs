@@ -1,15 +1,16 @@
 //! The question of a request to the sidecar: its checks, grouped into decisions.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::rc::Rc;
 
-use crate::rule::WhenUnavailable;
+use crate::rule::{RuleSet, WhenUnavailable};
 
 /// One check of a request, with its key and cost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedCheck {
     /// Index of its rule.
     pub rule: usize,
-    /// Index of its limit in the rule's list: see [`crate::Rules::limit_name`].
+    /// Index of its limit in the rule's list: see [`RuleSet::limit_name`].
     pub limit: usize,
     /// Whom to count.
     pub key: String,
@@ -29,8 +30,10 @@ pub struct Shadow {
 }
 
 /// The question of a request to the sidecar.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Question {
+    /// The rules that it was derived from: all indices in it are theirs.
+    pub rules: Rc<RuleSet>,
     /// The checks of all enforced rules that match, admitted together or not at all.
     pub checks: Vec<ResolvedCheck>,
     /// One for each shadow rule that matches.
@@ -44,6 +47,11 @@ pub struct Question {
 }
 
 impl Question {
+    /// The name of a check's limit.
+    pub fn limit_name(&self, check: &ResolvedCheck) -> &str {
+        self.rules.limit_name(check.rule, check.limit)
+    }
+
     /// Number of decisions in this question, and so of verdicts in its answer.
     pub fn decisions(&self) -> usize {
         usize::from(!self.checks.is_empty()) + self.shadows.len()

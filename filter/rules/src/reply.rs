@@ -1,33 +1,23 @@
 //! Replies to clients. They name the limit, never the key.
 
 mod details;
-mod fields;
-mod text;
-mod texts;
+mod header_fields;
+mod header_style;
+mod limit_texts;
+mod problem;
 
 pub(crate) use details::details;
 pub use details::{DETAILS_PREFIX, is_sluicegate_reply};
-pub(crate) use fields::HeaderStyle;
-pub use text::HeaderFields;
-pub(crate) use texts::LimitTexts;
+pub use header_fields::HeaderFields;
+pub(crate) use header_style::HeaderStyle;
+pub(crate) use limit_texts::LimitTexts;
 
 use std::sync::Arc;
 
-use serde::Serialize;
-use sluicegate_protocol::LimitStatus;
+use sluicegate_protocol::{LimitStatus, PROBLEM_JSON};
 
 use crate::match_result::TooLong;
-
-/// The gRPC status codes that correspond to our HTTP statuses; Envoy uses them for gRPC requests.
-mod grpc {
-    pub const INVALID_ARGUMENT: i32 = 3;
-    pub const PERMISSION_DENIED: i32 = 7;
-    pub const RESOURCE_EXHAUSTED: i32 = 8;
-    pub const UNAVAILABLE: i32 = 14;
-}
-
-/// The media type of a problem detail (RFC 9457).
-const PROBLEM: &str = "application/problem+json";
+use problem::{Problem, kind_of};
 
 /// A local reply, sent instead of forwarding the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,54 +46,16 @@ pub(crate) struct ReplyStyle {
     pub body: Option<(String, String)>,
 }
 
-/// A problem detail (RFC 9457). The type `about:blank` means that the status identifies the problem.
-#[derive(Serialize)]
-struct Problem<'a> {
-    r#type: &'static str,
-    title: &'static str,
-    status: u32,
-    detail: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    limit: Option<&'a str>,
-}
-
-impl<'a> Problem<'a> {
-    const fn new(status: u32, title: &'static str, detail: String, limit: Option<&'a str>) -> Self {
-        Self {
-            r#type: "about:blank",
-            title,
-            status,
-            detail,
-            limit,
-        }
-    }
-
-    fn reply(
-        self,
-        grpc_status: i32,
-        grpc: bool,
-        mut headers: HeaderFields,
-        details: Arc<str>,
-    ) -> Reply {
-        let body = if grpc {
-            // It becomes `grpc-message`, and Envoy sets gRPC's content type.
-            self.detail.into_bytes()
-        } else {
-            headers.add("content-type", |text| text.push_str(PROBLEM));
-            let mut body = Vec::with_capacity(self.detail.len() + 192);
-            // Serializing texts and numbers into memory cannot fail.
-            let _ = serde_json::to_writer(&mut body, &self);
-            body
-        };
-        Reply {
-            status: self.status,
-            grpc_status,
-            headers,
-            body,
-            details,
-            subject: None,
-        }
-    }
+/// Why a request has no value for the key of a limit, and is refused.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum NoValue {
+    /// The rule does not let it through without.
+    Missing,
+    /// It has several different values. The upstream might use another one than the filter, so whichever were counted, the
+    /// other would pass uncounted.
+    Ambiguous,
+    /// The value cannot be read. It does not count as missing, because a request without it might be let through.
+    Unreadable,
 }
 
 impl Reply {
@@ -117,7 +69,7 @@ impl Reply {
         let retry_after_ms = limit_status.retry_after_ms;
         let mut headers = HeaderFields::for_denial();
         // Whole seconds, rounded up, or the retry would be early; milliseconds in a header of their own.
-        headers.add_number("retry-after", fields::seconds(retry_after_ms));
+        headers.add_number("retry-after", header_style::seconds(retry_after_ms));
         headers.add_number("retry-after-ms", retry_after_ms);
         if grpc {
             // gRPC clients with a retry policy obey it (gRFC A6); a denial is our only reply that may be retried.
@@ -132,14 +84,14 @@ impl Reply {
             }
             _ => {
                 if !grpc {
-                    headers.add("content-type", |text| text.push_str(PROBLEM));
+                    headers.add("content-type", |text| text.push_str(PROBLEM_JSON));
                 }
                 texts.problem(limit_status, grpc)
             }
         };
         Self {
             status: 429,
-            grpc_status: grpc::RESOURCE_EXHAUSTED,
+            grpc_status: kind_of(429).1,
             headers,
             body: body.into_bytes(),
             details: Arc::clone(&texts.details),
@@ -149,19 +101,14 @@ impl Reply {
 
     /// The request costs more than a limit ever allows: it would always be denied, so the reply has no `Retry-After`.
     pub(crate) fn cost_over_limit(rule: Option<&str>, limit: Option<&str>, grpc: bool) -> Self {
-        let labels = [("rule", rule), ("limit", limit)];
+        let details = details("cost_over_limit", &[("rule", rule), ("limit", limit)]);
         let detail = "the request costs more than its limit ever allows: waiting does not help, ask for less at a time";
-        Problem::new(422, "Unprocessable Content", detail.to_owned(), None).reply(
-            grpc::INVALID_ARGUMENT,
-            grpc,
-            HeaderFields::default(),
-            details("cost_over_limit", &labels).into(),
-        )
+        Self::problem(&Problem::new(422, detail, None), grpc, details)
     }
 
     /// There is no verdict, and the rule does not let requests through without one.
     pub(crate) fn unavailable(rule: Option<&str>, reason: &str, grpc: bool) -> Self {
-        let labels = [("rule", rule), ("reason", Some(reason))];
+        let details = details("unavailable", &[("rule", rule), ("reason", Some(reason))]);
         let detail = match reason {
             "decision" => {
                 "the rate limiter is misconfigured: its rules ask for what its policy does not have or allow, and this route is \
@@ -169,74 +116,51 @@ impl Reply {
             }
             _ => "the rate limiter did not answer, and this route is not served without it",
         };
-        Problem::new(503, "Service Unavailable", detail.to_owned(), None).reply(
-            grpc::UNAVAILABLE,
-            grpc,
-            HeaderFields::default(),
-            details("unavailable", &labels).into(),
-        )
+        Self::problem(&Problem::new(503, detail, None), grpc, details)
     }
 
-    /// The request lacks a component of a limit's key, and the rule does not let it through without.
-    pub(crate) fn missing_component(rule: &str, limit: &str, grpc: bool) -> Self {
-        let labels = [("rule", Some(rule)), ("limit", Some(limit))];
-        let detail = format!("the request lacks a value for the key of limit `{limit}`");
-        Problem::new(403, "Forbidden", detail, Some(limit)).reply(
-            grpc::PERMISSION_DENIED,
-            grpc,
-            HeaderFields::default(),
-            details("missing_part", &labels).into(),
-        )
+    pub(crate) fn no_value(why: NoValue, rule: &str, limit: &str, grpc: bool) -> Self {
+        let (status, kind, before, after) = match why {
+            NoValue::Missing => (403, "missing_part", " lacks a value", ""),
+            NoValue::Ambiguous => (400, "ambiguous_part", " has several different values", ""),
+            NoValue::Unreadable => (400, "unreadable_part", "'s value", " cannot be read"),
+        };
+        let detail = format!("the request{before} for the key of limit `{limit}`{after}");
+        let details = details(kind, &[("rule", Some(rule)), ("limit", Some(limit))]);
+        Self::problem(&Problem::new(status, &detail, Some(limit)), grpc, details)
     }
 
-    /// The request has several different values for a key component. The upstream might use another one than the
-    /// filter, so whichever were counted, the other would pass uncounted.
-    pub(crate) fn ambiguous_component(rule: &str, limit: &str, grpc: bool) -> Self {
-        let detail =
-            format!("the request has several different values for the key of limit `{limit}`");
-        Self::bad_request("ambiguous_part", rule, limit, detail, grpc)
-    }
-
-    /// The request has a value for a key component that cannot be read. It does not count as missing, because a request
-    /// without the component might be let through.
-    pub(crate) fn unreadable_component(rule: &str, limit: &str, grpc: bool) -> Self {
-        let detail = format!("the request's value for the key of limit `{limit}` cannot be read");
-        Self::bad_request("unreadable_part", rule, limit, detail, grpc)
-    }
-
-    fn bad_request(kind: &str, rule: &str, limit: &str, detail: String, grpc: bool) -> Self {
-        let labels = [("rule", Some(rule)), ("limit", Some(limit))];
-        Problem::new(400, "Bad Request", detail, Some(limit)).reply(
-            grpc::INVALID_ARGUMENT,
-            grpc,
-            HeaderFields::default(),
-            details(kind, &labels).into(),
-        )
-    }
-}
-
-impl Reply {
     /// A rule would have to evaluate more of the request than the bounds on work allow. Whether it applies is then
     /// unknown, so the request may neither skip it nor be counted by it.
     pub(crate) fn too_long(rule: &str, what: TooLong, grpc: bool) -> Self {
-        let (status, title, detail) = match what {
+        let (status, detail) = match what {
             TooLong::Target => (
                 414,
-                "URI Too Long",
                 "the path or query is too long, or has too many possible readings, for the rules that match on it",
             ),
-            TooLong::Header => (
-                431,
-                "Request Header Fields Too Large",
-                "a header is too long for the rules that match on it",
-            ),
+            TooLong::Header => (431, "a header is too long for the rules that match on it"),
         };
-        Problem::new(status, title, detail.to_owned(), None).reply(
-            grpc::INVALID_ARGUMENT,
-            grpc,
-            HeaderFields::default(),
-            details("too_long", &[("rule", Some(rule))]).into(),
-        )
+        let details = details("too_long", &[("rule", Some(rule))]);
+        Self::problem(&Problem::new(status, detail, None), grpc, details)
+    }
+
+    fn problem(problem: &Problem<'_>, grpc: bool, details: String) -> Self {
+        let mut headers = HeaderFields::default();
+        let body = if grpc {
+            // It becomes `grpc-message`, and Envoy sets gRPC's content type.
+            problem.detail.to_owned()
+        } else {
+            headers.add("content-type", |text| text.push_str(PROBLEM_JSON));
+            problem.to_json()
+        };
+        Self {
+            status: problem.status,
+            grpc_status: kind_of(problem.status).1,
+            headers,
+            body: body.into_bytes(),
+            details: details.into(),
+            subject: None,
+        }
     }
 }
 

@@ -1,42 +1,23 @@
 //! Rules, ready to be matched.
 
-use std::time::Duration;
-
 use sluicegate_protocol::WithoutStore;
 
 use crate::claims::Claim;
 use crate::cost::Cost;
-use crate::key::Hasher;
 use crate::key_component::{ComponentSource, KeyComponent};
 use crate::matcher::Matcher;
 use crate::reply::{LimitTexts, ReplyStyle};
 use crate::request_view::ViewOptions;
 use crate::stats::Counters;
 
-/// One plugin configuration, compiled.
+/// Rules that are in force together, compiled. Several sets can be alive at once: each question holds the one that it was
+/// evaluated with, by which it is counted and answered too.
 #[derive(Debug)]
-pub struct Rules {
-    /// How to reach the sidecar.
-    pub sidecar: Sidecar,
-    pub(crate) hasher: Hasher,
+pub struct RuleSet {
     pub(crate) view_options: ViewOptions,
     pub(crate) rules: Vec<Rule>,
-    pub(crate) counters: Counters,
-    /// By rule index and limit index.
-    pub(crate) texts: Vec<Vec<LimitTexts>>,
-}
-
-/// How the filter reaches the sidecar.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sidecar {
-    /// Name of the Envoy cluster that contains the sidecar.
-    pub cluster: String,
-    /// How long a request waits for its verdict.
-    pub timeout: Duration,
-    /// Waiting requests share a callout.
-    pub together: bool,
-    /// The sidecar gets the `traceparent` of sampled requests.
-    pub traces: bool,
+    /// What its requests were counted as.
+    pub counters: Counters,
 }
 
 /// Which requests to limit, and the checks to make for them.
@@ -45,8 +26,8 @@ pub(crate) struct Rule {
     pub name: String,
     pub matcher: Matcher,
     pub checks: Vec<CheckRule>,
-    /// The names of all limits that its checks can select, each once.
-    pub limits: Vec<String>,
+    /// All limits that its checks can select, each once.
+    pub limits: Vec<LimitTexts>,
     pub when_unavailable: WhenUnavailable,
     /// In the readings of the path in which it matches, later rules are skipped.
     pub stop: bool,
@@ -107,7 +88,7 @@ impl From<WithoutStore> for WhenUnavailable {
     }
 }
 
-impl Rules {
+impl RuleSet {
     /// How many rules there are.
     pub const fn count(&self) -> usize {
         self.rules.len()
@@ -122,7 +103,7 @@ impl Rules {
     pub fn limit_name(&self, rule: usize, limit: usize) -> &str {
         let rule = self.rules.get(rule);
         rule.and_then(|rule| rule.limits.get(limit))
-            .map_or("", String::as_str)
+            .map_or("", |limit| &limit.name)
     }
 }
 

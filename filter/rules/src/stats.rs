@@ -1,13 +1,17 @@
-//! The filter's counters, by name. The host defines them in Envoy when it reads a configuration.
+//! The filter's counters, by name. Envoy has them too, and gets the counts from time to time: a hostcall for every count would
+//! mean three for a denial.
 //!
 //! Rule and limit are written as Istio writes tags into names, `rule=.=RULE;.;`: Istio's `extraStatTags` make labels of
 //! those and of nothing else. Elsewhere `stats_tags` with the same expression do. A name is read to the end of its mark, so
 //! it may contain dots.
 
-/// All counters of one configuration; each is identified by its index in the list of names.
+use std::cell::Cell;
+
+/// All counters of one rule set; each is identified by its index in the list of names.
 #[derive(Debug, Default)]
 pub struct Counters {
-    names: Vec<String>,
+    /// With the count that Envoy does not have yet.
+    counters: Vec<(String, Cell<i64>)>,
     /// For each rule: the index of its first counter.
     starts: Vec<usize>,
 }
@@ -137,39 +141,68 @@ impl Counters {
     pub(crate) const REFUSED_TOO_LONG: usize = 16;
     /// Public for announcements, which are not concluded.
     pub const ERROR_UNKNOWN_CLUSTER: usize = 17;
-
     /// Public, because the host knows whether it has made a callout.
     pub const ADMITTED_BY_LEASE: usize = 19;
 
-    /// For each rule (its name, whether it is a shadow rule, its limits) and each of its limits: one counter of
-    /// denials, or two of what a shadow rule would have done.
-    pub(crate) fn new<'r>(rules: impl Iterator<Item = (&'r str, bool, &'r [String])>) -> Self {
-        let mut names: Vec<String> = FIXED.iter().map(|(name, _)| (*name).to_owned()).collect();
-        let mut starts = Vec::new();
-        for (rule, shadow, limits) in rules {
-            starts.push(names.len());
-            names.extend(OF_RULE.map(|(name, _)| name_of_rule(rule, name)));
-            for limit in limits {
-                let what: &[&str] = if shadow {
-                    &["shadow_denied", "shadow_admitted"]
-                } else {
-                    &["denied"]
-                };
-                for what in what {
-                    names.push(name_of_limit(rule, limit, what));
-                }
-            }
-        }
-        Self { names, starts }
+    /// Those that every configuration has.
+    pub(crate) fn new() -> Self {
+        let mut counters = Self::default();
+        FIXED
+            .iter()
+            .for_each(|(name, _)| counters.add((*name).to_owned()));
+        counters
     }
 
-    /// All names, by index.
-    pub fn names(&self) -> &[String] {
-        &self.names
+    /// Adds those of the next rule and of each of its limits: one of denials, or two of what a shadow rule would have done.
+    pub(crate) fn add_rule<'l>(
+        &mut self,
+        rule: &str,
+        shadow: bool,
+        limits: impl Iterator<Item = &'l str>,
+    ) {
+        self.starts.push(self.counters.len());
+        for (name, _) in OF_RULE {
+            self.add(name_of_rule(rule, name));
+        }
+        let of_limit: &[&str] = if shadow {
+            &["shadow_denied", "shadow_admitted"]
+        } else {
+            &["denied"]
+        };
+        for limit in limits {
+            for name in of_limit {
+                self.add(name_of_limit(rule, limit, name));
+            }
+        }
+    }
+
+    fn add(&mut self, name: String) {
+        self.counters.push((name, Cell::new(0)));
+    }
+
+    /// All names.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.counters.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// Increments a counter.
+    pub fn count(&self, index: usize) {
+        if let Some((_, count)) = self.counters.get(index) {
+            count.set(count.get().saturating_add(1));
+        }
+    }
+
+    /// Takes the counts since the last time, without those of nothing.
+    pub fn take(&self) -> impl Iterator<Item = (&str, i64)> {
+        let counts = self
+            .counters
+            .iter()
+            .map(|(name, count)| (name.as_str(), count.take()));
+        counts.filter(|(_, count)| *count > 0)
     }
 
     fn of_rule(&self, rule: usize, offset: usize) -> usize {
-        // The host ignores an index without a counter.
+        // An index without a counter is ignored.
         self.starts
             .get(rule)
             .map_or(usize::MAX, |start| start.saturating_add(offset))

@@ -7,7 +7,6 @@ use sluicegate_protocol::{Answer, CachedDenials, Decision, Request};
 use crate::leases::Taken;
 use crate::question::{Question, ResolvedCheck};
 use crate::queue::Load;
-use crate::rule::Rules;
 use crate::verdict_error::VerdictError;
 
 /// Reads an answer. It must have exactly one verdict for each decision; otherwise verdicts could not be assigned.
@@ -27,52 +26,50 @@ pub fn read_answer(body: &[u8], decisions: usize) -> Result<Answer<'_>, VerdictE
     }
 }
 
-impl Rules {
-    /// The body of `POST /v1/decide` for what was not taken from leases of these questions, with a report of cached denials.
-    pub fn question_body<'q>(
-        &self,
-        questions: impl IntoIterator<Item = (&'q Question, &'q Taken)>,
-        denied: &[CachedDenials<'_>],
-    ) -> Vec<u8> {
-        let mut decisions = Vec::new();
-        for (question, taken) in questions {
-            if !question.checks.is_empty() && !taken.is_whole(question) {
-                let checks = question.checks.iter().enumerate();
-                let checks = checks.filter(|(index, _)| !taken.has(*index));
-                let mut decision = self.decision(checks.map(|(_, check)| check), None);
-                decision.traceparent = question.traceparent.as_deref().map(Into::into);
-                decisions.push(decision);
-            }
-            for shadow in &question.shadows {
-                let rule = self.rule_name(shadow.rule);
-                decisions.push(self.decision(&shadow.checks, Some(rule)));
-            }
+/// The body of `POST /v1/decide` for what was not taken from leases of these questions, with a report of cached denials.
+pub fn question_body<'q>(
+    questions: impl IntoIterator<Item = (&'q Question, &'q Taken)>,
+    denied: &[CachedDenials<'_>],
+) -> Vec<u8> {
+    let mut decisions = Vec::new();
+    for (question, taken) in questions {
+        if !question.checks.is_empty() && !taken.covers_enforced(question) {
+            let checks = question.checks.iter().enumerate();
+            let checks = checks.filter(|(index, _)| !taken.has(*index));
+            let mut decision = question.decision(checks.map(|(_, check)| check), None);
+            decision.traceparent = question.traceparent.as_deref().map(Into::into);
+            decisions.push(decision);
         }
-        // Serializing strings and integers cannot fail; the sidecar would answer an empty body with an error.
-        serde_json::to_vec(&Request {
-            decisions,
-            denied: denied.to_vec(),
-        })
-        .unwrap_or_default()
+        for shadow in &question.shadows {
+            let rule = question.rules.rule_name(shadow.rule);
+            decisions.push(question.decision(&shadow.checks, Some(rule)));
+        }
     }
+    // Serializing strings and integers cannot fail; the sidecar would answer an empty body with an error.
+    serde_json::to_vec(&Request {
+        decisions,
+        denied: denied.to_vec(),
+    })
+    .unwrap_or_default()
+}
 
-    /// What a question adds to a callout.
-    pub fn load(&self, question: &Question) -> Load {
+impl Question {
+    /// What it adds to a callout.
+    pub fn load(&self) -> Load {
         /// Bytes of JSON around the names and keys of a check or decision.
         const AROUND: usize = 64;
-        let shadows = question.shadows.iter().flat_map(|shadow| &shadow.checks);
+        let shadows = self.shadows.iter().flat_map(|shadow| &shadow.checks);
         let mut load = Load {
-            decisions: question.decisions(),
+            decisions: self.decisions(),
             checks: 0,
-            bytes: question.decisions() * 2 * AROUND,
+            bytes: self.decisions() * 2 * AROUND,
         };
-        if let Some(traceparent) = &question.traceparent {
+        if let Some(traceparent) = &self.traceparent {
             load.bytes += AROUND + traceparent.len();
         }
-        for check in question.checks.iter().chain(shadows) {
+        for check in self.checks.iter().chain(shadows) {
             load.checks += 1;
-            let limit = self.limit_name(check.rule, check.limit);
-            load.bytes += AROUND + limit.len() + check.key.len();
+            load.bytes += AROUND + self.limit_name(check).len() + check.key.len();
         }
         load
     }
@@ -83,7 +80,7 @@ impl Rules {
         shadow: Option<&'a str>,
     ) -> Decision<'a> {
         let checks = checks.into_iter().map(|check| sluicegate_protocol::Check {
-            limit: self.limit_name(check.rule, check.limit).into(),
+            limit: self.limit_name(check).into(),
             key: check.key.as_str().into(),
             cost: check.cost,
             quota: check.quota,

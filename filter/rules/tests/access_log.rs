@@ -1,7 +1,7 @@
 //! Response code details for requests that were refused or let through unmetered: rule, limit, reason.
 
 use crate::support::answered::{answer, answered, reply, rule, verdict};
-use crate::support::{get, question, rules};
+use crate::support::{counted, get, question, rules};
 use sluicegate_rules::{Conclusion, DETAILS_PREFIX, Evaluation, VerdictError, callout_outcome};
 
 #[test]
@@ -19,7 +19,7 @@ fn a_denial_names_rule_and_limit_for_the_access_log() {
     ] {
         let decided = format!(r#""check":{check}"#);
         let body = answer(&[verdict("denied").replace(r#""check":0"#, &decided)]);
-        let reply = reply(answered(&all, &question, &body).0);
+        let reply = reply(answered(&question, &body).0);
         assert_eq!(&*reply.details, details);
         assert!(reply.details.starts_with(DETAILS_PREFIX));
     }
@@ -52,7 +52,7 @@ fn other_refusals_name_rule_and_limit_where_known_and_nothing_from_the_answer() 
     ] {
         let rules = rules(&configured);
         let question = question(&rules, &get("/", &[]));
-        let reply = reply(answered(&rules, &question, &answer(&[over.to_owned()])).0);
+        let reply = reply(answered(&question, &answer(&[over.to_owned()])).0);
         let details = format!("sluicegate_cost_over_limit{details}");
         assert_eq!(*reply.details, details);
     }
@@ -75,7 +75,7 @@ fn other_refusals_name_rule_and_limit_where_known_and_nothing_from_the_answer() 
         (VerdictError::Full, "full"),
         (VerdictError::Refused("a key".to_owned()), "decision"),
     ] {
-        let (conclusion, _) = rules.conclude(&question, Err(why), &mut |_| {});
+        let (conclusion, _) = question.conclude(Err(why));
         let details = format!("sluicegate_unavailable{{rule=closed,reason={reason}}}");
         assert_eq!(*reply(conclusion).details, details);
     }
@@ -93,7 +93,7 @@ fn a_rule_is_named_only_if_its_own_when_unavailable_decided() {
         let rules = rule(&format!(r#","when_unavailable":"{of_rule}""#));
         let question = question(&rules, &get("/", &[]));
         let body = answer(&[format!(r#"{{"outcome":"unavailable"{of_policy}}}"#)]);
-        let (what, given) = match answered(&rules, &question, &body).0 {
+        let (what, given) = match answered(&question, &body).0 {
             Conclusion::Answer(reply) => ("unavailable", reply.details.to_string()),
             Conclusion::Unmetered(details) => ("unmetered", details),
             other @ Conclusion::Continue(_) => panic!("{other:?}"),
@@ -113,7 +113,7 @@ fn a_missing_or_ambiguous_component_is_refused_with_rule_and_limit_in_the_detail
         (&[][..], "sluicegate_missing_part{rule=r,limit=l}"),
         (twice, "sluicegate_ambiguous_part{rule=r,limit=l}"),
     ] {
-        match rules.evaluate(&get("/", headers), &mut |_| {}) {
+        match rules.evaluate(&get("/", headers)) {
             Evaluation::Refuse(reply) => assert_eq!(&*reply.details, details),
             other => panic!("{other:?}"),
         }
@@ -146,10 +146,8 @@ fn envoys_own_callout_errors_are_distinguished_from_the_sidecars_answers() {
         assert!(why.to_string().contains(message), "{why}");
         let rules = rule(r#","when_unavailable":"allow""#);
         let question = question(&rules, &get("/", &[]));
-        let mut counted = Vec::new();
-        rules.conclude(&question, Err(why), &mut |index| {
-            counted.push(rules.counters().names()[index].clone());
-        });
-        assert_eq!(counted[0], counter, "{given:?}");
+        question.conclude(Err(why));
+        let counted = counted(&rules);
+        assert!(counted.iter().any(|one| one == counter), "{given:?}");
     }
 }

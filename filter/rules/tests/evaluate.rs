@@ -1,6 +1,6 @@
 //! From a configuration and a request to the checks of its question.
 
-use crate::support::{asked, evaluated, get, question, rules, spelt};
+use crate::support::{asked, counted, evaluated, get, question, rules, spelt};
 use sluicegate_rules::{Conclusion, Evaluation, WhenUnavailable};
 
 const SEARCH: &str = r#"{"name":"search","match":{"path_prefix":"/search","methods":["GET"]},
@@ -64,15 +64,15 @@ fn a_shadow_rule_makes_its_own_decision_under_its_own_key_and_refuses_nobody() {
     assert_eq!(question.checks.len(), 2);
     let key = "per-key @shadow=stricter;x-api-key=k1 1";
     assert_eq!(spelt(&rules, &question.shadows[0].checks), [key]);
-    let of_all = "rule=.=all;.;rule_decisions decisions";
+    let of_all = "rule=.=all;.;rule_decisions";
     assert_eq!(
         counted,
-        format!("rule=.=stricter;.;rule_decisions {of_all}")
+        format!("decisions rule=.=stricter;.;rule_decisions {of_all}")
     );
     let (question, counted) = ask(&[]);
     assert!(question.shadows.is_empty());
     let denied = "rule=.=stricter;.;limit=.=per-key;.;rule_limit_shadow_denied";
-    assert_eq!(counted, format!("{denied} {of_all}"));
+    assert_eq!(counted, format!("decisions {denied} {of_all}"));
 }
 
 #[test]
@@ -94,20 +94,17 @@ fn a_request_with_too_many_checks_gets_no_verdict_and_no_callout() {
     // Whatever the rules say: a client may have chosen the request.
     for when in ["deny", "allow"] {
         let rules = of(5, when);
-        let (Evaluation::NoVerdict(question, why), mut counted) = evaluated(&rules, &request)
-        else {
+        let Evaluation::NoVerdict(question, why) = rules.evaluate(&request) else {
             panic!("a verdict")
         };
-        let (conclusion, _) = rules.conclude(&question, Err(why.clone()), &mut |index| {
-            counted.push(rules.counters().names()[index].clone());
-        });
+        let (conclusion, _) = question.conclude(Err(why.clone()));
         assert!(matches!(conclusion, Conclusion::Answer(_)), "{when}");
         let why = why.to_string();
         assert!(
             why.contains("40 checks") && why.contains("`r0`, `r1`") && why.contains("may have 32"),
             "{why}"
         );
-        let counted = counted.join(" ");
+        let counted = counted(&rules).join(" ");
         let of_rule = "rule=.=r4;.;rule_unavailable_denied";
         for name in ["decisions", "error_decision", "unavailable_denied", of_rule] {
             assert!(counted.contains(name), "{name} {counted}");

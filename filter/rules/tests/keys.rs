@@ -249,7 +249,7 @@ fn an_unreadable_component_is_refused_whatever_when_missing_says() {
             r#"{{"name":"r","shadow":true,"checks":[{{"limit":"l","key":[{component}],"when_missing":"skip"}}]}}"#
         ));
         let (evaluation, counted) = evaluated(&rules, &lying);
-        assert_eq!(evaluation, sluicegate_rules::Evaluation::Pass);
+        assert!(matches!(evaluation, sluicegate_rules::Evaluation::Pass));
         assert_eq!(counted, ["rule=.=r;.;limit=.=l;.;rule_limit_shadow_denied"]);
     }
     let rules = checking(r#"{"limit":"l","key":[{"address":{"trusted_hops":1}}]}"#);

@@ -1,7 +1,6 @@
 //! Which requests a rule applies to.
 
-use crate::support::{FakeRequest, asked, get, matching, request};
-use sluicegate_rules::parse;
+use crate::support::{FakeRequest, Rules, asked, get, matching, request};
 
 /// Whether a rule with this `match` applies to a request.
 fn is_for(matcher: &str, request: &FakeRequest) -> bool {
@@ -44,11 +43,11 @@ fn an_encoded_newline_bypasses_no_expression() {
         assert_eq!(asked.len(), 1, "{target}");
     }
     for upstream in ["go", "wsgi", "tomcat", "nginx"] {
-        let rules = parse(format!(
+        let rules = Rules::parse(&format!(
             r#"{{"sidecar":{{"cluster":"s"}},"upstream_paths":"{upstream}","rules":[{{"name":"r","match":{versions},
                 "when_unavailable":"allow","checks":[{{"limit":"l","key":[{{"constant":"c"}}]}}]}}]}}"#
-        ).as_bytes());
-        let asked = asked(&rules.unwrap(), &get("/v2/x%0A", &[]));
+        ));
+        let asked = asked(&rules, &get("/v2/x%0A", &[]));
         assert_eq!(asked.len(), 1, "{upstream}");
     }
     let export = matching(r#"{"query":[{"name":"op","regex":"export.*"}]}"#);

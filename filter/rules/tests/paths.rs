@@ -1,8 +1,8 @@
 //! Attacks through a request's target that worked once, each with the number of its finding, and ordinary paths that
 //! must keep working. `upstreams/` tests the general case.
 
-use crate::support::{FakeRequest, asked, checking, get, matching, request, rules};
-use sluicegate_rules::{Evaluation, Rules, parse};
+use crate::support::{FakeRequest, Rules, asked, checking, get, matching, request, rules};
+use sluicegate_rules::Evaluation;
 
 fn of_template(template: &str, key: &str) -> Rules {
     rules(&format!(
@@ -110,7 +110,7 @@ fn a_rule_stops_another_only_where_both_match() {
 }
 
 fn status(rules: &Rules, request: &FakeRequest) -> u32 {
-    match rules.evaluate(request, &mut |_| {}) {
+    match rules.evaluate(request) {
         Evaluation::Refuse(reply) => {
             let body: serde_json::Value = serde_json::from_slice(&reply.body).unwrap();
             assert_eq!(body["status"], reply.status);
@@ -213,7 +213,7 @@ fn upstream(paths: &str, rule: &str) -> Rules {
     let text = format!(
         r#"{{"sidecar":{{"cluster":"s"}},"upstream_paths":{paths},"rules":[{{"name":"r","when_unavailable":"allow",{rule}}}]}}"#
     );
-    parse(text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"))
+    Rules::parse(&text)
 }
 
 /// F2: with a known upstream, paths that other upstreams would read differently need not be refused.

@@ -2,10 +2,9 @@
 //! the key of that value, or the request is refused. Tested with hostile spellings on small models of readers that strip,
 //! decode and fold, each after the source that it names.
 
-use crate::support::{asked, checking, get};
+use crate::support::{Rules, asked, checking, get};
 use proptest::prelude::*;
 use proptest::sample::select;
-use sluicegate_rules::Rules;
 
 /// What a reader takes from a text, or `None` if it reads nothing or something that no model covers.
 type Reader = fn(&[u8]) -> Option<Vec<u8>>;

@@ -2,10 +2,9 @@
 //! refused. Tested with hostile queries on small models, each after the source that it names. `upstreams/` does the
 //! same for paths.
 
-use crate::support::{asked, get};
+use crate::support::{Rules, asked, get};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
-use sluicegate_rules::{Rules, parse};
 
 /// A name for `upstream_paths` and the values of the parameter `a`.
 type Model = (&'static str, fn(&str) -> Vec<String>);
@@ -59,7 +58,7 @@ fn rules(upstream: &str) -> Rules {
         r#"{{"sidecar":{{"cluster":"s"}},"upstream_paths":"{upstream}","rules":[{{"name":"r","when_unavailable":"allow",
             "checks":[{{"limit":"l","key":[{{"query":"a","plain":true}}],"when_missing":"deny"}}]}}]}}"#
     );
-    parse(text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"))
+    Rules::parse(&text)
 }
 
 /// The expected question for a server that sees these values: a key, 403 for none, 400 for several different ones.

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use sluicegate::policy::{Policy, window_name};
 use sluicegate::telemetry::subject::Subject;
 use sluicegate_protocol::Whom;
 use sluicegate_rules::{
-    Evaluation, Headers, Reading, Request, ResolvedCheck, Rules, metadata, parse,
+    Evaluation, ExplainedReading, Headers, Question, Request, ResolvedCheck, RuleSet, Settings,
+    metadata, parse,
 };
 
 use super::Failure;
@@ -76,11 +78,17 @@ impl Explain {
         }
         for (file, plugin) in manifests.plugins() {
             let value = plugin.configuration.value.to_string();
-            let rules = parse(value.as_bytes()).map_err(|error| {
+            let (settings, rules) = parse(value.as_bytes()).map_err(|error| {
                 let line = plugin.configuration.line(&error.field);
                 Failure::usage(format!("{file}:{line}: {error}"))
             })?;
-            describe(&rules, &request, policy.as_ref(), &mut text);
+            describe(
+                &settings,
+                &Rc::new(rules),
+                &request,
+                policy.as_ref(),
+                &mut text,
+            );
         }
         print(&text)
     }
@@ -132,7 +140,13 @@ fn wrong(argument: &str, form: &str) -> Failure {
     Failure::usage(format!("`{argument}` is not of the form `{form}`"))
 }
 
-fn describe(rules: &Rules, request: &DescribedRequest, policy: Option<&Policy>, text: &mut String) {
+fn describe(
+    settings: &Settings,
+    rules: &Rc<RuleSet>,
+    request: &DescribedRequest,
+    policy: Option<&Policy>,
+    text: &mut String,
+) {
     let readings = rules.readings(request);
     let several = readings.len() > 1;
     if several {
@@ -140,7 +154,7 @@ fn describe(rules: &Rules, request: &DescribedRequest, policy: Option<&Policy>, 
         for (number, reading) in (1..).zip(&readings) {
             line!(text, "  {number}: {}", told_reading(reading));
         }
-    } else if let Some(Reading { path: None, .. }) = readings.first() {
+    } else if let Some(ExplainedReading { path: None, .. }) = readings.first() {
         line!(
             text,
             "the path can be read in too many ways to compare them"
@@ -161,7 +175,7 @@ fn describe(rules: &Rules, request: &DescribedRequest, policy: Option<&Policy>, 
             line!(text, "rule `{name}` matches");
         }
     }
-    match rules.evaluate(request, &mut |_| {}) {
+    match rules.evaluate(settings, request) {
         Evaluation::Pass => line!(text, "no checks: the request passes"),
         Evaluation::Refuse(reply) => line!(
             text,
@@ -177,7 +191,7 @@ fn describe(rules: &Rules, request: &DescribedRequest, policy: Option<&Policy>, 
                 line!(text, "checks, admitted together or not at all:");
             }
             for check in &question.checks {
-                tell(rules, check, policy, text);
+                tell(&question, check, policy, text);
             }
             for shadow in &question.shadows {
                 let rule = rules.rule_name(shadow.rule);
@@ -186,7 +200,7 @@ fn describe(rules: &Rules, request: &DescribedRequest, policy: Option<&Policy>, 
                     "shadow checks (evaluated, not enforced) of rule `{rule}`:"
                 );
                 for check in &shadow.checks {
-                    tell(rules, check, policy, text);
+                    tell(&question, check, policy, text);
                 }
             }
         }
@@ -194,7 +208,7 @@ fn describe(rules: &Rules, request: &DescribedRequest, policy: Option<&Policy>, 
 }
 
 /// The path of a reading, and the query parameters that rules use.
-fn told_reading(reading: &Reading) -> String {
+fn told_reading(reading: &ExplainedReading) -> String {
     let path = reading.path.as_deref().unwrap_or(b"(not read)");
     let mut text = String::from_utf8_lossy(path).into_owned();
     for (name, value) in &reading.parameters {
@@ -203,12 +217,12 @@ fn told_reading(reading: &Reading) -> String {
     text
 }
 
-fn tell(rules: &Rules, check: &ResolvedCheck, policy: Option<&Policy>, text: &mut String) {
-    let limit = rules.limit_name(check.rule, check.limit);
+fn tell(question: &Question, check: &ResolvedCheck, policy: Option<&Policy>, text: &mut String) {
+    let limit = question.limit_name(check);
     line!(
         text,
         "  rule `{}`: limit `{limit}`, key `{}`, cost {}, subject {}",
-        rules.rule_name(check.rule),
+        question.rules.rule_name(check.rule),
         check.key,
         check.cost,
         Subject::of(&check.key)

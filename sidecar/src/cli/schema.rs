@@ -9,7 +9,7 @@ use super::stdout::print;
 pub struct Schema {
     /// Print the JSON Schema of a policy instead.
     #[arg(long, conflicts_with = "openapi")]
-    policy: bool,
+    for_policy: bool,
     /// Print the OpenAPI document of the sidecar's two ports instead.
     #[arg(long)]
     openapi: bool,
@@ -19,7 +19,7 @@ impl Schema {
     pub fn run(self) -> Result<(), Failure> {
         let schema = if self.openapi {
             sluicegate::server::openapi::document()
-        } else if self.policy {
+        } else if self.for_policy {
             sluicegate::policy::policy_schema()
         } else {
             sluicegate_rules::config::schema::json_schema()

@@ -33,7 +33,7 @@ const SMALLEST_MEMORY_LIMIT: usize = 1 << 20;
 const MAX_WINDOWS: usize = 8;
 
 /// The limits by name, and where their counts are.
-// `sluicegate schema --policy` and errors repeat the comments of the fields of a policy: each says what to give.
+// `sluicegate schema --for-policy` and errors repeat the comments of the fields of a policy: each says what to give.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "Sluicegate's policy")]

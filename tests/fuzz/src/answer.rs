@@ -1,12 +1,12 @@
 //! The wire, from the sidecar to the filter: what the sidecar writes is what the filter reads, and whatever an answer says, the
 //! client gets a sound reply.
 
-use std::sync::LazyLock;
+use std::rc::Rc;
 
 use serde_json::to_vec;
 use sluicegate_protocol::{Answer, Code, LeasePart, LimitStatus, Problem, Verdict, WithoutStore};
 use sluicegate_rules::{
-    Conclusion, HeaderFields, Headers, Question, ResolvedCheck, Rules, Shadow, VerdictError,
+    Conclusion, HeaderFields, Headers, Question, ResolvedCheck, RuleSet, Shadow, VerdictError,
     WhenUnavailable, read_answer,
 };
 
@@ -14,13 +14,17 @@ use crate::input::Input;
 use crate::{question_of, rules_of, status_of};
 
 /// Rules with every form of reply, and a shadow rule.
-static RULES: LazyLock<Rules> = LazyLock::new(|| {
+fn rules() -> Rc<RuleSet> {
     let both = r#","when_unavailable":"deny","reply":{"headers":"both","on_admitted":true}"#;
     let body = r#","when_unavailable":"allow","reply":{"body":"no","content_type":"text/html"}"#;
     let shadow = ("shadow", r#","shadow":true"#);
     let checks = r#"{"limit":"l","key":[{"constant":"c"}]},{"limit":"m","key":[{"constant":"d"}]}"#;
     rules_of(checks, [("both", both), ("body", body), shadow])
-});
+}
+
+thread_local! {
+    static RULES: Rc<RuleSet> = rules();
+}
 
 /// Stands in keys only, so that no reply may contain it.
 const SECRET: &str = "key-of-the-subject";
@@ -52,10 +56,7 @@ pub fn run(data: &[u8]) {
 fn conclude(question: &Question, verdicts: Result<&[Verdict<'_>], VerdictError>) {
     let first = verdicts.as_ref().ok().and_then(|verdicts| verdicts.first());
     let first = first.filter(|_| !question.checks.is_empty()).cloned();
-    let counters = RULES.counters().names().len();
-    let (conclusion, _) = RULES.conclude(question, verdicts, &mut |index| {
-        assert!(index < counters);
-    });
+    let (conclusion, _) = question.conclude(verdicts);
     let within = |status: &LimitStatus<'_>| status.check < question.checks.len();
     let denied = matches!(&first, Some(Verdict::Denied(status)) if within(status));
     match conclusion {
@@ -111,7 +112,7 @@ fn question(input: &mut Input<'_>) -> Question {
         checks: vec![check(2)(input)],
     };
     let checks = input.list(3, check(rule));
-    let mut question = question_of(checks, input.list(3, shadow));
+    let mut question = question_of(RULES.with(Rc::clone), checks, input.list(3, shadow));
     question.when_unavailable = input.pick(&[WhenUnavailable::Allow, WhenUnavailable::Deny]);
     question.grpc = input.flag();
     if question.decisions() == 0 {

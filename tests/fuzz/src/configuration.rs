@@ -1,15 +1,16 @@
 //! The filter's configuration: arbitrary bytes are a configuration or an error, JSON and `google.protobuf.Struct` are read
 //! alike, and a configuration that is accepted answers requests without a panic.
 
+use std::rc::Rc;
 use std::sync::LazyLock;
 
 use prost::Message;
 use prost_types::{ListValue, Struct, Value as Protobuf, value::Kind};
 use serde_json::Value;
 use sluicegate_rules::config::{fingerprint, json};
-use sluicegate_rules::{Evaluation, Rules, Taken, parse};
+use sluicegate_rules::{Evaluation, Taken, parse, question_body};
 
-use crate::support::{FakeRequest, get, request};
+use crate::support::{FakeRequest, Rules, get, request};
 
 /// Numbers of a struct are doubles, which hold no larger integers.
 const EXACT: u64 = 1 << 53;
@@ -44,7 +45,9 @@ pub fn run(data: &[u8]) {
     if let Ok(value) = json(data) {
         same_as_struct(&value, parsed.is_ok());
     }
-    if let Ok(rules) = parsed {
+    if let Ok((settings, rules)) = parsed {
+        let set = Rc::new(rules);
+        let rules = Rules { settings, set };
         REQUESTS.iter().for_each(|request| ask(&rules, request));
     }
 }
@@ -99,9 +102,7 @@ fn protobuf(value: &Value, depth: usize) -> Option<Protobuf> {
 
 /// What any request through any rule set keeps to.
 pub fn ask(rules: &Rules, request: &FakeRequest) {
-    let counters = rules.counters().names().len();
-    let evaluation = rules.evaluate(request, &mut |index| assert!(index < counters));
-    match evaluation {
+    match rules.evaluate(request) {
         Evaluation::Pass => {}
         Evaluation::Refuse(reply) => {
             assert!((400..500).contains(&reply.status), "{reply:?}");
@@ -113,17 +114,14 @@ pub fn ask(rules: &Rules, request: &FakeRequest) {
                 assert!((1..=256).contains(&check.key.len()), "{}", check.key);
                 let printable = |byte: u8| (0x21..0x7f).contains(&byte);
                 assert!(check.key.bytes().all(printable), "{}", check.key);
-                assert!(!rules.limit_name(check.rule, check.limit).is_empty());
+                assert!(!question.limit_name(check).is_empty());
             }
             if question.checks.len() > sluicegate_protocol::MAX_CHECKS {
                 return;
             }
-            let body = rules.question_body([(&question, &Taken::default())], &[]);
+            let body = question_body([(&question, &Taken::default())], &[]);
             // The queue counts with the load to stay under the sidecar's bound.
-            assert!(
-                body.len() <= 64 + rules.load(&question).bytes,
-                "{question:?}"
-            );
+            assert!(body.len() <= 64 + question.load().bytes, "{question:?}");
             let read = sluicegate_protocol::read_decisions(&body).expect("a body");
             let valid = read.decisions.iter().all(Result::is_ok);
             assert!(valid, "{}", String::from_utf8_lossy(&body));

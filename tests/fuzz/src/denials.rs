@@ -2,6 +2,7 @@
 //! under the newest policy that the sidecar has told of, or after the certificate's end; and every denial is reported once.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use sluicegate_protocol::{CachedDenials, LimitStatus, MAX_HOLD_MS, PolicyVersion, Verdict};
 use sluicegate_rules::{DenialCache, Question, ResolvedCheck, Shadow};
@@ -95,8 +96,7 @@ impl World {
         let told = self.told.entry(call.version.instance).or_default();
         *told = (*told).max(call.version.epoch);
         let (question, version) = (&call.question, call.version);
-        self.cache
-            .learn(&REAL_AND_TRIAL, question, version, &call.verdicts, times);
+        self.cache.learn(question, version, &call.verdicts, times);
     }
 
     fn ask(&mut self, input: &mut Input<'_>) {
@@ -108,7 +108,7 @@ impl World {
             }
             _ => question(input),
         };
-        let Some(verdicts) = self.cache.covering(&REAL_AND_TRIAL, &question, self.now_us) else {
+        let Some(verdicts) = self.cache.covering(&question, self.now_us) else {
             return;
         };
         assert_eq!(verdicts.len(), question.decisions());
@@ -167,7 +167,11 @@ fn question(input: &mut Input<'_>) -> Question {
         checks.clear();
     }
     let shadow = (bits >> 5 & 1 == 1).then(|| shadow(bits));
-    question_of(checks, shadow.into_iter().collect())
+    question_of(
+        REAL_AND_TRIAL.with(Rc::clone),
+        checks,
+        shadow.into_iter().collect(),
+    )
 }
 
 fn verdict(input: &mut Input<'_>) -> Verdict<'static> {

@@ -1,37 +1,41 @@
 //! Keys and paths: no request makes the rules panic, keys are bounded, different subjects have different keys, and spellings of
 //! one path never have different keys (docs/filter.md, "How a path is read").
 
-use std::sync::LazyLock;
-
-use sluicegate_rules::{Headers, Rules};
+use sluicegate_rules::Headers;
 
 use crate::configuration::ask;
 use crate::everything;
 use crate::input::Input;
-use crate::support::{self, FakeRequest, asked, checking, get, question};
+use crate::support::{self, FakeRequest, Rules, asked, checking, get, question};
 
-static EVERYTHING: LazyLock<Rules> = LazyLock::new(|| support::rules(everything::RULES));
+thread_local! {
+    static EVERYTHING: Rules = support::rules(everything::RULES);
+    static OF_PATH: [Rules; 2] = of_path();
+    static OF_HEADERS: Vec<[Rules; 2]> = of_headers();
+}
+
 /// One check for the whole path, and one for a part of it.
-static OF_PATH: LazyLock<[Rules; 2]> = LazyLock::new(|| {
+fn of_path() -> [Rules; 2] {
     let rule = r#"{"name":"r","match":{"path_template":"/{a}/**"},"when_unavailable":"allow",
         "checks":[{"limit":"l","key":[{"template":"a"}]}]}"#;
     let path = checking(r#"{"limit":"l","key":[{"path":true}]}"#);
     [path, support::rules(rule)]
-});
+}
+
 /// Keys of 1 to 3 headers, hashed and plain.
-static OF_HEADERS: LazyLock<Vec<[Rules; 2]>> = LazyLock::new(|| {
+fn of_headers() -> Vec<[Rules; 2]> {
     let rules = |count: usize, plain: bool| {
         let part = |n: usize| format!(r#"{{"header":"h{n}","plain":{plain}}}"#);
         let parts: Vec<_> = (0..count).map(part).collect();
         checking(&format!(r#"{{"limit":"l","key":[{}]}}"#, parts.join(",")))
     };
     (1..=3).map(|n| [rules(n, false), rules(n, true)]).collect()
-});
+}
 
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     match input.byte() % 8 {
-        0..=2 => ask(&EVERYTHING, &arbitrary(&mut input)),
+        0..=2 => EVERYTHING.with(|rules| ask(rules, &arbitrary(&mut input))),
         3 => drop(Headers::from_pairs(input.rest().to_vec())),
         4..=6 => spellings_have_one_key(&mut input),
         _ => different_subjects_have_different_keys(&mut input),
@@ -71,7 +75,7 @@ fn spellings_have_one_key(input: &mut Input<'_>) {
     } else {
         Spelling::Disputed
     };
-    let rules = &OF_PATH[input.below(2)];
+    let of_path = input.below(2);
     let (mut plain, mut spelled) = (String::new(), String::new());
     for _ in 0..=input.below(4) {
         plain.push('/');
@@ -94,8 +98,9 @@ fn spellings_have_one_key(input: &mut Input<'_>) {
     if input.byte() % 4 == 3 {
         spelled.push('/');
     }
-    let one = asked(rules, &get(&plain, &[]));
-    let other = asked(rules, &get(&spelled, &[]));
+    let [one, other] = OF_PATH.with(|rules| {
+        [plain.as_str(), spelled.as_str()].map(|path| asked(&rules[of_path], &get(path, &[])))
+    });
     assert_eq!(one.len(), 1, "{plain}");
     let refused = other == ["400"] || other == ["414"];
     match spelling {
@@ -139,8 +144,10 @@ fn different_subjects_have_different_keys(input: &mut Input<'_>) {
 }
 
 fn key_of(values: &[Vec<u8>], plain: bool) -> String {
-    let rules = &OF_HEADERS[values.len() - 1][usize::from(plain)];
+    let which = (values.len() - 1, usize::from(plain));
     let values = values.iter().map(Vec::as_slice);
     let headers: Vec<_> = ["h0", "h1", "h2"].into_iter().zip(values).collect();
-    question(rules, &get("/", &headers)).checks[0].key.clone()
+    let request = get("/", &headers);
+    let question = OF_HEADERS.with(|rules| question(&rules[which.0][which.1], &request));
+    question.checks[0].key.clone()
 }

@@ -3,9 +3,12 @@
 //! that it spent, once.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use sluicegate_protocol::{LeasePart, MAX_COST, MAX_PARTS, PolicyVersion, read_decisions};
-use sluicegate_rules::{LeaseReport, Leases, Question, ResolvedCheck, Shadow, Taken};
+use sluicegate_rules::{
+    LeaseReport, Leases, Question, ResolvedCheck, Shadow, Taken, question_body,
+};
 
 use crate::input::Input;
 use crate::{REAL_AND_TRIAL, question_of, times};
@@ -77,7 +80,7 @@ impl World {
         let question = question(input);
         let (now_us, stay_us) = (self.now_us, input.microseconds());
         let leases = &mut self.leases;
-        let taken = leases.take(&REAL_AND_TRIAL, &question, now_us, stay_us);
+        let taken = leases.take(&question, now_us, stay_us);
         let checks = taken_checks(&question, &taken);
         for check in &checks {
             let key = key_index(check);
@@ -90,7 +93,7 @@ impl World {
             assert!(check.quota.is_none() && check.cost > 0);
         }
         assert_eq!(taken.is_empty(), checks.is_empty());
-        if taken.is_whole(&question) {
+        if taken.covers_enforced(&question) {
             self.spend(&question, &taken);
         } else {
             self.waiting.push((question, taken));
@@ -105,19 +108,19 @@ impl World {
         let index = input.below(self.waiting.len());
         let (question, taken) = self.waiting.swap_remove(index);
         let (now_us, leases) = (self.now_us, &mut self.leases);
-        let live = leases.is_live(&REAL_AND_TRIAL, &question, &taken, now_us);
+        let live = leases.is_live(&question, &taken, now_us);
         if input.flag() && live {
             self.spend(&question, &taken);
         } else {
-            self.leases.put_back(&REAL_AND_TRIAL, &question, &taken);
+            self.leases.put_back(&question, &taken);
         }
     }
 
     fn spend(&mut self, question: &Question, taken: &Taken) {
         let (now_us, leases) = (self.now_us, &mut self.leases);
-        let live = leases.is_live(&REAL_AND_TRIAL, question, taken, now_us);
+        let live = leases.is_live(question, taken, now_us);
         assert!(live, "it is spent after its end");
-        self.leases.spend(&REAL_AND_TRIAL, question, taken);
+        self.leases.spend(question, taken);
         for check in taken_checks(question, taken) {
             let key = key_index(check);
             self.spent[key] += u128::from(check.cost);
@@ -238,10 +241,10 @@ fn key_index(check: &ResolvedCheck) -> usize {
 
 /// The checks that the sidecar is not asked for.
 fn taken_checks<'q>(question: &'q Question, taken: &Taken) -> Vec<&'q ResolvedCheck> {
-    let body = REAL_AND_TRIAL.question_body([(question, taken)], &[]);
+    let body = question_body([(question, taken)], &[]);
     let read = read_decisions(&body).expect("a body");
     assert_eq!(read.decisions.len(), taken.decisions_to_ask(question));
-    let is_asked = !question.checks.is_empty() && !taken.is_whole(question);
+    let is_asked = !question.checks.is_empty() && !taken.covers_enforced(question);
     let enforced = read.decisions.first().filter(|_| is_asked);
     let asked = enforced.map(|one| one.as_ref().expect("a decision"));
     let mut asked = asked.iter().flat_map(|one| &one.checks).peekable();
@@ -282,7 +285,11 @@ fn question(input: &mut Input<'_>) -> Question {
         rule: 1,
         checks: vec![of(1, "shadow", 1, None)],
     });
-    question_of(checks, shadow.into_iter().collect())
+    question_of(
+        REAL_AND_TRIAL.with(Rc::clone),
+        checks,
+        shadow.into_iter().collect(),
+    )
 }
 
 fn part(id: u64, key: usize, input: &mut Input<'_>) -> LeasePart<'static> {

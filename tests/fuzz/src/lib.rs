@@ -22,12 +22,13 @@
 //! | `replies.rs` | what Redis answers: framing, CLUSTER SLOTS, redirections, sentinels, overrides, the script |
 
 use std::cell::RefCell;
-use std::sync::{LazyLock, OnceLock};
+use std::rc::Rc;
+use std::sync::OnceLock;
 
 use sluicegate_certificates::CallTimes;
 use sluicegate_engine::{Batch, Bucket, BucketSpec, Decision, Take};
 use sluicegate_protocol::LimitStatus;
-use sluicegate_rules::{Question, ResolvedCheck, Rules, Shadow, WhenUnavailable};
+use sluicegate_rules::{Question, ResolvedCheck, RuleSet, Shadow, WhenUnavailable};
 
 use input::Input;
 
@@ -87,14 +88,15 @@ pub const TARGETS: [Target; 13] = [
 ];
 
 /// Rules of which each has a name, these checks and more fields.
-fn rules_of<const N: usize>(checks: &str, rules: [(&str, &str); N]) -> Rules {
+fn rules_of<const N: usize>(checks: &str, rules: [(&str, &str); N]) -> Rc<RuleSet> {
     let rule = |(name, more)| format!(r#"{{"name":"{name}","checks":[{checks}]{more}}}"#);
-    support::rules(&rules.map(rule).join(","))
+    support::rules(&rules.map(rule).join(",")).set
 }
 
 /// A question that is refused without a verdict.
-fn question_of(checks: Vec<ResolvedCheck>, shadows: Vec<Shadow>) -> Question {
+fn question_of(rules: Rc<RuleSet>, checks: Vec<ResolvedCheck>, shadows: Vec<Shadow>) -> Question {
     Question {
+        rules,
         checks,
         shadows,
         when_unavailable: WhenUnavailable::Deny,
@@ -143,14 +145,16 @@ fn batch(buckets: Vec<Bucket>, cost: impl Fn(&BucketSpec) -> u64, decisions: usi
     }
 }
 
-/// A rule with one check, and one that is a shadow.
-static REAL_AND_TRIAL: LazyLock<Rules> = LazyLock::new(|| {
-    let rules = [
-        ("real", r#","when_unavailable":"deny""#),
-        ("trial", r#","shadow":true"#),
-    ];
-    rules_of(r#"{"limit":"l","key":[{"constant":"c"}]}"#, rules)
-});
+thread_local! {
+    /// A rule with one check, and one that is a shadow.
+    static REAL_AND_TRIAL: Rc<RuleSet> = {
+        let rules = [
+            ("real", r#","when_unavailable":"deny""#),
+            ("trial", r#","shadow":true"#),
+        ];
+        rules_of(r#"{"limit":"l","key":[{"constant":"c"}]}"#, rules)
+    };
+}
 
 static REDIS: OnceLock<String> = OnceLock::new();
 

@@ -1,7 +1,7 @@
 //! The wire, from the filter to the sidecar: what the filter writes is what the sidecar reads; arbitrary bytes are read or
 //! refused, and what is read can be written and read again.
 
-use std::sync::LazyLock;
+use std::rc::Rc;
 
 use serde_json::to_vec;
 use sluicegate_protocol::{
@@ -9,12 +9,14 @@ use sluicegate_protocol::{
     MAX_KEY_BYTES, PartReport, Request, Resets, read_decisions, read_give_backs,
     read_remove_override, read_resets, read_set_override,
 };
-use sluicegate_rules::{Question, ResolvedCheck, Rules, Shadow, Taken};
+use sluicegate_rules::{Question, ResolvedCheck, RuleSet, Shadow, Taken, question_body};
 
 use crate::input::Input;
 use crate::{everything, question_of, support};
 
-static RULES: LazyLock<Rules> = LazyLock::new(|| support::rules(everything::RULES));
+thread_local! {
+    static RULES: Rc<RuleSet> = support::rules(everything::RULES).set;
+}
 
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
@@ -151,13 +153,14 @@ fn written_by_anybody(input: &mut Input<'_>) {
 fn written_by_the_filter(input: &mut Input<'_>) {
     let questions = input.list(5, question);
     let taken = Taken::default();
-    let body = RULES.question_body(questions.iter().map(|one| (one, &taken)), &[]);
+    let body = question_body(questions.iter().map(|one| (one, &taken)), &[]);
     let read = read_decisions(&body).expect("a body");
     let mut decisions = read.decisions.into_iter();
     for question in &questions {
         let enforced = (!question.checks.is_empty()).then_some((&question.checks, None));
         let shadows = question.shadows.iter();
-        let shadows = shadows.map(|shadow| (&shadow.checks, Some(RULES.rule_name(shadow.rule))));
+        let shadows =
+            shadows.map(|shadow| (&shadow.checks, Some(question.rules.rule_name(shadow.rule))));
         let mut bytes = 2;
         for (checks, shadow) in enforced.into_iter().chain(shadows) {
             let read = decisions.next().expect("a decision").expect("a valid one");
@@ -168,14 +171,14 @@ fn written_by_the_filter(input: &mut Input<'_>) {
             assert!(!read.peek && !read.receipt);
             assert_eq!(read.checks.len(), checks.len());
             for (read, written) in read.checks.iter().zip(checks) {
-                let limit = RULES.limit_name(written.rule, written.limit);
+                let limit = question.limit_name(written);
                 assert_eq!((&*read.limit, &*read.key), (limit, written.key.as_str()));
                 assert_eq!((read.cost, read.quota), (written.cost, written.quota));
             }
             bytes += to_vec(&read).expect("JSON").len() + 1;
         }
         // The queue's bound on a callout's bytes holds only if no question is larger than it says.
-        let load = RULES.load(question);
+        let load = question.load();
         assert!(bytes <= 2 + load.bytes, "{bytes} {load:?} {question:?}");
         assert_eq!(load.decisions, question.decisions());
     }
@@ -202,7 +205,7 @@ fn question(input: &mut Input<'_>) -> Question {
         checks: checks(input),
     };
     let checks = input.maybe(checks).unwrap_or_default();
-    let mut question = question_of(checks, input.list(3, shadow));
+    let mut question = question_of(RULES.with(Rc::clone), checks, input.list(3, shadow));
     question.grpc = input.flag();
     let traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     question.traceparent = input.flag().then(|| traceparent.to_owned());

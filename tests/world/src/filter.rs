@@ -1,6 +1,7 @@
 //! A filter beside a sidecar: the real rules, cached denials and leases; what `filter/src` does with Envoy is done here with a call.
 
 use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,8 +9,8 @@ use sluicegate::decide::Service;
 use sluicegate_certificates::CallTimes;
 use sluicegate_protocol::{LEASES_HEADER, PartReport, Verdict, read_decisions};
 use sluicegate_rules::{
-    DenialCache, LeaseReport, Leases, Question, ResolvedCheck, Rules, Taken, WhenUnavailable,
-    parse, read_answer,
+    DenialCache, LeaseReport, Leases, Question, ResolvedCheck, RuleSet, Taken, WhenUnavailable,
+    parse, question_body, read_answer,
 };
 use tokio::time::timeout;
 
@@ -22,7 +23,7 @@ const RENEWAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A filter.
 pub struct Filter {
-    rules: Rules,
+    rules: Rc<RuleSet>,
     denials: RefCell<DenialCache>,
     leases: RefCell<Leases>,
     began: Instant,
@@ -77,8 +78,9 @@ impl Filter {
             "sidecar": {"cluster": "s"},
             "rules": [{"name": "r", "when_unavailable": "deny", "checks": (0..limits).map(check).collect::<Vec<_>>()}],
         });
+        let (_, rules) = parse(rules.to_string().as_bytes()).expect("a valid configuration");
         Self {
-            rules: parse(rules.to_string().as_bytes()).expect("a valid configuration"),
+            rules: Rc::new(rules),
             denials: RefCell::default(),
             leases: RefCell::default(),
             began: Instant::now(),
@@ -99,23 +101,24 @@ impl Filter {
             quota: check.quota,
         };
         let question = Question {
+            rules: Rc::clone(&self.rules),
             checks: checks.iter().map(resolved).collect(),
             shadows: Vec::new(),
             when_unavailable: WhenUnavailable::Deny,
             grpc: false,
             traceparent: None,
         };
-        let (rules, now_us) = (&self.rules, self.now_us());
-        let cached = self.denials.borrow_mut().covering(rules, &question, now_us);
+        let now_us = self.now_us();
+        let cached = self.denials.borrow_mut().covering(&question, now_us);
         if let Some(verdict) = cached.as_ref().and_then(|verdicts| verdicts.first()) {
             return (verdict.into(), By::Cache);
         }
         let taken = self
             .leases
             .borrow_mut()
-            .take(rules, &question, now_us, us(TIMEOUT));
-        if taken.decides(&question) {
-            self.leases.borrow_mut().spend(rules, &question, &taken);
+            .take(&question, now_us, us(TIMEOUT));
+        if taken.covers_all(&question) {
+            self.leases.borrow_mut().spend(&question, &taken);
             return (Said::Admitted, By::Lease);
         }
         let leases = self.leases.borrow_mut().report(now_us, false);
@@ -124,11 +127,11 @@ impl Filter {
             .await;
         if !taken.is_empty() {
             let mut leases = self.leases.borrow_mut();
-            let live = leases.is_live(rules, &question, &taken, self.now_us());
+            let live = leases.is_live(&question, &taken, self.now_us());
             if live && said == Said::Admitted {
-                leases.spend(rules, &question, &taken);
+                leases.spend(&question, &taken);
             } else {
-                leases.put_back(rules, &question, &taken);
+                leases.put_back(&question, &taken);
                 if said == Said::Admitted {
                     // The sidecar's part of it is taken, and the request does not pass.
                     return (Said::Unknown, By::Sidecar);
@@ -148,7 +151,7 @@ impl Filter {
     ) -> Said {
         let sent_us = self.now_us();
         let report = self.denials.borrow_mut().report();
-        let body = self.rules.question_body(asked, &report);
+        let body = question_body(asked, &report);
         let spent = PartReport::write_all(&leases.parts);
         let header = |name: &str| (name == LEASES_HEADER).then_some(spent.as_str());
         let answer = async {
@@ -179,7 +182,7 @@ impl Filter {
             return Said::Unknown;
         };
         let verdicts = taken.verdicts(question, &answer.verdicts);
-        denials.learn(&self.rules, question, version, &verdicts, times);
+        denials.learn(question, version, &verdicts, times);
         verdicts.first().map_or(Said::Unknown, Said::from)
     }
 

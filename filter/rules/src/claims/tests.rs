@@ -3,8 +3,6 @@
 use super::*;
 use crate::request::Headers;
 use proptest::prelude::*;
-use prost::Message;
-use prost_types::{Struct, Value, value::Kind};
 use serde_json::json;
 
 struct FakeRequest(Vec<u8>, Headers);
@@ -33,6 +31,18 @@ fn read(metadata: Vec<u8>, path: &[&str]) -> Option<(&'static str, String)> {
         Lookup::Missing => None,
         Lookup::Unreadable | Lookup::Ambiguous => Some(("400", String::new())),
     }
+}
+
+fn map_entry(name: &str, value: &[u8]) -> Vec<u8> {
+    bytes(1, &[bytes(1, name.as_bytes()), bytes(2, value)].concat())
+}
+
+/// An encoded field that contains bytes.
+fn bytes(number: u8, content: &[u8]) -> Vec<u8> {
+    let mut field = vec![number << 3 | 2];
+    prost::encode_length_delimiter(content.len(), &mut field).unwrap();
+    field.extend(content);
+    field
 }
 
 fn alice(kind: &'static str, text: &str) -> Option<(&'static str, String)> {
@@ -118,13 +128,6 @@ fn neither_deep_nesting_nor_client_bytes_hide_another_claim() {
     assert_eq!(read(twice, &["sub"]), alice("", "bob"));
 }
 
-/// `envoy.config.core.v3.Metadata`, for another decoder.
-#[derive(Clone, PartialEq, Message)]
-struct Metadata {
-    #[prost(btree_map = "string, message", tag = "1")]
-    filter_metadata: std::collections::BTreeMap<String, Struct>,
-}
-
 fn as_prost_reads(bytes: &[u8]) -> Option<Value> {
     let mut metadata = Metadata::decode(bytes).ok()?;
     let mut verified = metadata.filter_metadata.remove(JWT_AUTHN)?;
@@ -189,7 +192,10 @@ fn a_quota_is_a_whole_number_from_one_and_anything_else_is_none() {
 #[test]
 fn a_value_of_another_filter_is_read_from_its_own_namespace() {
     const EXT_AUTHZ: &str = "envoy.filters.http.ext_authz";
-    let ext_authz = map_entry(EXT_AUTHZ, &map_entry("quota", &value(&json!(70))));
+    let ext_authz = map_entry(
+        EXT_AUTHZ,
+        &map_entry("quota", &value(&json!(70)).encode_to_vec()),
+    );
     let both = [ext_authz, metadata("payload", &json!({ "quota": 9 }))].concat();
     let request = FakeRequest(both, Headers::default());
     for (namespace, path, expected) in [

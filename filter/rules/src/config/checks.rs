@@ -5,7 +5,8 @@ use sluicegate_protocol::MAX_COST;
 use super::error::{ConfigError, invalid};
 use super::key_components::{self, header_name};
 use super::matching::{methods, template};
-use super::{name, not_empty, schema};
+use super::schema;
+use super::values::{each, name, not_empty};
 use crate::cost::{Cost, Entry};
 use crate::rule::{CheckRule, LimitName, WhenMissing};
 
@@ -27,15 +28,9 @@ pub(super) fn validate(
         );
     }
     let mut limits = Vec::new();
-    let mut checks = Vec::with_capacity(file.len());
-    for (index, check) in file.iter().enumerate() {
-        checks.push(validate_check(
-            &format!("{at}[{index}]"),
-            check,
-            variables,
-            &mut limits,
-        )?);
-    }
+    let checks = each(at, file, |at, check| {
+        validate_check(at, check, variables, &mut limits)
+    })?;
     Ok((checks, limits))
 }
 
@@ -54,25 +49,16 @@ fn validate_check(
             ),
         );
     }
-    let mut key = Vec::with_capacity(file.key.len());
-    for (index, component) in file.key.iter().enumerate() {
-        key.push(key_components::validate(
-            &format!("{at}.key[{index}]"),
-            component,
-            variables,
-        )?);
-    }
+    let key = each(&format!("{at}.key"), &file.key, |at, component| {
+        key_components::validate(at, component, variables)
+    })?;
     Ok(CheckRule {
         limit: limit(&format!("{at}.limit"), &file.limit, variables, limits)?,
         key,
         cost: cost(&format!("{at}.cost"), &file.cost)?,
-        quota: match &file.quota {
-            None => None,
-            Some(file) => Some(key_components::trusted_source(
-                &format!("{at}.quota"),
-                file,
-            )?),
-        },
+        quota: (file.quota.as_ref())
+            .map(|file| key_components::trusted_source(&format!("{at}.quota"), file))
+            .transpose()?,
         when_missing: match &file.when_missing {
             None | Some(schema::WhenMissing::Skip) => WhenMissing::Skip,
             Some(schema::WhenMissing::Deny) => WhenMissing::Deny,
@@ -145,10 +131,8 @@ fn cost(at: &str, file: &schema::Cost) -> Result<Cost, ConfigError> {
             if table.is_empty() {
                 return invalid(&format!("{at}.table"), "is empty: use `cost: N` instead");
             }
-            let entries = table.iter().enumerate();
-            let entries = entries.map(|(index, line)| entry(&format!("{at}.table[{index}]"), line));
             Ok(Cost::Table {
-                entries: entries.collect::<Result<_, _>>()?,
+                entries: each(&format!("{at}.table"), table, entry)?,
                 default,
             })
         }
@@ -187,10 +171,9 @@ fn cost(at: &str, file: &schema::Cost) -> Result<Cost, ConfigError> {
 
 fn entry(at: &str, file: &schema::CostEntry) -> Result<Entry, ConfigError> {
     Ok(Entry {
-        template: match &file.template {
-            Some(text) => Some(template(&format!("{at}.template"), text)?),
-            None => None,
-        },
+        template: (file.template.as_ref())
+            .map(|text| template(&format!("{at}.template"), text))
+            .transpose()?,
         methods: methods(&format!("{at}.methods"), &file.methods)?,
         cost: units(&format!("{at}.cost"), file.cost)?,
     })

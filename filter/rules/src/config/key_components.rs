@@ -1,8 +1,9 @@
 //! Validates key components.
 
 use super::error::{ConfigError, invalid};
-use super::{not_empty, schema};
-use crate::address::{self, Mask};
+use super::schema;
+use super::values::not_empty;
+use crate::address::ClientAddress;
 use crate::claims::{Claim, JWT_AUTHN};
 use crate::key::{self, escaped};
 use crate::key_component::{ComponentSource, KeyComponent};
@@ -136,16 +137,12 @@ fn variable(at: &str, name: &str, variables: &[String]) -> Result<ComponentSourc
 }
 
 fn address(at: &str, file: &schema::Address) -> Result<ComponentSource, ConfigError> {
-    let source = match file.trusted_hops {
-        None => address::AddressSource::Peer,
-        Some(0) => {
-            return invalid(
-                &format!("{at}.trusted_hops"),
-                "0 trusts no proxy: leave it out to use the peer's address",
-            );
-        }
-        Some(hops) => address::AddressSource::TrustedHops(hops),
-    };
+    if file.trusted_hops == Some(0) {
+        return invalid(
+            &format!("{at}.trusted_hops"),
+            "0 trusts no proxy: leave it out to use the peer's address",
+        );
+    }
     for (field, bits, most) in [
         ("ipv4_bits", file.ipv4_bits, 32),
         ("ipv6_bits", file.ipv6_bits, 128),
@@ -157,11 +154,11 @@ fn address(at: &str, file: &schema::Address) -> Result<ComponentSource, ConfigEr
             );
         }
     }
-    let mask = Mask {
-        ipv4: file.ipv4_bits,
-        ipv6: file.ipv6_bits,
-    };
-    Ok(ComponentSource::Address(source, mask))
+    Ok(ComponentSource::Address(ClientAddress {
+        trusted_hops: file.trusted_hops,
+        ipv4_bits: file.ipv4_bits,
+        ipv6_bits: file.ipv6_bits,
+    }))
 }
 
 fn claim(at: &str, file: &schema::Jwt) -> Result<Claim, ConfigError> {

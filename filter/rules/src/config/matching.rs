@@ -4,7 +4,8 @@ use regex_lite::{Regex, RegexBuilder};
 
 use super::error::{ConfigError, invalid};
 use super::key_components::header_name;
-use super::{not_empty, schema};
+use super::schema;
+use super::values::{each, not_empty};
 use crate::matcher::{Condition, Host, Matcher, OnPath};
 use crate::template::{Template, unambiguous};
 
@@ -58,30 +59,28 @@ fn validate_match(
         all.push(Matcher::Methods(methods));
     }
     if !file.hosts.is_empty() {
-        let hosts = file.hosts.iter().enumerate();
-        let hosts = hosts.map(|(index, text)| host(&format!("{at}.hosts[{index}]"), text));
-        all.push(Matcher::Hosts(hosts.collect::<Result<_, _>>()?));
+        all.push(Matcher::Hosts(each(
+            &format!("{at}.hosts"),
+            &file.hosts,
+            |at, text| host(at, text),
+        )?));
     }
-    for (index, entry) in file.headers.iter().enumerate() {
-        let at = format!("{at}.headers[{index}]");
-        let name = header_name(&format!("{at}.name"), &entry.name)?;
-        all.push(Matcher::Header(name, condition(&at, entry)?));
-    }
-    for (index, entry) in file.query.iter().enumerate() {
-        let at = format!("{at}.query[{index}]");
+    all.extend(each(
+        &format!("{at}.headers"),
+        &file.headers,
+        |at, entry| {
+            let name = header_name(&format!("{at}.name"), &entry.name)?;
+            Ok(Matcher::Header(name, condition(at, entry)?))
+        },
+    )?);
+    all.extend(each(&format!("{at}.query"), &file.query, |at, entry| {
         let name = not_empty(&format!("{at}.name"), &entry.name)?.to_owned();
-        all.push(Matcher::Query(name, condition(&at, entry)?));
-    }
-    for (index, inner) in file.all.iter().enumerate() {
-        let at = format!("{at}.all[{index}]");
-        all.push(validate_match(&at, inner, depth, variables)?);
-    }
+        Ok(Matcher::Query(name, condition(at, entry)?))
+    })?);
+    let mut inner = |at: &str, inner: &schema::Match| validate_match(at, inner, depth, variables);
+    all.extend(each(&format!("{at}.all"), &file.all, &mut inner)?);
     if !file.any.is_empty() {
-        let mut any = Vec::with_capacity(file.any.len());
-        for (index, inner) in file.any.iter().enumerate() {
-            let at = format!("{at}.any[{index}]");
-            any.push(validate_match(&at, inner, depth, variables)?);
-        }
+        let any = each(&format!("{at}.any"), &file.any, &mut inner)?;
         all.push(Matcher::Any(any));
     }
     if let Some(inner) = &file.not {
@@ -127,16 +126,14 @@ fn regex(at: &str, text: &str) -> Result<Regex, ConfigError> {
 }
 
 pub(super) fn methods(at: &str, names: &[String]) -> Result<Vec<String>, ConfigError> {
-    for (index, method) in names.iter().enumerate() {
+    each(at, names, |at, method| {
         let capital = |byte: u8| byte.is_ascii_uppercase() || byte == b'-';
         if method.is_empty() || !method.bytes().all(capital) {
-            return invalid(
-                &format!("{at}[{index}]"),
-                format_args!("`{method}` is not a method in capitals such as `GET`"),
-            );
+            let why = format_args!("`{method}` is not a method in capitals such as `GET`");
+            return invalid(at, why);
         }
-    }
-    Ok(names.to_vec())
+        Ok(method.clone())
+    })
 }
 
 fn host(at: &str, text: &str) -> Result<Host, ConfigError> {

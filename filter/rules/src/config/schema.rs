@@ -129,46 +129,35 @@ pub enum WhenUnavailable {
 /// Which requests a rule applies to. All conditions that are present must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct Match {
     /// The whole path, without its query. A trailing slash makes no difference.
-    #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(regex(pattern = "^/")))]
     pub path: Option<String>,
     /// The path begins with this. `/admin/` is also for `/admin`.
-    #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(regex(pattern = "^/")))]
     pub path_prefix: Option<String>,
     /// The path, segment by segment: `/v1/videos/{id}` captures a segment as `id`, `*` matches any one segment, `**` at
     /// the end any number of them.
-    #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(regex(pattern = "^/")))]
     pub path_template: Option<String>,
     /// A regular expression that matches the whole path. If all readings of the path together exceed 4 KiB, the request
     /// is answered with 414.
-    #[serde(default)]
     pub path_regex: Option<String>,
     /// One of these methods, in capitals. `GET` includes HEAD; `HEAD` alone matches HEAD only.
-    #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(inner(regex(pattern = "^[A-Z-]+$"))))]
     pub methods: Vec<String>,
     /// One of these hosts, without port: `api.example.com`, or `*.example.com` for all of its subdomains.
-    #[serde(default)]
     pub hosts: Vec<String>,
     /// Conditions on headers, all of which must hold.
-    #[serde(default)]
     pub headers: Vec<Condition>,
     /// Conditions on query parameters, all of which must hold.
-    #[serde(default)]
     pub query: Vec<Condition>,
     /// Every one of these must match.
-    #[serde(default)]
     pub all: Vec<Match>,
     /// At least one of these must match.
-    #[serde(default)]
     pub any: Vec<Match>,
     /// This must not match.
-    #[serde(default)]
     pub not: Option<Box<Match>>,
 }
 
@@ -331,19 +320,15 @@ pub enum WhenMissing {
 /// What responses tell clients about limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct Reply {
     /// Which rate limit header fields to send, by default `both`. Every denial has `Retry-After` in any case.
-    #[serde(default)]
     pub headers: Headers,
     /// Send the header fields with admitted responses too.
-    #[serde(default)]
     pub on_admitted: bool,
     /// Body of a 429, in place of a problem detail.
-    #[serde(default)]
     pub body: Option<String>,
     /// Media type of `body`, by default `text/plain`.
-    #[serde(default)]
     pub content_type: Option<String>,
 }
 

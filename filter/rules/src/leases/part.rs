@@ -1,9 +1,8 @@
 //! The parts of one limit and key.
 
 use sluicegate_certificates::CallTimes;
-use sluicegate_protocol::{LeasePart, PartReport, PolicyVersion};
+use sluicegate_protocol::{LeasePart, LimitStatus, PartReport, PolicyVersion};
 
-use super::FORGET_AFTER_US;
 use super::taken::TakenCheck;
 
 /// Most time for which a part is spent, whatever an answer says: the largest `lease.longest` of a policy.
@@ -16,12 +15,14 @@ const MAX_PARTS: usize = 32;
 const RENEW_AT: u64 = 3;
 /// A renewal for another key asks for this one, too, if no more than this many eighths are left: then all share callouts.
 const RENEW_WITH: u64 = 7;
+/// How long a key is remembered after its last renewal.
+pub(super) const FORGET_AFTER_US: u64 = 1_000_000;
 /// After a renewal that brought nothing, this time passes before the next one.
 const RETRY_US: u64 = 25_000;
 
 /// A part of a lease.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct LivePart {
     id: u64,
     units: u64,
     /// Neither spent nor taken for a request that waits.
@@ -41,9 +42,9 @@ pub(super) struct Part {
 
 /// The parts of one limit and key, and how much it is asked for.
 #[derive(Debug)]
-pub(super) struct OfKey {
+pub(super) struct KeyParts {
     /// In the order in which they end.
-    parts: Vec<Part>,
+    parts: Vec<LivePart>,
     /// Units that were left when the last part came.
     full: u64,
     /// Units that were asked for since `since_us`.
@@ -55,7 +56,7 @@ pub(super) struct OfKey {
     next_try_us: u64,
 }
 
-impl OfKey {
+impl KeyParts {
     pub fn new(now_us: u64) -> Self {
         Self {
             parts: Vec::new(),
@@ -74,7 +75,7 @@ impl OfKey {
             return false;
         }
         let units = part.units.min(MAX_UNITS);
-        self.parts.push(Part {
+        self.parts.push(LivePart {
             id: part.id,
             units,
             left: units,
@@ -101,13 +102,20 @@ impl OfKey {
         let part = parts.find(|part| part.left >= cost && now_us < part.ends_us)?;
         part.left -= cost;
         Some(TakenCheck {
-            check,
             part: part.id,
             ends_us: part.ends_us,
-            quota: part.quota,
-            window_ms: part.window_ms,
-            remaining: part.remaining.saturating_add(part.left).min(part.quota),
-            reset_ms: part.whole_us.saturating_sub(now_us).div_ceil(1_000),
+            status: LimitStatus {
+                check,
+                // Replies take it from the configuration.
+                limit: "".into(),
+                quota: part.quota,
+                window_ms: part.window_ms,
+                remaining: part.remaining.saturating_add(part.left).min(part.quota),
+                reset_ms: part.whole_us.saturating_sub(now_us).div_ceil(1_000),
+                retry_after_ms: 0,
+                hold_ms: 0,
+                receipt: Vec::new(),
+            },
         })
     }
 
@@ -128,7 +136,7 @@ impl OfKey {
         self.parts.iter().any(|part| part.id == id)
     }
 
-    fn part(&mut self, id: u64) -> Option<&mut Part> {
+    fn part(&mut self, id: u64) -> Option<&mut LivePart> {
         self.parts.iter_mut().find(|part| part.id == id)
     }
 
@@ -155,7 +163,7 @@ impl OfKey {
         }
         self.renewing = true;
         self.measure(now_us);
-        let mut reports: Vec<_> = self.parts.iter().map(Part::report).collect();
+        let mut reports: Vec<_> = self.parts.iter().map(LivePart::report).collect();
         if let Some(last) = reports.last_mut() {
             last.wants_per_s = self.per_s.max(1);
         }
@@ -185,9 +193,9 @@ impl OfKey {
     }
 
     /// Removes parts; what becomes of them is told later.
-    pub fn end(&mut self, ends: impl Fn(&Part) -> bool) -> Vec<PartReport> {
+    pub fn end(&mut self, ends: impl Fn(&LivePart) -> bool) -> Vec<PartReport> {
         let ended = self.parts.extract_if(.., |part| ends(part));
-        let report = |part: Part| PartReport {
+        let report = |part: LivePart| PartReport {
             ended: true,
             ..part.report()
         };
@@ -201,7 +209,7 @@ impl OfKey {
     }
 }
 
-impl Part {
+impl LivePart {
     fn report(&self) -> PartReport {
         PartReport {
             id: self.id,

@@ -14,18 +14,13 @@ pub struct Taken {
 }
 
 /// Units of one check.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct TakenCheck {
-    /// The check's index.
-    pub check: usize,
     /// The part's number.
     pub part: u64,
     pub ends_us: u64,
-    pub quota: u64,
-    pub window_ms: u64,
-    /// What is left in the part, and was left for others when it was lent.
-    pub remaining: u64,
-    pub reset_ms: u64,
+    /// With the check's index. What remains is left in the part, or was left for others when it was lent.
+    pub status: LimitStatus<'static>,
 }
 
 impl Taken {
@@ -35,32 +30,29 @@ impl Taken {
     }
 
     /// Whether nothing remains to be asked for.
-    pub fn decides(&self, question: &Question) -> bool {
-        self.is_whole(question) && question.shadows.is_empty()
+    pub fn covers_all(&self, question: &Question) -> bool {
+        self.covers_enforced(question) && question.shadows.is_empty()
     }
 
     /// Whether the decision of the enforced rules is made. Then its units are spent at once, whatever comes of shadow rules.
-    pub fn is_whole(&self, question: &Question) -> bool {
+    pub fn covers_enforced(&self, question: &Question) -> bool {
         !self.checks.is_empty() && self.checks.len() == question.checks.len()
     }
 
     /// Number of decisions that are asked for.
     pub fn decisions_to_ask(&self, question: &Question) -> usize {
-        question.decisions() - usize::from(self.is_whole(question))
+        question.decisions() - usize::from(self.covers_enforced(question))
     }
 
     /// Whether the check with this index was taken.
     pub(crate) fn has(&self, check: usize) -> bool {
-        self.checks.iter().any(|one| one.check == check)
+        self.checks.iter().any(|one| one.status.check == check)
     }
 
-    /// The check with the fewest units left.
-    pub(super) fn tightest(&self) -> Option<&TakenCheck> {
-        self.checks.iter().min_by_key(|one| one.remaining)
-    }
-
-    fn verdict(&self) -> Option<Verdict<'static>> {
-        Some(Verdict::Admitted(self.tightest()?.status()))
+    /// Of the check with the fewest units left.
+    pub(super) fn tightest(&self) -> Option<&LimitStatus<'static>> {
+        let statuses = self.checks.iter().map(|one| &one.status);
+        statuses.min_by_key(|status| status.remaining)
     }
 
     /// The verdicts on a question: those that were answered, with what was taken.
@@ -74,8 +66,8 @@ impl Taken {
         }
         let mut answered = answered.iter().cloned();
         let mut verdicts = Vec::with_capacity(question.decisions());
-        if self.is_whole(question) {
-            verdicts.extend(self.verdict());
+        if self.covers_enforced(question) {
+            verdicts.extend(self.tightest().cloned().map(Verdict::Admitted));
         } else if !question.checks.is_empty() {
             verdicts.extend(
                 answered
@@ -106,7 +98,7 @@ impl Taken {
         match verdict {
             Verdict::Admitted(status) => match self.tightest() {
                 Some(taken) if taken.remaining < status.remaining => {
-                    Verdict::Admitted(taken.status())
+                    Verdict::Admitted(taken.clone())
                 }
                 _ => Verdict::Admitted(LimitStatus {
                     check: index(status.check),
@@ -118,23 +110,6 @@ impl Taken {
                 ..status
             }),
             other => other,
-        }
-    }
-}
-
-impl TakenCheck {
-    /// The limit's name stays empty: replies take it from the configuration.
-    fn status(&self) -> LimitStatus<'static> {
-        LimitStatus {
-            check: self.check,
-            limit: "".into(),
-            quota: self.quota,
-            window_ms: self.window_ms,
-            remaining: self.remaining,
-            reset_ms: self.reset_ms,
-            retry_after_ms: 0,
-            hold_ms: 0,
-            receipt: Vec::new(),
         }
     }
 }

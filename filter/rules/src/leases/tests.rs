@@ -1,8 +1,11 @@
 //! Parts of leases in a VM: what is taken, ended, told and asked for.
 
+use std::rc::Rc;
+
 use super::*;
 use crate::question::Shadow;
-use crate::rule::WhenUnavailable;
+use crate::rule::{RuleSet, WhenUnavailable};
+use crate::wire::question_body;
 use sluicegate_protocol::{LimitStatus, Verdict, WithoutStore};
 
 const MS: u64 = 1_000;
@@ -12,12 +15,12 @@ const VERSION: PolicyVersion = PolicyVersion {
 };
 
 /// A rule with two checks, and one that is a shadow.
-fn rules() -> Rules {
+fn rules() -> Rc<RuleSet> {
     let text = r#"{"version":1,"sidecar":{"cluster":"s"},"rules":[
         {"name":"real","checks":[{"limit":"l","key":[{"constant":"c"}]},{"limit":"m","key":[{"constant":"c"}]}],
          "when_unavailable":"deny"},
         {"name":"trial","shadow":true,"checks":[{"limit":"l","key":[{"constant":"c"}]}],"when_unavailable":"deny"}]}"#;
-    crate::parse(text.as_bytes()).unwrap()
+    Rc::new(crate::parse(text.as_bytes()).unwrap().1)
 }
 
 /// One check for each limit of the first rule that is named.
@@ -30,6 +33,7 @@ fn question(limits: &str, cost: u64) -> Question {
         quota: None,
     };
     Question {
+        rules: rules(),
         checks: limits.chars().map(check).collect(),
         shadows: Vec::new(),
         when_unavailable: WhenUnavailable::Deny,
@@ -73,13 +77,13 @@ fn leases(parts: &[LeasePart<'_>]) -> Leases {
 
 /// Admits a request from leases, if they have the units.
 fn admit(leases: &mut Leases, limits: &str, now_us: u64) -> bool {
-    let (rules, question) = (rules(), question(limits, 1));
-    let taken = leases.take(&rules, &question, now_us, 50 * MS);
-    let decides = taken.decides(&question);
+    let question = question(limits, 1);
+    let taken = leases.take(&question, now_us, 50 * MS);
+    let decides = taken.covers_all(&question);
     if decides {
-        leases.spend(&rules, &question, &taken);
+        leases.spend(&question, &taken);
     } else {
-        leases.put_back(&rules, &question, &taken);
+        leases.put_back(&question, &taken);
     }
     decides
 }
@@ -158,11 +162,11 @@ fn a_renewal_that_brings_nothing_is_not_repeated_at_once() {
 
 #[test]
 fn of_several_checks_those_with_a_part_are_taken_and_the_rest_is_asked_for() {
-    let (rules, both) = (rules(), question("lm", 1));
+    let both = question("lm", 1);
     let mut leases = leases(&[part(1, "m", 8, 100 * MS)]);
-    let taken = leases.take(&rules, &both, 10 * MS, 50 * MS);
-    assert!(!taken.decides(&both) && taken.decisions_to_ask(&both) == 1);
-    let body = rules.question_body([(&both, &taken)], &[]);
+    let taken = leases.take(&both, 10 * MS, 50 * MS);
+    assert!(!taken.covers_all(&both) && taken.decisions_to_ask(&both) == 1);
+    let body = question_body([(&both, &taken)], &[]);
     let asked = r#"{"decisions":[{"checks":[{"limit":"l","key":"k"}]}]}"#;
     assert_eq!(String::from_utf8(body).unwrap(), asked);
     let status = |remaining| LimitStatus {
@@ -189,7 +193,7 @@ fn of_several_checks_those_with_a_part_are_taken_and_the_rest_is_asked_for() {
     // 400 for others and 7 of the part.
     assert_eq!(checks(Verdict::Admitted(status(500))), (true, 1, 407));
     assert_eq!(checks(Verdict::Denied(status(0))), (false, 0, 0));
-    leases.put_back(&rules, &both, &taken);
+    leases.put_back(&both, &taken);
     for n in 0..8 {
         let admitted = admit(&mut leases, "m", 20 * MS);
         assert!(admitted, "{n}: a denial put it back");
@@ -199,32 +203,32 @@ fn of_several_checks_those_with_a_part_are_taken_and_the_rest_is_asked_for() {
 
 #[test]
 fn a_part_that_may_end_before_the_answer_is_not_used_with_other_checks() {
-    let (rules, both) = (rules(), question("lm", 1));
+    let both = question("lm", 1);
     let mut leases = leases(&[part(1, "m", 8, 100 * MS)]);
-    let taken = leases.take(&rules, &both, 51 * MS, 50 * MS);
+    let taken = leases.take(&both, 51 * MS, 50 * MS);
     assert!(taken.is_empty());
-    let taken = leases.take(&rules, &both, 51 * MS - 1, 50 * MS);
-    assert!(leases.is_live(&rules, &both, &taken, 101 * MS - 1));
-    assert!(!leases.is_live(&rules, &both, &taken, 101 * MS));
+    let taken = leases.take(&both, 51 * MS - 1, 50 * MS);
+    assert!(leases.is_live(&both, &taken, 101 * MS - 1));
+    assert!(!leases.is_live(&both, &taken, 101 * MS));
 }
 
 #[test]
 fn shadow_rules_are_asked_for() {
-    let (rules, mut both) = (rules(), question("l", 1));
+    let mut both = question("l", 1);
     let mut checks = question("l", 1).checks;
     (checks[0].rule, checks[0].key) = (1, "s".to_owned());
     both.shadows = vec![Shadow { rule: 1, checks }];
     let mut leases = leases(&[part(1, "l", 8, 100 * MS)]);
-    let taken = leases.take(&rules, &both, 10 * MS, 50 * MS);
-    assert!(!taken.decides(&both) && taken.decisions_to_ask(&both) == 1);
-    let body = String::from_utf8(rules.question_body([(&both, &taken)], &[])).unwrap();
+    let taken = leases.take(&both, 10 * MS, 50 * MS);
+    assert!(!taken.covers_all(&both) && taken.decisions_to_ask(&both) == 1);
+    let body = String::from_utf8(question_body([(&both, &taken)], &[])).unwrap();
     assert!(
         body.contains("trial") && !body.contains(r#""key":"k""#),
         "{body}"
     );
     // The decision is made, so it need not last until they are answered.
-    let late = leases.take(&rules, &both, 100 * MS, 50 * MS);
-    assert!(late.is_whole(&both));
+    let late = leases.take(&both, 100 * MS, 50 * MS);
+    assert!(late.covers_enforced(&both));
     let answered = [Verdict::Unavailable { then: None }];
     let verdicts = taken.verdicts(&both, &answered);
     assert!(matches!(
@@ -235,8 +239,8 @@ fn shadow_rules_are_asked_for() {
 
 #[test]
 fn the_end_of_a_part_undoes_an_admission_and_no_other_verdict() {
-    let (rules, one) = (rules(), question("l", 1));
-    let taken = leases(&[part(1, "l", 8, 100 * MS)]).take(&rules, &one, 10 * MS, 0);
+    let one = question("l", 1);
+    let taken = leases(&[part(1, "l", 8, 100 * MS)]).take(&one, 10 * MS, 0);
     let admitted = taken.verdicts(&one, &[])[0].clone();
     let refused = Verdict::Unavailable {
         then: Some(WithoutStore::Deny),
@@ -254,17 +258,17 @@ fn a_look_and_a_requested_quota_are_asked_for() {
     wanted.checks[0].quota = Some(5);
     // 9 is more than there is.
     for asked in [question("l", 0), question("l", 9), wanted] {
-        assert!(leases.take(&rules(), &asked, 10 * MS, 0).is_empty());
+        assert!(leases.take(&asked, 10 * MS, 0).is_empty());
     }
 }
 
 #[test]
 fn a_new_policy_ends_the_parts_of_the_earlier_one() {
-    let (rules, one) = (rules(), question("l", 1));
+    let one = question("l", 1);
     let mut leases = leases(&[part(1, "l", 8, 100 * MS)]);
-    let taken = leases.take(&rules, &one, 10 * MS, 0);
+    let taken = leases.take(&one, 10 * MS, 0);
     let of = |instance, epoch| PolicyVersion { instance, epoch };
-    let lives = |leases: &mut Leases| leases.is_live(&rules, &one, &taken, 12 * MS);
+    let lives = |leases: &mut Leases| leases.is_live(&one, &taken, 12 * MS);
     lend(&mut leases, of(9, 5), &[], 10 * MS);
     assert!(lives(&mut leases), "another sidecar's");
     lend(&mut leases, VERSION, &[], 10 * MS);

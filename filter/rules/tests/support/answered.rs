@@ -1,8 +1,8 @@
 //! Made-up answers of the sidecar, and the conclusions from them.
 
-use sluicegate_rules::{Conclusion, Question, Reply, Rules, VerdictError, read_answer};
+use sluicegate_rules::{Conclusion, Question, Reply, VerdictError, read_answer};
 
-use super::rules;
+use super::{Rules, counted, rules};
 
 /// One rule for all requests, with a limit `per-key`.
 pub fn rule(more: &str) -> Rules {
@@ -12,17 +12,14 @@ pub fn rule(more: &str) -> Rules {
 }
 
 /// The conclusion from an answer with this body, and the names of the counters that it increments.
-pub fn answered(rules: &Rules, question: &Question, body: &str) -> (Conclusion, Vec<String>) {
+pub fn answered(question: &Question, body: &str) -> (Conclusion, Vec<String>) {
     let verdicts = read_answer(body.as_bytes(), question.decisions());
     let verdicts = verdicts
         .as_ref()
         .map(|answer| answer.verdicts.as_slice())
         .map_err(VerdictError::clone);
-    let mut counted = Vec::new();
-    let (conclusion, _) = rules.conclude(question, verdicts, &mut |index| {
-        counted.push(rules.counters().names()[index].clone());
-    });
-    (conclusion, counted)
+    let (conclusion, _) = question.conclude(verdicts);
+    (conclusion, counted(&question.rules))
 }
 
 pub fn verdict(outcome: &str) -> String {

@@ -4,8 +4,48 @@
 pub mod answered;
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::rc::Rc;
 
-use sluicegate_rules::{Evaluation, Headers, Question, Request, ResolvedCheck, Rules, parse};
+use sluicegate_rules::{
+    Evaluation, Headers, Question, Request, ResolvedCheck, RuleSet, Settings, parse,
+};
+
+/// One configuration.
+#[derive(Debug)]
+pub struct Rules {
+    pub settings: Settings,
+    pub set: Rc<RuleSet>,
+}
+
+impl Deref for Rules {
+    type Target = RuleSet;
+    fn deref(&self) -> &RuleSet {
+        &self.set
+    }
+}
+
+impl Rules {
+    pub fn parse(configuration: &str) -> Self {
+        let (settings, set) = parse(configuration.as_bytes())
+            .unwrap_or_else(|error| panic!("{error}\n{configuration}"));
+        Self {
+            settings,
+            set: Rc::new(set),
+        }
+    }
+
+    pub fn evaluate(&self, request: &FakeRequest) -> Evaluation {
+        self.set.evaluate(&self.settings, request)
+    }
+}
+
+/// The names of the counters that were incremented since the last time.
+pub fn counted(rules: &RuleSet) -> Vec<String> {
+    let counts = rules.counters.take();
+    let names = counts.flat_map(|(name, count)| (0..count).map(move |_| name.to_owned()));
+    names.collect()
+}
 
 /// A request with headers and attributes.
 #[derive(Debug, Default)]
@@ -49,7 +89,7 @@ pub fn configuration(rules: &str) -> String {
 }
 
 pub fn rules(rules: &str) -> Rules {
-    parse(configuration(rules).as_bytes()).unwrap_or_else(|error| panic!("{error}\n{rules}"))
+    Rules::parse(&configuration(rules))
 }
 
 /// One rule with this `match`, a limit `l` and a constant key.
@@ -68,10 +108,8 @@ pub fn checking(check: &str) -> Rules {
 
 /// The evaluation, and the names of the counters that it increments.
 pub fn evaluated(rules: &Rules, request: &FakeRequest) -> (Evaluation, Vec<String>) {
-    let mut counted = Vec::new();
-    let mut count = |index: usize| counted.push(rules.counters().names()[index].clone());
-    let evaluation = rules.evaluate(request, &mut count);
-    (evaluation, counted)
+    let evaluation = rules.evaluate(request);
+    (evaluation, counted(rules))
 }
 
 pub fn question(rules: &Rules, request: &FakeRequest) -> Question {

@@ -6,11 +6,10 @@
 
 mod models;
 
-use crate::support::{asked, get};
+use crate::support::{Rules, asked, get};
 use models::{MODELS, Served};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
-use sluicegate_rules::{Rules, parse};
 
 const STRICT: &str = r#""strict""#;
 
@@ -98,7 +97,7 @@ impl Match {
 fn configuration(upstream: &str, rules: &str) -> Rules {
     let text =
         format!(r#"{{"sidecar":{{"cluster":"s"}},"upstream_paths":{upstream},"rules":[{rules}]}}"#);
-    parse(text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"))
+    Rules::parse(&text)
 }
 
 fn rule(name: &str, one: Match, stop: bool, check: &str) -> String {

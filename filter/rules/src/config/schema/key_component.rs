@@ -10,84 +10,68 @@ use serde::Deserialize;
     { "required": ["template"] }, { "required": ["method"] }, { "required": ["host"] }, { "required": ["address"] },
     { "required": ["jwt"] }, { "required": ["metadata"] }, { "required": ["mtls"] }, { "required": ["attribute"] }, { "required": ["constant"] },
 ])))]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct KeyComponent {
     /// Name of a header. Hashed.
-    #[serde(default)]
     pub header: Option<String>,
     /// Name of a cookie. Hashed.
-    #[serde(default)]
     pub cookie: Option<String>,
     /// Name of a query parameter. Hashed.
-    #[serde(default)]
     pub query: Option<String>,
     /// `true`: the path, without its query, in its most lenient reading.
-    #[serde(default)]
     pub path: Option<bool>,
     /// Name of a variable in the rule's `path_template`.
-    #[serde(default)]
     pub template: Option<String>,
     /// `true`: the method.
-    #[serde(default)]
     pub method: Option<bool>,
     /// `true`: the host in lower case, without port.
-    #[serde(default)]
     pub host: Option<bool>,
     /// The client's address.
-    #[serde(default)]
     pub address: Option<Address>,
     /// A claim of a JWT that Envoy's `jwt_authn` filter, earlier in the chain, has verified. Hashed.
-    #[serde(default)]
     pub jwt: Option<Jwt>,
     /// A value that an earlier filter has set in the request's dynamic metadata. Hashed.
-    #[serde(default)]
     pub metadata: Option<Metadata>,
     /// An identity from the client's certificate, which the listener's TLS context must verify.
-    #[serde(default)]
     pub mtls: Option<Mtls>,
     /// Name of any Envoy attribute, such as `connection.requested_server_name`, or a list of names if one of them
     /// contains a dot. Hashed.
-    #[serde(default)]
     pub attribute: Option<AttributePath>,
     /// A fixed text, the same for every request.
-    #[serde(default)]
     pub constant: Option<String>,
     /// Do not hash the value: anybody who can read Redis can read it.
-    #[serde(default)]
     pub plain: bool,
     /// Something in front of this filter verifies this header, cookie or query parameter, so that clients cannot choose
     /// its value. Affects only the findings of `check-config`.
-    #[serde(default)]
     pub trusted: bool,
 }
 
 /// The client's address, and how many of its bits identify a client.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct Address {
     /// Take the N-th entry of X-Forwarded-For from the right, 1 being the last. By default, the address that Envoy
     /// considers the client's.
-    #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub trusted_hops: Option<usize>,
     /// Number of leading bits to use of an IPv4 address.
-    #[serde(default = "ipv4_bits")]
     #[cfg_attr(feature = "schema", schemars(range(max = 32)))]
     pub ipv4_bits: u8,
     /// Number of leading bits to use of an IPv6 address.
-    #[serde(default = "ipv6_bits")]
     #[cfg_attr(feature = "schema", schemars(range(max = 128)))]
     pub ipv6_bits: u8,
 }
 
-const fn ipv4_bits() -> u8 {
-    32
-}
-
-/// An IPv6 customer usually has a whole /64, and could otherwise use a new address for each request.
-const fn ipv6_bits() -> u8 {
-    64
+impl Default for Address {
+    fn default() -> Self {
+        Self {
+            trusted_hops: None,
+            ipv4_bits: 32,
+            // An IPv6 customer usually has a whole /64, and could otherwise use a new address for each request.
+            ipv6_bits: 64,
+        }
+    }
 }
 
 /// A claim of a verified JWT.
@@ -117,24 +101,19 @@ pub struct Metadata {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("oneOf" = [{ "required": ["jwt"] }, { "required": ["metadata"] }])))]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct TrustedSource {
     /// A claim of a JWT that Envoy's `jwt_authn` filter, earlier in the chain, has verified.
-    #[serde(default)]
     pub jwt: Option<Jwt>,
     /// A value that an earlier filter has set in the request's dynamic metadata.
-    #[serde(default)]
     pub metadata: Option<Metadata>,
     // Parsed only so that the error can give the reason.
-    #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(skip))]
     #[allow(missing_docs, reason = "it is refused")]
     pub header: Option<String>,
-    #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(skip))]
     #[allow(missing_docs, reason = "it is refused")]
     pub cookie: Option<String>,
-    #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(skip))]
     #[allow(missing_docs, reason = "it is refused")]
     pub query: Option<String>,

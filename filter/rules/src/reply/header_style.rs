@@ -2,7 +2,7 @@
 
 use sluicegate_protocol::LimitStatus;
 
-use super::text::{HeaderFields, number};
+use super::header_fields::{HeaderFields, number};
 
 const RATELIMIT: &str = "ratelimit";
 const RATELIMIT_POLICY: &str = "ratelimit-policy";
