@@ -13,7 +13,7 @@
 //! | `kept.rs` | histories that once failed |
 //! | `calendar.rs` | calendar windows: edges, other clocks, other rules |
 //! | `calls.rs` | calls that run too late, keys that cannot be read, what a call reads and writes, logs larger than any history |
-//! | `promises.rs` | the promises of DESIGN.md by name, on both stores |
+//! | `promises.rs` | the promises of docs/promises.md by name, on both stores |
 //! | `policies.rs` | policies that change or differ, on both stores |
 //! | `receipts.rs` | units are given back once, and only by who took them, on both stores |
 //! | `leases.rs` | leases in their last moment, and after a step of the clock |
