@@ -120,9 +120,9 @@ async fn a_sidecar_that_takes_nine_tenths_of_the_timeout_serves_everybody() {
     const EACH: u64 = 2;
     let sidecar = Sidecar::alone(&generous()).await;
     let slow = Proxy::start(sidecar.port).await;
-    slow.set(Mode::Slow(Duration::from_millis(1_800)));
+    slow.set(Mode::Slow(Duration::from_millis(3_600)));
     let mut rules = plugin(per_key("deny"));
-    rules["sidecar"]["timeout"] = json!("4s");
+    rules["sidecar"]["timeout"] = json!("8s");
     let envoy = envoy(slow.port, rules).await;
     let clients = (0..CLIENTS).map(|n| {
         let url = envoy.url("/");
