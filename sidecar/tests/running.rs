@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::support::{comes_true, sluicegate};
 
-/// A folder with a policy. The policy is alone in a subfolder, because the sidecar watches its folder.
+/// A folder with a policy, which is alone in a subfolder.
 pub struct Folder(TempDir);
 
 impl Folder {
@@ -82,6 +82,12 @@ impl<'a> Running<'a> {
         let serves = || UnixStream::connect(folder.path("admin")).is_ok();
         running.eventually("it serves", serves);
         running
+    }
+
+    /// Has it read its policy now and not within half a second.
+    pub fn reread(&self) {
+        let id = rustix::process::Pid::from_child(&self.process);
+        rustix::process::kill_process(id, rustix::process::Signal::HUP).unwrap();
     }
 
     pub fn log(&self) -> String {

@@ -11,6 +11,7 @@ fn is_refused_without_the_secret_on_reload(store: &str) {
     let mut leaks = Vec::new();
     for (number, (case, file, named)) in broken_files(store).into_iter().enumerate() {
         folder.write(&file);
+        running.reread();
         running.eventually(&case, refused);
         // The log is written by a thread of its own.
         let logged = || running.log().contains("the previous policy stays in force");
@@ -31,6 +32,7 @@ fn is_refused_without_the_secret_on_reload(store: &str) {
         running.forget_log();
         // A different text each time: an unchanged file is not reloaded.
         folder.write(format!("{good}# {number}\n").as_bytes());
+        running.reread();
         running.eventually(&case, || !refused());
     }
     assert_none(&leaks);
