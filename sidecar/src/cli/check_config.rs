@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use sluicegate::lint::{Plugin, Severity, lint};
+use sluicegate::lint::{Found, Plugin, Severity, Source, lint};
 use sluicegate::policy::{Policy, PolicyError};
 use sluicegate_rules::config::fingerprint;
 
 use super::Failure;
-use super::direct::{store_address, store_of_environment};
-use super::manifests::{Manifests, nothing_in};
+use super::direct::store_address;
+use super::manifests::{nothing_in, read};
 use super::output::{Output, print_json, totals};
 use super::stdout::{line, print};
 
@@ -49,7 +49,7 @@ struct Report {
 struct Reported {
     file: String,
     line: usize,
-    severity: &'static str,
+    severity: Severity,
     message: String,
 }
 
@@ -63,7 +63,7 @@ impl Report {
         self.findings.push(Reported {
             file: file.to_owned(),
             line,
-            severity: severity.name(),
+            severity,
             message,
         });
     }
@@ -118,7 +118,7 @@ impl CheckConfig {
         };
         // What `serve` would use in this environment.
         if let Some(policy) = &given {
-            store_address(policy, store_of_environment().as_deref())?;
+            store_address(policy, None)?;
         }
         if self.envoy.is_empty() {
             if given.is_some() && self.output == Output::Text {
@@ -128,27 +128,28 @@ impl CheckConfig {
             }
             return report.print(self.output);
         }
-        let manifests = Manifests::read(&self.envoy)?;
-        if manifests.is_empty() {
+        let found = read(&self.envoy)?;
+        if found.plugins.is_empty() && found.policies.is_empty() {
             return Err(nothing_in(&self.envoy));
         }
         let mut policies = Vec::new();
-        for (file, found) in manifests.policies() {
-            let what = format!("{}: `{}`: ", found.document, found.field);
-            let policy = report.policy((file, found.line), &what, &found.text);
-            policies.extend(policy.map(|policy| (found.namespace.as_str(), policy)));
+        for one in &found.policies {
+            let what = format!("{}: `{}`: ", one.source.document, one.field);
+            let policy = report.policy((&one.source.file, one.line), &what, &one.text);
+            policies.extend(policy.map(|policy| (one.source.namespace.as_str(), policy)));
         }
-        for (file, plugin) in manifests.plugins() {
+        for plugin in &found.plugins {
             let policy = match self.policy {
                 Some(_) => given.as_ref(),
                 None => policy_of(plugin, &policies),
             };
             if self.policy.is_none() && policy.is_none() && policies.len() > 1 {
                 let message = "several policies might be this plugin's, so its limits are not checked; name one with `--policy`";
-                let message = format!("{}{message}", of_object(plugin));
-                report.add(Severity::Warning, (file, plugin.line), message);
+                let message = format!("{}{message}", of_object(&plugin.source));
+                let at = (&*plugin.source.file, plugin.line);
+                report.add(Severity::Warning, at, message);
             }
-            check(&mut report, file, plugin, &manifests, policy);
+            check(&mut report, plugin, &found, policy);
         }
         report.print(self.output)
     }
@@ -163,15 +164,9 @@ fn given(path: &Path, report: &mut Report) -> Result<Option<Policy>, Failure> {
     Ok(report.policy((&path.display().to_string(), 0), "", &text))
 }
 
-fn check(
-    report: &mut Report,
-    file: &str,
-    plugin: &Plugin,
-    manifests: &Manifests,
-    policy: Option<&Policy>,
-) {
-    let object = of_object(plugin);
-    for finding in lint(plugin, &manifests.surroundings, policy) {
+fn check(report: &mut Report, plugin: &Plugin, all: &Found, policy: Option<&Policy>) {
+    let (file, object) = (&*plugin.source.file, of_object(&plugin.source));
+    for finding in lint(plugin, &all.surroundings, policy) {
         let message = format!(
             "{object}`{}`: {}; {}",
             finding.field, finding.message, finding.remedy
@@ -188,8 +183,8 @@ fn check(
 }
 
 /// The Kubernetes object of a plugin, before what is said of it.
-fn of_object(plugin: &Plugin) -> String {
-    match plugin.document.as_str() {
+fn of_object(source: &Source) -> String {
+    match source.document.as_str() {
         "" => String::new(),
         document => format!("{document}: "),
     }
@@ -202,7 +197,7 @@ fn policy_of<'a>(plugin: &Plugin, policies: &'a [(&str, Policy)]) -> Option<&'a 
     }
     let mut here = policies
         .iter()
-        .filter(|(namespace, _)| *namespace == plugin.namespace);
+        .filter(|(namespace, _)| *namespace == plugin.source.namespace);
     match (here.next(), here.next()) {
         (Some((_, policy)), None) => Some(policy),
         _ => None,

@@ -1,6 +1,7 @@
 //! Sluicegate's plugin configurations in a document: an Envoy file, an Istio WasmPlugin or EnvoyFilter, an Envoy Gateway
 //! EnvoyExtensionPolicy, or a configuration alone.
 
+use super::documents::Source;
 use super::yaml::{
     Node, ValueWithLines, children, entries, fields, get, is_true, line_of, lines_before, load,
     text,
@@ -21,10 +22,8 @@ pub struct Plugin {
     pub failure_policy: Option<String>,
     /// `fail_open` of Envoy or `failOpen` of Envoy Gateway, if it is set.
     pub fail_open: Option<&'static str>,
-    /// The document that contains it, such as `WasmPlugin shop/sluicegate`; empty if it is not a Kubernetes object.
-    pub document: String,
-    /// The document's namespace.
-    pub namespace: String,
+    /// Where it was found.
+    pub source: Source,
     /// The static clusters of the Envoy file around it; `None` if there is no such file.
     pub clusters: Option<Clusters>,
     /// The namespaces of dynamic metadata into which a filter of the file copies what clients send.
@@ -69,7 +68,7 @@ pub struct Manager {
 }
 
 /// Finds every plugin configuration of Sluicegate in a document; `before` lines of the file come before its text.
-pub fn plugins(document: &Node, before: usize) -> Vec<Plugin> {
+pub fn plugins(document: &Node, before: usize, source: &Source) -> Vec<Plugin> {
     let mut copied = COPYING.map(str::to_owned).to_vec();
     copied_namespaces(document, &mut copied);
     let mut found = Vec::new();
@@ -81,6 +80,7 @@ pub fn plugins(document: &Node, before: usize) -> Vec<Plugin> {
     for plugin in &mut found {
         plugin.clusters = clusters(document);
         plugin.copied_namespaces.clone_from(&copied);
+        plugin.source.clone_from(source);
     }
     found
 }
@@ -97,8 +97,7 @@ fn plugin(holder: &Node, kind: Holder, configuration: ValueWithLines, before: us
         fail_open: ["fail_open", "failOpen"]
             .into_iter()
             .find(|name| is_true(holder, name)),
-        document: String::new(),
-        namespace: String::new(),
+        source: Source::default(),
         clusters: None,
         copied_namespaces: Vec::new(),
     }

@@ -2,12 +2,14 @@
 
 use std::fmt;
 
+use serde::Serialize;
 use sluicegate_rules::config::schema;
 
 use super::yaml::ValueWithLines;
 
 /// How serious it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// It works, but probably not as intended.
     Warning,
@@ -15,19 +17,12 @@ pub enum Severity {
     Error,
 }
 
-impl Severity {
-    /// In reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Warning => "warning",
-            Self::Error => "error",
-        }
-    }
-}
-
 impl fmt::Display for Severity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str(match self {
+            Self::Warning => "warning",
+            Self::Error => "error",
+        })
     }
 }
 

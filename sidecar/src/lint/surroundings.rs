@@ -101,7 +101,9 @@ impl Surroundings {
     /// What is wrong with a plugin's cluster of this name, how sure that is, and the remedy.
     fn problem(&self, plugin: &Plugin, name: &str) -> Option<(Severity, String, String)> {
         if let Some(only_in) = self.clusters.get(name) {
-            let other = only_in.as_ref().filter(|one| **one != plugin.namespace)?;
+            let other = only_in
+                .as_ref()
+                .filter(|one| **one != plugin.source.namespace)?;
             return Some((
                 Severity::Error,
                 format!("the ServiceEntry of `{name}` is exported to its own namespace `{other}` only"),
