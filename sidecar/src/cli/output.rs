@@ -19,6 +19,16 @@ pub enum Output {
     Json,
 }
 
+impl Output {
+    /// Prints a value.
+    pub fn print<T: Serialize>(self, value: &T, text: fn(&T) -> String) -> Result<(), Failure> {
+        match self {
+            Self::Text => print(&text(value)),
+            Self::Json => print_json(value),
+        }
+    }
+}
+
 /// Prints a JSON value.
 pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print(&json(value)?)

@@ -1,12 +1,12 @@
 //! `sluicegate override list`: lists the overrides of the policy and the store.
 
-use sluicegate_protocol::{ListedOverride, OverrideList, OverrideSource, OverrideState};
+use sluicegate_protocol::{
+    ListedOverride, OVERRIDES_PATH, OverrideList, OverrideSource, OverrideState,
+};
 
 use super::Failure;
 use super::admin::Admin;
-use super::output::{Output, print_json};
-use super::overrides;
-use super::stdout::print;
+use super::output::Output;
 
 /// Arguments of `override list`.
 #[derive(clap::Args)]
@@ -23,14 +23,11 @@ pub struct List {
 
 impl List {
     pub async fn run(self) -> Result<(), Failure> {
-        let mut list: OverrideList = overrides::get(&self.admin).await?;
+        let mut list: OverrideList = self.admin.client()?.get(OVERRIDES_PATH).await?;
         if let Some(limit) = &self.limit {
             list.overrides.retain(|one| one.limit == *limit);
         }
-        match self.output {
-            Output::Text => print(&text(&list)),
-            Output::Json => print_json(&list),
-        }
+        self.output.print(&list, text)
     }
 }
 
