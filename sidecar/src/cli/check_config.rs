@@ -10,7 +10,7 @@ use sluicegate_rules::config::fingerprint;
 use super::Failure;
 use super::direct::store_address;
 use super::manifests::{nothing_in, read};
-use super::output::{Output, print_json, totals};
+use super::output::{Output, totals};
 use super::stdout::{line, print};
 
 /// Arguments of `check-config`.
@@ -70,14 +70,11 @@ impl Report {
 
     /// The policy in a text that begins after a line of a file; `None` if it has mistakes, which are added.
     fn policy(&mut self, at: (&str, usize), what: &str, text: &str) -> Option<Policy> {
-        let mistakes = match Policy::check(text) {
-            Ok(policy) => return Some(policy),
-            Err(mistakes) => mistakes,
-        };
-        for mistake in mistakes {
-            self.add_mistake(at, what, &mistake);
+        let read = Policy::check(text);
+        for mistake in read.as_ref().err().into_iter().flatten() {
+            self.add_mistake(at, what, mistake);
         }
-        None
+        read.ok()
     }
 
     /// Adds a mistake, which names its line of the text.
@@ -94,13 +91,10 @@ impl Report {
     }
 
     fn print(self, output: Output) -> Result<(), Failure> {
-        match output {
-            Output::Json => print_json(&self)?,
-            Output::Text => {
-                let totals = totals(self.errors, self.warnings);
-                print(&format!("{}{totals}\n", self.text))?;
-            }
-        }
+        output.print(&self, |report| {
+            let totals = totals(report.errors, report.warnings);
+            format!("{}{totals}\n", report.text)
+        })?;
         if self.errors == 0 {
             Ok(())
         } else {

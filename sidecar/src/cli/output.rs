@@ -22,9 +22,18 @@ pub enum Output {
 impl Output {
     /// Prints a value.
     pub fn print<T: Serialize>(self, value: &T, text: fn(&T) -> String) -> Result<(), Failure> {
+        print(&self.format(value, text)?)
+    }
+
+    /// What `print` prints.
+    pub fn format<T: Serialize>(
+        self,
+        value: &T,
+        text: fn(&T) -> String,
+    ) -> Result<String, Failure> {
         match self {
-            Self::Text => print(&text(value)),
-            Self::Json => print_json(value),
+            Self::Text => Ok(text(value)),
+            Self::Json => json(value),
         }
     }
 }
@@ -34,8 +43,7 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print(&json(value)?)
 }
 
-/// A JSON value as commands print it.
-pub fn json(value: &impl Serialize) -> Result<String, Failure> {
+fn json(value: &impl Serialize) -> Result<String, Failure> {
     let json = serde_json::to_string_pretty(value).map_err(Failure::system)?;
     Ok(json + "\n")
 }
