@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use sluicegate::lint::{Found, Plugin, Severity, Source, lint};
+use sluicegate::lint::{Finding, Found, Plugin, Severity, lint};
 use sluicegate::policy::{Policy, PolicyError};
 use sluicegate_rules::config::fingerprint;
 
@@ -40,32 +40,19 @@ pub struct CheckConfig {
 struct Report {
     errors: usize,
     warnings: usize,
-    findings: Vec<Reported>,
+    findings: Vec<Finding>,
     #[serde(skip)]
     text: String,
 }
 
-#[derive(Serialize)]
-struct Reported {
-    file: String,
-    line: usize,
-    severity: Severity,
-    message: String,
-}
-
 impl Report {
-    fn add(&mut self, severity: Severity, (file, line): (&str, usize), message: String) {
-        match severity {
+    fn add(&mut self, finding: Finding) {
+        match finding.severity {
             Severity::Error => self.errors += 1,
             Severity::Warning => self.warnings += 1,
         }
-        line!(self.text, "{file}:{line}: {severity}: {message}");
-        self.findings.push(Reported {
-            file: file.to_owned(),
-            line,
-            severity,
-            message,
-        });
+        line!(self.text, "{finding}");
+        self.findings.push(finding);
     }
 
     /// The policy in a text that begins after a line of a file; `None` if it has mistakes, which are added.
@@ -87,7 +74,12 @@ impl Report {
         let message = format!(
             "{what}{why}; the sidecar refuses this policy: a running one keeps the old, a new one does not start"
         );
-        self.add(Severity::Error, (file, before + number), message);
+        self.add(Finding {
+            file: file.to_owned(),
+            line: before + number,
+            severity: Severity::Error,
+            message,
+        });
     }
 
     fn print(self, output: Output) -> Result<(), Failure> {
@@ -139,9 +131,12 @@ impl CheckConfig {
             };
             if self.policy.is_none() && policy.is_none() && policies.len() > 1 {
                 let message = "several policies might be this plugin's, so its limits are not checked; name one with `--policy`";
-                let message = format!("{}{message}", of_object(&plugin.source));
-                let at = (&*plugin.source.file, plugin.line);
-                report.add(Severity::Warning, at, message);
+                report.add(Finding {
+                    file: plugin.source.file.clone(),
+                    line: plugin.line,
+                    severity: Severity::Warning,
+                    message: plugin.source.object() + message,
+                });
             }
             check(&mut report, plugin, &found, policy);
         }
@@ -159,29 +154,17 @@ fn given(path: &Path, report: &mut Report) -> Result<Option<Policy>, Failure> {
 }
 
 fn check(report: &mut Report, plugin: &Plugin, all: &Found, policy: Option<&Policy>) {
-    let (file, object) = (&*plugin.source.file, of_object(&plugin.source));
     for finding in lint(plugin, &all.surroundings, policy) {
-        let message = format!(
-            "{object}`{}`: {}; {}",
-            finding.field, finding.message, finding.remedy
-        );
-        report.add(finding.severity, (file, finding.line), message);
+        report.add(finding);
     }
     // To be compared with the label `configuration` of `sluicegate_filter_info`.
     let line = plugin.configuration.line("");
     let configuration = fingerprint(&plugin.configuration.value);
+    let (file, object) = (&plugin.source.file, plugin.source.object());
     line!(
         report.text,
         "{file}:{line}: {object}configuration {configuration}"
     );
-}
-
-/// The Kubernetes object of a plugin, before what is said of it.
-fn of_object(source: &Source) -> String {
-    match source.document.as_str() {
-        "" => String::new(),
-        document => format!("{document}: "),
-    }
 }
 
 /// The policy of a plugin's sidecar: the only one, or the only one of its namespace.

@@ -26,6 +26,16 @@ pub struct Source {
     pub namespace: String,
 }
 
+impl Source {
+    /// The Kubernetes object, before what is said of it.
+    pub fn object(&self) -> String {
+        match self.document.as_str() {
+            "" => String::new(),
+            document => format!("{document}: "),
+        }
+    }
+}
+
 /// A policy in a ConfigMap.
 #[derive(Debug)]
 pub struct FoundPolicy {
