@@ -123,25 +123,22 @@ fn until(text: &str) -> Result<u64, String> {
 /// # Errors
 /// The field, what is wrong with it, and the remedy.
 pub fn check_texts(reason: Option<&str>, by: Option<&str>) -> Result<(), String> {
-    text("reason", reason, MAX_REASON_BYTES)?;
-    text("by", by, MAX_BY_BYTES)
-}
-
-/// Validates a text. Control characters could break an audit line into several.
-fn text(field: &str, text: Option<&str>, most: usize) -> Result<(), String> {
-    let Some(text) = text else {
-        return Ok(());
-    };
-    if text.len() > most {
+    for (field, text, most) in [
+        ("reason", reason.unwrap_or_default(), MAX_REASON_BYTES),
+        ("by", by.unwrap_or_default(), MAX_BY_BYTES),
+    ] {
         let length = text.len();
-        return Err(format!(
-            "`{field}` has {length} bytes; the maximum is {most}: shorten it"
-        ));
-    }
-    if text.chars().any(char::is_control) {
-        return Err(format!(
-            "`{field}` contains a control character: write it in one line"
-        ));
+        if length > most {
+            return Err(format!(
+                "`{field}` has {length} bytes; the maximum is {most}: shorten it"
+            ));
+        }
+        // They could break an audit line into several.
+        if text.chars().any(char::is_control) {
+            return Err(format!(
+                "`{field}` contains a control character: write it in one line"
+            ));
+        }
     }
     Ok(())
 }
