@@ -23,8 +23,7 @@ mod plugin;
 mod surroundings;
 mod yaml;
 
-pub use documents::{Found, FoundPolicy, read};
+pub use documents::{Found, FoundPolicy, Source};
 pub use envoy_yaml::Plugin;
 pub use findings::{Finding, Severity};
 pub use plugin::lint;
-pub use surroundings::Surroundings;

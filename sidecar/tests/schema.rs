@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use super::support::{read, repository, rows};
 use serde_json::{Value, json};
-use sluicegate::lint::Surroundings;
+use sluicegate::lint::Found;
 use sluicegate::policy::{Policy, policy_schema};
 use sluicegate_rules::config::schema::json_schema;
 use sluicegate_rules::{
@@ -181,8 +181,9 @@ fn examples() -> Vec<(String, Value)> {
     for entry in std::fs::read_dir(repository("envoy")).unwrap() {
         let path = entry.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();
-        let file = sluicegate::lint::read(&text, &mut Surroundings::default()).unwrap();
-        for plugin in file.plugins {
+        let mut found = Found::default();
+        found.add("", &text).unwrap();
+        for plugin in found.plugins {
             examples.push((path.display().to_string(), plugin.configuration.value));
         }
     }

@@ -43,12 +43,12 @@ impl CalendarUnit {
         }
     }
 
-    /// Its largest and smallest number of days, ignoring changes of the zone.
-    const fn days(self) -> (u64, u64) {
+    /// Its largest number of days, ignoring changes of the zone.
+    const fn days(self) -> u64 {
         match self {
-            Self::Day => (1, 1),
-            Self::Week => (7, 7),
-            Self::Month => (31, 28),
+            Self::Day => 1,
+            Self::Week => 7,
+            Self::Month => 31,
         }
     }
 
@@ -131,13 +131,7 @@ impl Calendar {
     /// The longest possible window in microseconds.
     #[must_use]
     pub const fn longest_us(self) -> u64 {
-        (self.unit().days().0 + SLACK_DAYS) * DAY_US
-    }
-
-    /// The shortest possible window in microseconds, except for days and weeks cut short by a move across the date line.
-    #[must_use]
-    pub const fn shortest_us(self) -> u64 {
-        self.unit().days().1 * DAY_US - 3600 * 1_000_000
+        (self.unit().days() + SLACK_DAYS) * DAY_US
     }
 
     /// Start and end of the window that contains an instant.

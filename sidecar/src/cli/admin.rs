@@ -47,8 +47,7 @@ impl AdminPort {
     /// The key that has these digits.
     pub async fn key_of(&self, digits: &str, patience: &Patience) -> Result<String, Failure> {
         let client = self.client(patience)?;
-        let body = client.get(&format!("{SUBJECTS_PATH}{digits}")).await?;
-        match client.read(&body)? {
+        match client.get(&format!("{SUBJECTS_PATH}{digits}")).await? {
             Whom::Key(key) => Ok(key),
             _ => Err(client.not_a_sidecar("it names no key")),
         }

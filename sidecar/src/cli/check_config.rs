@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use sluicegate::lint::{Plugin, Severity, lint};
+use sluicegate::lint::{Finding, Found, Plugin, Severity, lint};
 use sluicegate::policy::{Policy, PolicyError};
 use sluicegate_rules::config::fingerprint;
 
 use super::Failure;
-use super::direct::{store_address, store_of_environment};
-use super::manifests::{Manifests, nothing_in};
-use super::output::{Output, print_json, totals};
+use super::direct::store_address;
+use super::manifests::{nothing_in, read};
+use super::output::{Output, totals};
 use super::stdout::{line, print};
 
 /// Arguments of `check-config`.
@@ -40,44 +40,28 @@ pub struct CheckConfig {
 struct Report {
     errors: usize,
     warnings: usize,
-    findings: Vec<Reported>,
+    findings: Vec<Finding>,
     #[serde(skip)]
     text: String,
 }
 
-#[derive(Serialize)]
-struct Reported {
-    file: String,
-    line: usize,
-    severity: &'static str,
-    message: String,
-}
-
 impl Report {
-    fn add(&mut self, severity: Severity, (file, line): (&str, usize), message: String) {
-        match severity {
+    fn add(&mut self, finding: Finding) {
+        match finding.severity {
             Severity::Error => self.errors += 1,
             Severity::Warning => self.warnings += 1,
         }
-        line!(self.text, "{file}:{line}: {severity}: {message}");
-        self.findings.push(Reported {
-            file: file.to_owned(),
-            line,
-            severity: severity.name(),
-            message,
-        });
+        line!(self.text, "{finding}");
+        self.findings.push(finding);
     }
 
     /// The policy in a text that begins after a line of a file; `None` if it has mistakes, which are added.
     fn policy(&mut self, at: (&str, usize), what: &str, text: &str) -> Option<Policy> {
-        let mistakes = match Policy::check(text) {
-            Ok(policy) => return Some(policy),
-            Err(mistakes) => mistakes,
-        };
-        for mistake in mistakes {
-            self.add_mistake(at, what, &mistake);
+        let read = Policy::check(text);
+        for mistake in read.as_ref().err().into_iter().flatten() {
+            self.add_mistake(at, what, mistake);
         }
-        None
+        read.ok()
     }
 
     /// Adds a mistake, which names its line of the text.
@@ -90,17 +74,19 @@ impl Report {
         let message = format!(
             "{what}{why}; the sidecar refuses this policy: a running one keeps the old, a new one does not start"
         );
-        self.add(Severity::Error, (file, before + number), message);
+        self.add(Finding {
+            file: file.to_owned(),
+            line: before + number,
+            severity: Severity::Error,
+            message,
+        });
     }
 
     fn print(self, output: Output) -> Result<(), Failure> {
-        match output {
-            Output::Json => print_json(&self)?,
-            Output::Text => {
-                let totals = totals(self.errors, self.warnings);
-                print(&format!("{}{totals}\n", self.text))?;
-            }
-        }
+        output.print(&self, |report| {
+            let totals = totals(report.errors, report.warnings);
+            format!("{}{totals}\n", report.text)
+        })?;
         if self.errors == 0 {
             Ok(())
         } else {
@@ -118,7 +104,7 @@ impl CheckConfig {
         };
         // What `serve` would use in this environment.
         if let Some(policy) = &given {
-            store_address(policy, store_of_environment().as_deref())?;
+            store_address(policy, None)?;
         }
         if self.envoy.is_empty() {
             if given.is_some() && self.output == Output::Text {
@@ -128,27 +114,31 @@ impl CheckConfig {
             }
             return report.print(self.output);
         }
-        let manifests = Manifests::read(&self.envoy)?;
-        if manifests.is_empty() {
+        let found = read(&self.envoy)?;
+        if found.plugins.is_empty() && found.policies.is_empty() {
             return Err(nothing_in(&self.envoy));
         }
         let mut policies = Vec::new();
-        for (file, found) in manifests.policies() {
-            let what = format!("{}: `{}`: ", found.document, found.field);
-            let policy = report.policy((file, found.line), &what, &found.text);
-            policies.extend(policy.map(|policy| (found.namespace.as_str(), policy)));
+        for one in &found.policies {
+            let what = format!("{}: `{}`: ", one.source.document, one.field);
+            let policy = report.policy((&one.source.file, one.line), &what, &one.text);
+            policies.extend(policy.map(|policy| (one.source.namespace.as_str(), policy)));
         }
-        for (file, plugin) in manifests.plugins() {
+        for plugin in &found.plugins {
             let policy = match self.policy {
                 Some(_) => given.as_ref(),
                 None => policy_of(plugin, &policies),
             };
             if self.policy.is_none() && policy.is_none() && policies.len() > 1 {
                 let message = "several policies might be this plugin's, so its limits are not checked; name one with `--policy`";
-                let message = format!("{}{message}", of_object(plugin));
-                report.add(Severity::Warning, (file, plugin.line), message);
+                report.add(Finding {
+                    file: plugin.source.file.clone(),
+                    line: plugin.line,
+                    severity: Severity::Warning,
+                    message: plugin.source.object() + message,
+                });
             }
-            check(&mut report, file, plugin, &manifests, policy);
+            check(&mut report, plugin, &found, policy);
         }
         report.print(self.output)
     }
@@ -163,36 +153,18 @@ fn given(path: &Path, report: &mut Report) -> Result<Option<Policy>, Failure> {
     Ok(report.policy((&path.display().to_string(), 0), "", &text))
 }
 
-fn check(
-    report: &mut Report,
-    file: &str,
-    plugin: &Plugin,
-    manifests: &Manifests,
-    policy: Option<&Policy>,
-) {
-    let object = of_object(plugin);
-    for finding in lint(plugin, &manifests.surroundings, policy) {
-        let message = format!(
-            "{object}`{}`: {}; {}",
-            finding.field, finding.message, finding.remedy
-        );
-        report.add(finding.severity, (file, finding.line), message);
+fn check(report: &mut Report, plugin: &Plugin, all: &Found, policy: Option<&Policy>) {
+    for finding in lint(plugin, &all.surroundings, policy) {
+        report.add(finding);
     }
     // To be compared with the label `configuration` of `sluicegate_filter_info`.
     let line = plugin.configuration.line("");
     let configuration = fingerprint(&plugin.configuration.value);
+    let (file, object) = (&plugin.source.file, plugin.source.object());
     line!(
         report.text,
         "{file}:{line}: {object}configuration {configuration}"
     );
-}
-
-/// The Kubernetes object of a plugin, before what is said of it.
-fn of_object(plugin: &Plugin) -> String {
-    match plugin.document.as_str() {
-        "" => String::new(),
-        document => format!("{document}: "),
-    }
 }
 
 /// The policy of a plugin's sidecar: the only one, or the only one of its namespace.
@@ -202,7 +174,7 @@ fn policy_of<'a>(plugin: &Plugin, policies: &'a [(&str, Policy)]) -> Option<&'a 
     }
     let mut here = policies
         .iter()
-        .filter(|(namespace, _)| *namespace == plugin.namespace);
+        .filter(|(namespace, _)| *namespace == plugin.source.namespace);
     match (here.next(), here.next()) {
         (Some((_, policy)), None) => Some(policy),
         _ => None,

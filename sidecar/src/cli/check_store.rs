@@ -8,7 +8,7 @@ use sluicegate::store::CheckedStore;
 use sluicegate::telemetry::subject::Subject;
 
 use super::Failure;
-use super::direct::{store_address, store_of_environment};
+use super::direct::store_address;
 use super::output::{Output, print_json, totals};
 use super::stdout::{line, print};
 
@@ -35,10 +35,9 @@ pub struct CheckStore {
 impl CheckStore {
     pub async fn run(self) -> Result<(), Failure> {
         let policy = Policy::load(&self.policy).map_err(Failure::usage)?;
-        let given = self.store.or_else(store_of_environment);
         let limits = &Subject::of(&policy.limits_text()).to_string();
         let store_timeout = policy.store_timeout;
-        let findings = match &store_address(&policy, given.as_deref())? {
+        let findings = match &store_address(&policy, self.store.as_deref())? {
             StoreAddress::Memory => Vec::new(),
             StoreAddress::Redis(store) => {
                 let store = CheckedStore {

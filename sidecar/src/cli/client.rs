@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use reqwest::{Method, StatusCode};
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use super::Failure;
 use super::endpoint::{Endpoint, Port};
@@ -55,10 +56,10 @@ impl Client {
         })
     }
 
-    /// Sends a GET and returns the response body.
-    pub async fn get(&self, path: &str) -> Result<Vec<u8>, Failure> {
+    /// Sends a GET and parses the response body.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
         let request = self.http.get(self.endpoint.url(path));
-        self.send(path, request).await
+        self.read(&self.send(path, request).await?)
     }
 
     /// Sends a JSON body and returns the response body.
@@ -66,8 +67,9 @@ impl Client {
         &self,
         method: Method,
         path: &str,
-        body: Vec<u8>,
+        body: &impl Serialize,
     ) -> Result<Vec<u8>, Failure> {
+        let body = serde_json::to_vec(body).map_err(Failure::system)?;
         let request = self.http.request(method, self.endpoint.url(path));
         let request = request.header("content-type", "application/json");
         self.send(path, request.body(body)).await

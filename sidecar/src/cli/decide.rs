@@ -12,7 +12,7 @@ use sluicegate_protocol::{Decision, LimitStatus, Verdict, WithoutStore};
 use super::Failure;
 use super::checks::{Checks, by_arguments};
 use super::exit::{self, Exit};
-use super::output::{Output, Span, json, print_json};
+use super::output::{Output, Span, print_json};
 use super::stdout::{not_written, print, write};
 use super::target::{Decider, Target};
 use taken::Taken;
@@ -74,10 +74,7 @@ impl Decide {
             receipts: receipts(&verdict),
         };
         if !self.quiet && (command.is_empty() || !admits) {
-            let text = match self.output {
-                Output::Json => json(&verdict)?,
-                Output::Text => text(&verdict),
-            };
+            let text = self.output.format(&verdict, text)?;
             if self.output == Output::Text && !command.is_empty() {
                 // Standard output belongs to the command.
                 eprint(&text);

@@ -52,11 +52,10 @@ impl Direct {
         let Some(path) = &self.policy else {
             return Ok(None);
         };
-        let given = self.store.clone().or_else(store_of_environment);
         let metrics = Metrics::new().map_err(Failure::system)?;
         let handle = PolicyHandle::load(path, &metrics).map_err(Failure::usage)?;
         let policy = &handle.current().policy;
-        let address = store_address(policy, given.as_deref())?;
+        let address = store_address(policy, self.store.as_deref())?;
         if matches!(address, StoreAddress::Memory) {
             return Err(Failure::usage(format_args!(
                 "{}: the store is `memory`, which loses its counts when this command ends: set `store: redis://HOST` there, \
@@ -79,17 +78,13 @@ impl Direct {
     }
 }
 
-/// What SLUICEGATE_STORE says.
-pub fn store_of_environment() -> Option<String> {
-    std::env::var("SLUICEGATE_STORE").ok()
-}
-
-/// The address of the store: `given`, or else the policy's.
-pub fn store_address(policy: &Policy, given: Option<&str>) -> Result<StoreAddress, Failure> {
+/// The address of the store: the argument's, or else that of SLUICEGATE_STORE, or else the policy's.
+pub fn store_address(policy: &Policy, argument: Option<&str>) -> Result<StoreAddress, Failure> {
+    let given = argument.map(str::to_owned);
+    let given = given.or_else(|| std::env::var("SLUICEGATE_STORE").ok());
     // A Secret that was made of a file often ends with a line break.
-    let given = given.map(str::trim).filter(|text| !text.is_empty());
-    match given {
-        None => Ok(policy.store.clone()),
+    match given.as_deref().map(str::trim) {
+        None | Some("") => Ok(policy.store.clone()),
         Some(text) => policy
             .store
             .with_url(text)

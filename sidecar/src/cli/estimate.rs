@@ -32,10 +32,7 @@ impl Estimate {
         let mut text = String::new();
         line!(
             text,
-            "{:24} {:>16} {:>20}",
-            "limit",
-            "bytes per key",
-            "bytes in Redis"
+            "limit                       bytes per key       bytes in Redis"
         );
         let mut sum = 0;
         for limit in policy.limits() {

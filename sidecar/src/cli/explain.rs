@@ -13,7 +13,7 @@ use sluicegate_rules::{
 };
 
 use super::Failure;
-use super::manifests::{Manifests, nothing_in};
+use super::manifests::{nothing_in, read};
 use super::stdout::{line, print};
 
 /// Arguments of `explain`.
@@ -72,14 +72,14 @@ impl Explain {
         let request = self.request()?;
         let mut text = String::new();
         let files = [self.envoy.clone()];
-        let manifests = Manifests::read(&files)?;
-        if manifests.plugins().next().is_none() {
+        let found = read(&files)?;
+        if found.plugins.is_empty() {
             return Err(nothing_in(&files));
         }
-        for (file, plugin) in manifests.plugins() {
+        for plugin in &found.plugins {
             let value = plugin.configuration.value.to_string();
             let (settings, rules) = parse(value.as_bytes()).map_err(|error| {
-                let line = plugin.configuration.line(&error.field);
+                let (file, line) = (&plugin.source.file, plugin.configuration.line(&error.field));
                 Failure::usage(format!("{file}:{line}: {error}"))
             })?;
             describe(

@@ -4,8 +4,7 @@ use sluicegate_protocol::{GiveBack as Entry, GivenBack};
 
 use super::Failure;
 use super::checks::{LimitKey, by_argument, cost};
-use super::output::{Output, print_json};
-use super::stdout::print;
+use super::output::Output;
 use super::target::Target;
 
 /// Arguments of `give-back`.
@@ -41,27 +40,22 @@ impl GiveBack {
         let outcomes = decider.give_back(&[entry]).await?;
         let outcome = outcomes.into_iter().next();
         let outcome = outcome.ok_or_else(|| Failure::unavailable("the answer has no outcome"))?;
-        if self.output == Output::Json {
-            print_json(&outcome)?;
-        }
+        self.output.print(&outcome, text)?;
         match outcome {
             GivenBack::Error(problem) => Err(Failure::usage(by_argument(&problem.message))),
             GivenBack::Unavailable => Err(Failure::unavailable(decider.why_unavailable())),
-            GivenBack::GivenBack { units } => {
-                if self.output == Output::Text {
-                    print(&text(units))?;
-                }
-                Ok(())
-            }
+            GivenBack::GivenBack { .. } => Ok(()),
         }
     }
 }
 
-fn text(units: u64) -> String {
-    match units {
-        0 => "0 units returned: they were returned before, have expired, or belong to another limit or key\n"
+fn text(outcome: &GivenBack) -> String {
+    match outcome {
+        GivenBack::GivenBack { units: 0 } => "0 units returned: they were returned before, have expired, or belong to another limit or key\n"
             .to_owned(),
-        1 => "1 unit returned\n".to_owned(),
-        units => format!("{units} units returned\n"),
+        GivenBack::GivenBack { units: 1 } => "1 unit returned\n".to_owned(),
+        GivenBack::GivenBack { units } => format!("{units} units returned\n"),
+        // The command's error message has the cause.
+        GivenBack::Error(_) | GivenBack::Unavailable => String::new(),
     }
 }

@@ -40,16 +40,8 @@ impl Manual {
 
 /// Renders a page. The text after the options has its own headings; the library would put them under "EXTRA".
 fn page(command: &Command) -> std::io::Result<Vec<u8>> {
-    let man = Man::new(command.clone());
     let mut page = Vec::new();
-    man.render_title(&mut page)?;
-    man.render_name_section(&mut page)?;
-    man.render_synopsis_section(&mut page)?;
-    man.render_description_section(&mut page)?;
-    man.render_options_section(&mut page)?;
-    if command.has_subcommands() {
-        man.render_subcommands_section(&mut page)?;
-    }
+    Man::new(command.clone().after_help(None::<&str>)).render(&mut page)?;
     if let Some(after) = command.get_after_help() {
         sections(&after.to_string()).to_writer(&mut page)?;
     }

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use sluicegate::lint::{Found, FoundPolicy, Plugin, Surroundings, read};
+use sluicegate::lint::Found;
 
 use super::Failure;
 
@@ -11,57 +11,24 @@ use super::Failure;
 const STANDARD_INPUT: &str = "-";
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 
-/// What all files together contain.
-pub struct Manifests {
-    files: Vec<(String, Found)>,
-    /// What the objects of all files provide for the plugins.
-    pub surroundings: Surroundings,
-}
-
-impl Manifests {
-    /// Reads files, the files of folders, and standard input.
-    ///
-    /// # Errors
-    /// One cannot be read, or is not YAML.
-    pub fn read(paths: &[PathBuf]) -> Result<Self, Failure> {
-        let mut surroundings = Surroundings::default();
-        let mut files = Vec::new();
-        for path in paths {
-            for file in files_of(path)? {
-                let (shown, text) = text_of(&file)?;
-                let found = read(&text, &mut surroundings).map_err(|error| {
-                    Failure::usage(format!(
-                        "{shown} {error}; a Helm template has to be rendered first: `helm template . | sluicegate \
-                         check-config --envoy -`"
-                    ))
-                })?;
-                files.push((shown, found));
-            }
+/// What files, the files of folders, and standard input contain together.
+///
+/// # Errors
+/// One cannot be read, or is not YAML.
+pub fn read(paths: &[PathBuf]) -> Result<Found, Failure> {
+    let mut found = Found::default();
+    for path in paths {
+        for file in files_of(path)? {
+            let (shown, text) = text_of(&file)?;
+            found.add(&shown, &text).map_err(|error| {
+                Failure::usage(format!(
+                    "{shown} {error}; a Helm template has to be rendered first: `helm template . | sluicegate \
+                     check-config --envoy -`"
+                ))
+            })?;
         }
-        Ok(Self {
-            files,
-            surroundings,
-        })
     }
-
-    /// The plugin configurations, each with its file.
-    pub fn plugins(&self) -> impl Iterator<Item = (&str, &Plugin)> {
-        self.files
-            .iter()
-            .flat_map(|(file, found)| found.plugins.iter().map(|plugin| (file.as_str(), plugin)))
-    }
-
-    /// The policies in ConfigMaps, each with its file.
-    pub fn policies(&self) -> impl Iterator<Item = (&str, &FoundPolicy)> {
-        self.files
-            .iter()
-            .flat_map(|(file, found)| found.policies.iter().map(|policy| (file.as_str(), policy)))
-    }
-
-    /// Whether there is nothing of Sluicegate's.
-    pub fn is_empty(&self) -> bool {
-        self.plugins().next().is_none() && self.policies().next().is_none()
-    }
+    Ok(found)
 }
 
 /// The error if files contain nothing of Sluicegate's.

@@ -19,13 +19,35 @@ pub enum Output {
     Json,
 }
 
+impl Output {
+    /// Prints a value.
+    pub fn print<T: Serialize>(
+        self,
+        value: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> Result<(), Failure> {
+        print(&self.format(value, text)?)
+    }
+
+    /// What `print` prints.
+    pub fn format<T: Serialize>(
+        self,
+        value: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> Result<String, Failure> {
+        match self {
+            Self::Text => Ok(text(value)),
+            Self::Json => json(value),
+        }
+    }
+}
+
 /// Prints a JSON value.
 pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print(&json(value)?)
 }
 
-/// A JSON value as commands print it.
-pub fn json(value: &impl Serialize) -> Result<String, Failure> {
+fn json(value: &impl Serialize) -> Result<String, Failure> {
     let json = serde_json::to_string_pretty(value).map_err(Failure::system)?;
     Ok(json + "\n")
 }

@@ -1,12 +1,13 @@
 //! `sluicegate override list`: lists the overrides of the policy and the store.
 
-use sluicegate_protocol::{ListedOverride, OverrideList, OverrideSource, OverrideState};
+use sluicegate_protocol::{
+    ListedOverride, OVERRIDES_PATH, OverrideList, OverrideSource, OverrideState,
+};
 
 use super::Failure;
 use super::admin::Admin;
-use super::output::{Output, print_json};
-use super::overrides;
-use super::stdout::print;
+use super::output::Output;
+use super::stdout::line;
 
 /// Arguments of `override list`.
 #[derive(clap::Args)]
@@ -23,14 +24,11 @@ pub struct List {
 
 impl List {
     pub async fn run(self) -> Result<(), Failure> {
-        let mut list: OverrideList = overrides::get(&self.admin).await?;
+        let mut list: OverrideList = self.admin.client()?.get(OVERRIDES_PATH).await?;
         if let Some(limit) = &self.limit {
             list.overrides.retain(|one| one.limit == *limit);
         }
-        match self.output {
-            Output::Text => print(&text(&list)),
-            Output::Json => print_json(&list),
-        }
+        self.output.print(&list, text)
     }
 }
 
@@ -39,37 +37,26 @@ fn text(list: &OverrideList) -> String {
     if list.overrides.is_empty() {
         return "no overrides\n".to_owned();
     }
-    let titles = [
-        "LIMIT",
-        "KEY",
-        "SUBJECT",
-        "ALLOWANCE",
-        "UNTIL",
-        "SOURCE",
-        "STATE",
-        "BY",
-        "REASON",
-    ];
-    let mut rows = vec![titles.map(str::to_owned)];
+    let titles = "LIMIT KEY SUBJECT ALLOWANCE UNTIL SOURCE STATE BY REASON".split(' ');
+    let titles: Vec<_> = titles.map(str::to_owned).collect();
+    let columns = titles.len();
+    let mut rows = vec![titles];
     rows.extend(list.overrides.iter().map(row));
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
         cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
     };
-    let widths: Vec<_> = (0..titles.len()).map(width).collect();
+    let widths: Vec<_> = (0..columns).map(width).collect();
     let mut text = String::new();
     for row in &rows {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(&widths) {
-            line.push_str(&format!("{cell:<width$}  "));
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
+        let cells = row.iter().zip(&widths);
+        let cells = cells.map(|(cell, width)| format!("{cell:<width$}  "));
+        line!(text, "{}", cells.collect::<String>().trim_end());
     }
     text
 }
 
-fn row(one: &ListedOverride) -> [String; 9] {
+fn row(one: &ListedOverride) -> Vec<String> {
     let source = match one.source {
         OverrideSource::Policy => "policy",
         OverrideSource::Store => "store",
@@ -83,7 +70,7 @@ fn row(one: &ListedOverride) -> [String; 9] {
         OverrideState::Unfit => "does not fit the policy",
     };
     let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
-    [
+    vec![
         one.limit.clone(),
         match &one.key {
             // It may contain control characters, which a terminal would execute.

@@ -47,13 +47,6 @@ impl Override {
     }
 }
 
-/// Lists all overrides.
-pub async fn get<T: DeserializeOwned>(admin: &Admin) -> Result<T, Failure> {
-    let client = admin.client()?;
-    let body = client.get(OVERRIDES_PATH).await?;
-    client.read(&body)
-}
-
 /// Sets an override (PUT) or removes it (DELETE).
 pub async fn change<T: DeserializeOwned>(
     admin: &Admin,
@@ -61,9 +54,7 @@ pub async fn change<T: DeserializeOwned>(
     one: &impl Serialize,
 ) -> Result<T, Failure> {
     let client = admin.client()?;
-    let one = serde_json::to_vec(one).map_err(Failure::system)?;
-    let body = client.send_json(method, OVERRIDES_PATH, one).await?;
-    client.read(&body)
+    client.read(&client.send_json(method, OVERRIDES_PATH, one).await?)
 }
 
 /// All keys of the limit, in place of one.

@@ -6,8 +6,7 @@ use sluicegate_protocol::{Code, Decision, LimitStatus, Verdict};
 use super::Failure;
 use super::admin::AdminPort;
 use super::checks::{LimitKey, LimitSubject, by_argument, cost};
-use super::output::{Output, Span, print_json};
-use super::stdout::print;
+use super::output::{Output, Span};
 use super::target::{Decider, Target};
 
 /// How often to look again when other callers took or returned units between two looks.
@@ -60,10 +59,7 @@ impl Peek {
         } = self;
         let of = of.resolve(&admin, &target.patience).await?;
         let left = look(&target.open().await?, &of, cost).await?;
-        match output {
-            Output::Json => print_json(&left),
-            Output::Text => print(&text(&left)),
-        }
+        output.print(&left, text)
     }
 }
 

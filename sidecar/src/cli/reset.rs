@@ -6,8 +6,7 @@ use super::Failure;
 use super::admin::Admin;
 use super::checks::{LimitSubject, by_argument};
 use super::direct::Direct;
-use super::output::{Output, print_json};
-use super::stdout::print;
+use super::output::Output;
 use super::target::Decider;
 
 /// Arguments of `reset`.
@@ -43,22 +42,22 @@ impl Reset {
             key: of.key.as_str().into(),
         };
         let outcome = decider.reset(&entry).await?;
-        if self.output == Output::Json {
-            print_json(&outcome)?;
-        }
+        self.output
+            .print(&outcome, |outcome| text(outcome, &of.limit))?;
         match outcome {
             WasReset::Error(problem) => Err(Failure::usage(by_argument(&problem.message))),
             WasReset::Unavailable => Err(Failure::unavailable(decider.why_unavailable())),
-            WasReset::Reset { held } => {
-                if self.output == Output::Text {
-                    let before = if held { "" } else { "; nothing was used" };
-                    let limit = &of.limit;
-                    print(&format!(
-                        "limit `{limit}`: the whole quota is available again for this key{before}\n"
-                    ))?;
-                }
-                Ok(())
-            }
+            WasReset::Reset { .. } => Ok(()),
         }
     }
+}
+
+fn text(outcome: &WasReset, limit: &str) -> String {
+    let before = match outcome {
+        WasReset::Reset { held: true } => "",
+        WasReset::Reset { held: false } => "; nothing was used",
+        // The command's error message has the cause.
+        WasReset::Error(_) | WasReset::Unavailable => return String::new(),
+    };
+    format!("limit `{limit}`: the whole quota is available again for this key{before}\n")
 }

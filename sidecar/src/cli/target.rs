@@ -1,7 +1,6 @@
 //! Where a command's decisions are made: by a running sidecar, or in this process on the shared store.
 
 use reqwest::Method;
-use serde::Deserialize;
 use serde_json::json;
 use sluicegate_protocol::{
     Answer, DECIDE_PATH, Decision, GIVE_BACK_PATH, GiveBack, GivenBack, Listed, RESET_PATH, Reset,
@@ -57,8 +56,8 @@ impl Decider {
             }
             Self::Sidecar(client) => {
                 let body = json!({ "decisions": decisions.as_slice() });
-                let body = send(client, DECIDE_PATH, &body).await?;
-                let answer: Answer<'_> = read(client, &body)?;
+                let body = client.send_json(Method::POST, DECIDE_PATH, &body).await?;
+                let answer: Answer<'_> = client.read(&body)?;
                 let verdicts = answer.verdicts.into_iter();
                 verdicts.map(Verdict::into_owned).collect()
             }
@@ -77,7 +76,11 @@ impl Decider {
             }
             Self::Sidecar(client) => {
                 let body = json!({ "give_backs": entries });
-                read(client, &send(client, GIVE_BACK_PATH, &body).await?)?
+                client.read(
+                    &client
+                        .send_json(Method::POST, GIVE_BACK_PATH, &body)
+                        .await?,
+                )?
             }
         };
         Ok(listed.outcomes)
@@ -89,7 +92,7 @@ impl Decider {
             Self::Here(store) => store.service.reset(&[Ok(entry.clone())]).await,
             Self::Sidecar(client) => {
                 let body = json!({ "resets": [entry] });
-                read(client, &send(client, RESET_PATH, &body).await?)?
+                client.read(&client.send_json(Method::POST, RESET_PATH, &body).await?)?
             }
         };
         let outcome = listed.outcomes.into_iter().next();
@@ -113,13 +116,4 @@ impl Decider {
             Self::Here(_) => Failure::system(why),
         }
     }
-}
-
-async fn send(client: &Client, path: &str, body: &serde_json::Value) -> Result<Vec<u8>, Failure> {
-    let body = body.to_string().into_bytes();
-    client.send_json(Method::POST, path, body).await
-}
-
-fn read<'a, T: Deserialize<'a>>(client: &Client, body: &'a [u8]) -> Result<T, Failure> {
-    serde_json::from_slice(body).map_err(|error| client.not_a_sidecar(error.to_string()))
 }

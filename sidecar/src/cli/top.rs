@@ -1,6 +1,5 @@
 //! `sluicegate top`: shows which subjects a running sidecar denies.
 
-use std::fmt::Write;
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -9,8 +8,8 @@ use sluicegate_protocol::{TOP_PATH, Top, TopLimit};
 use super::Failure;
 use super::admin::Admin;
 use super::client::Client;
-use super::output::{Output, print_json};
-use super::stdout::print;
+use super::output::Output;
+use super::stdout::{line, print};
 
 /// Refresh interval: shorter than a Prometheus scrape, and as fast as a person reads.
 const EVERY: Duration = Duration::from_secs(2);
@@ -39,8 +38,8 @@ impl Watch {
         let live = !self.once && self.output == Output::Text && std::io::stdout().is_terminal();
         let client = self.admin.client()?;
         if !live {
-            let top = self.limited(self.ask(&client).await?)?;
-            return self.print(&top);
+            let top = self.limited(client.get(TOP_PATH).await?)?;
+            return self.output.print(&top, text);
         }
         // Listens for Ctrl-C from the start, so that none is lost while a request is in progress.
         tokio::select! {
@@ -53,7 +52,7 @@ impl Watch {
     async fn refresh(&self, client: &Client) -> Result<(), Failure> {
         loop {
             // A sidecar may come back; until then, show the error instead of an outdated page.
-            let page = match self.ask(client).await {
+            let page = match client.get(TOP_PATH).await {
                 Ok(top) => text(&self.limited(top)?),
                 Err(failure) => format!("sluicegate: {failure}\n"),
             };
@@ -63,18 +62,6 @@ impl Watch {
             ))?;
             tokio::time::sleep(EVERY).await;
         }
-    }
-
-    fn print(&self, top: &Top) -> Result<(), Failure> {
-        match self.output {
-            Output::Text => print(&text(top)),
-            Output::Json => print_json(top),
-        }
-    }
-
-    async fn ask(&self, client: &Client) -> Result<Top, Failure> {
-        let body = client.get(TOP_PATH).await?;
-        client.read(&body)
     }
 
     fn limited(&self, mut top: Top) -> Result<Top, Failure> {
@@ -101,8 +88,7 @@ impl Watch {
 fn text(top: &Top) -> String {
     let mut page = String::new();
     for limit in &top.limits {
-        // Writing to a string cannot fail.
-        let _ = tell(&mut page, limit);
+        tell(&mut page, limit);
     }
     page.push_str(
         "A subject is a hash of a key; `sluicegate explain` prints the subjects of a request.\n",
@@ -110,45 +96,37 @@ fn text(top: &Top) -> String {
     page
 }
 
-fn tell(page: &mut String, limit: &TopLimit) -> std::fmt::Result {
-    writeln!(
+fn tell(page: &mut String, limit: &TopLimit) {
+    let TopLimit {
+        limit: name,
+        denied_total,
+        since_seconds,
+        ..
+    } = limit;
+    line!(
         page,
-        "limit {}: {} denied in the last {} s",
-        limit.limit, limit.denied_total, limit.since_seconds
-    )?;
+        "limit {name}: {denied_total} denied in the last {since_seconds} s"
+    );
     if !limit.most_denied.is_empty() {
-        writeln!(
-            page,
-            "  {:<22}{:>10}{:>8}{:>8}",
-            "most denied", "denied", "error", "share"
-        )?;
+        line!(page, "  most denied               denied   error   share");
     }
     for one in &limit.most_denied {
-        writeln!(
-            page,
-            "  {:<22}{:>10}{:>8}{:>6} %",
-            one.subject,
-            one.count,
-            if one.error == 0 {
-                "0".to_owned()
-            } else {
-                format!("-{}", one.error)
-            },
-            one.count.saturating_mul(100) / limit.denied_total.max(1)
-        )?;
+        let error = match one.error {
+            0 => "0".to_owned(),
+            error => format!("-{error}"),
+        };
+        let share = one.count.saturating_mul(100) / (*denied_total).max(1);
+        let (subject, count) = (&one.subject, one.count);
+        line!(page, "  {subject:<22}{count:>10}{error:>8}{share:>6} %");
     }
     if !limit.nearest.is_empty() {
-        writeln!(page, "  {:<22}{:>10}", "nearest", "used")?;
+        line!(page, "  nearest                     used");
     }
     for near in &limit.nearest {
-        writeln!(
-            page,
-            "  {:<22}{:>8.0} %",
-            near.subject,
-            (near.used_ratio * 100.0).floor()
-        )?;
+        let used = (near.used_ratio * 100.0).floor();
+        line!(page, "  {:<22}{used:>8.0} %", near.subject);
     }
-    writeln!(page)
+    page.push('\n');
 }
 
 #[cfg(test)]

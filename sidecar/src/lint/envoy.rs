@@ -2,11 +2,10 @@
 
 use sluicegate_rules::config::schema::{Configuration, Cost};
 
-use super::envoy_yaml::Plugin;
 use super::findings::{Findings, checks, components};
 
-pub fn lint(plugin: &Plugin, configuration: &Configuration, findings: &mut Findings<'_>) {
-    let Some(manager) = &plugin.manager else {
+pub fn lint(configuration: &Configuration, findings: &mut Findings<'_>) {
+    let Some(manager) = &findings.plugin.manager else {
         return;
     };
     if !manager.rejects_underscores

@@ -1,8 +1,9 @@
 //! Sluicegate's plugin configurations in a document: an Envoy file, an Istio WasmPlugin or EnvoyFilter, an Envoy Gateway
 //! EnvoyExtensionPolicy, or a configuration alone.
 
+use super::documents::Source;
 use super::yaml::{
-    Node, ValueWithLines, children, entries, fields, get, is_true, line_of, lines_before, load,
+    Node, ValueWithLines, at, children, entries, fields, get, is_true, line_of, lines_before, load,
     text,
 };
 
@@ -21,10 +22,8 @@ pub struct Plugin {
     pub failure_policy: Option<String>,
     /// `fail_open` of Envoy or `failOpen` of Envoy Gateway, if it is set.
     pub fail_open: Option<&'static str>,
-    /// The document that contains it, such as `WasmPlugin shop/sluicegate`; empty if it is not a Kubernetes object.
-    pub document: String,
-    /// The document's namespace.
-    pub namespace: String,
+    /// Where it was found.
+    pub source: Source,
     /// The static clusters of the Envoy file around it; `None` if there is no such file.
     pub clusters: Option<Clusters>,
     /// The namespaces of dynamic metadata into which a filter of the file copies what clients send.
@@ -69,39 +68,55 @@ pub struct Manager {
 }
 
 /// Finds every plugin configuration of Sluicegate in a document; `before` lines of the file come before its text.
-pub fn plugins(document: &Node, before: usize) -> Vec<Plugin> {
+pub fn plugins(document: &Node, before: usize, source: &Source) -> Vec<Plugin> {
     let mut copied = COPYING.map(str::to_owned).to_vec();
     copied_namespaces(document, &mut copied);
     let mut found = Vec::new();
-    if is_sluicegate(document) {
-        let configuration = ValueWithLines::new(document, before);
-        found.push(plugin(document, Holder::Nothing, configuration, before));
-    }
+    found.extend(plugin(document, Holder::Nothing, document, None, before));
     search(document, None, before, &mut found);
     for plugin in &mut found {
         plugin.clusters = clusters(document);
         plugin.copied_namespaces.clone_from(&copied);
+        plugin.source.clone_from(source);
     }
     found
 }
 
-fn plugin(holder: &Node, kind: Holder, configuration: ValueWithLines, before: usize) -> Plugin {
+/// The plugin of a configuration, if that is one of Sluicegate's.
+fn plugin(
+    around: &Node,
+    holder: Holder,
+    configuration: &Node,
+    manager: Option<&Manager>,
+    before: usize,
+) -> Option<Plugin> {
+    let inner;
+    let (node, first) = match text(configuration) {
+        // JSON in a string: its lines are relative to the string's.
+        Some(json) => {
+            inner = load(json).ok()?.pop()?;
+            (&inner, lines_before(configuration, before))
+        }
+        None => (configuration, before),
+    };
+    // By the holder's name too, so that a broken configuration is found.
+    if !is_sluicegate(node) && (holder == Holder::Nothing || !is_named_sluicegate(around)) {
+        return None;
+    }
     let policy = ["failure_policy", "failStrategy"];
-    let mut policy = policy.iter().filter_map(|name| get(holder, name));
-    Plugin {
-        configuration,
-        holder: kind,
-        line: line_of(holder, before),
-        manager: None,
+    let mut policy = policy.iter().filter_map(|name| get(around, name));
+    let mut open = ["fail_open", "failOpen"].into_iter();
+    Some(Plugin {
+        configuration: ValueWithLines::new(node, first),
+        holder,
+        line: line_of(around, before),
+        manager: manager.cloned(),
         failure_policy: policy.find_map(text).map(str::to_owned),
-        fail_open: ["fail_open", "failOpen"]
-            .into_iter()
-            .find(|name| is_true(holder, name)),
-        document: String::new(),
-        namespace: String::new(),
+        fail_open: open.find(|name| is_true(around, name)),
+        source: Source::default(),
         clusters: None,
         copied_namespaces: Vec::new(),
-    }
+    })
 }
 
 /// Our configurations have `sidecar` and `rules`; another plugin's are unlikely to.
@@ -109,7 +124,7 @@ fn is_sluicegate(node: &Node) -> bool {
     get(node, "sidecar").is_some() && get(node, "rules").is_some()
 }
 
-/// Recognizes the holder of a configuration by its name, so that a broken configuration is found too.
+/// Whether the holder of a configuration has our name.
 fn is_named_sluicegate(node: &Node) -> bool {
     let name = |field| get(node, field).and_then(text);
     let mut names = ["name", "pluginName", "url"].into_iter().filter_map(name);
@@ -186,40 +201,18 @@ fn search(node: &Node, manager: Option<&Manager>, before: usize, found: &mut Vec
             search(filter, Some(&manager), before, found);
         }
     }
-    let mut add = |kind: Holder, configuration: &Node| {
-        let configuration = match text(configuration) {
-            // JSON in a string: its lines are relative to the string's.
-            Some(inner) => match load(inner).ok().and_then(|mut nodes| nodes.pop()) {
-                Some(inner) if is_sluicegate(&inner) || is_named_sluicegate(node) => {
-                    ValueWithLines::new(&inner, lines_before(configuration, before))
-                }
-                _ => return,
-            },
-            None if is_sluicegate(configuration) || is_named_sluicegate(node) => {
-                ValueWithLines::new(configuration, before)
-            }
-            None => return,
-        };
-        found.push(Plugin {
-            manager: manager.cloned(),
-            ..plugin(node, kind, configuration, before)
-        });
-    };
     // Envoy: PluginConfig.configuration, a Struct or a StringValue.
-    if get(node, "vm_config").is_some()
-        && let Some(value) = get(node, "configuration").and_then(|any| get(any, "value"))
-    {
-        add(Holder::Envoy, value);
-    }
-    // Istio: WasmPlugin.spec.pluginConfig.
-    if let Some(configuration) = get(node, "pluginConfig") {
-        add(Holder::WasmPlugin, configuration);
-    }
+    let of_envoy = get(node, "vm_config").and_then(|_| at(node, &["configuration", "value"]));
     // Envoy Gateway: EnvoyExtensionPolicy.spec.wasm[].config.
-    if get(node, "code").is_some()
-        && let Some(configuration) = get(node, "config")
-    {
-        add(Holder::EnvoyExtensionPolicy, configuration);
+    let of_gateway = get(node, "code").and_then(|_| get(node, "config"));
+    for (holder, configuration) in [
+        (Holder::Envoy, of_envoy),
+        // Istio: WasmPlugin.spec.pluginConfig.
+        (Holder::WasmPlugin, get(node, "pluginConfig")),
+        (Holder::EnvoyExtensionPolicy, of_gateway),
+    ] {
+        let plugin = configuration.and_then(|one| plugin(node, holder, one, manager, before));
+        found.extend(plugin);
     }
     // The filters were searched above, each with what follows it.
     let others = fields(node)

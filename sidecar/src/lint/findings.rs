@@ -2,12 +2,14 @@
 
 use std::fmt;
 
+use serde::Serialize;
 use sluicegate_rules::config::schema;
 
-use super::yaml::ValueWithLines;
+use super::envoy_yaml::Plugin;
 
 /// How serious it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// It works, but probably not as intended.
     Warning,
@@ -15,41 +17,34 @@ pub enum Severity {
     Error,
 }
 
-impl Severity {
-    /// In reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Warning => "warning",
-            Self::Error => "error",
-        }
-    }
-}
-
-impl fmt::Display for Severity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// A mistake.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, Serialize)]
 pub struct Finding {
-    /// Line of the file.
+    /// The file.
+    pub file: String,
+    /// Its line.
     pub line: usize,
     /// How serious it is.
     pub severity: Severity,
-    /// The field, by its path in the configuration.
-    pub field: String,
-    /// What is wrong.
+    /// The object, the field, what is wrong and how to fix it.
     pub message: String,
-    /// How to fix it.
-    pub remedy: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let severity = match self.severity {
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        };
+        let (file, line, message) = (&self.file, self.line, &self.message);
+        write!(f, "{file}:{line}: {severity}: {message}")
+    }
 }
 
 /// The findings so far.
 pub struct Findings<'a> {
-    /// The configuration, with its lines.
-    pub lined: &'a ValueWithLines,
+    /// The plugin that they are about.
+    pub plugin: &'a Plugin,
     /// In the order of discovery.
     pub found: Vec<Finding>,
 }
@@ -59,25 +54,25 @@ impl Findings<'_> {
     pub fn add(
         &mut self,
         severity: Severity,
-        field: impl Into<String>,
-        message: impl Into<String>,
+        field: impl AsRef<str>,
+        message: impl fmt::Display,
         remedy: &str,
     ) {
-        let field = field.into();
+        let field = field.as_ref();
+        let source = &self.plugin.source;
         self.found.push(Finding {
-            line: self.lined.line(&field),
+            file: source.file.clone(),
+            line: self.plugin.configuration.line(field),
             severity,
-            field,
-            message: message.into(),
-            remedy: remedy.to_owned(),
+            message: format!("{}`{field}`: {message}; {remedy}", source.object()),
         });
     }
 
-    pub fn error(&mut self, field: impl Into<String>, message: impl Into<String>, remedy: &str) {
+    pub fn error(&mut self, field: impl AsRef<str>, message: impl fmt::Display, remedy: &str) {
         self.add(Severity::Error, field, message, remedy);
     }
 
-    pub fn warn(&mut self, field: impl Into<String>, message: impl Into<String>, remedy: &str) {
+    pub fn warn(&mut self, field: impl AsRef<str>, message: impl fmt::Display, remedy: &str) {
         self.add(Severity::Warning, field, message, remedy);
     }
 }

@@ -9,7 +9,8 @@ use super::findings::{Findings, checks, components};
 
 const FORWARDED: &str = "x-forwarded-for";
 
-pub fn lint(plugin: &Plugin, configuration: &Configuration, findings: &mut Findings<'_>) {
+pub fn lint(configuration: &Configuration, findings: &mut Findings<'_>) {
+    let plugin = findings.plugin;
     pepper(configuration, findings);
     for (at, rule, check) in checks(configuration) {
         if is_client_chosen(check) && rule.checks.iter().all(is_client_chosen) {
@@ -51,7 +52,7 @@ pub fn lint(plugin: &Plugin, configuration: &Configuration, findings: &mut Findi
         }
     }
     for (at, component) in components(configuration) {
-        addresses(plugin, &at, component, findings);
+        addresses(&at, component, findings);
     }
 }
 
@@ -86,15 +87,15 @@ fn pepper(configuration: &Configuration, findings: &mut Findings<'_>) {
     }
 }
 
-fn addresses(plugin: &Plugin, at: &str, component: &KeyComponent, findings: &mut Findings<'_>) {
+fn addresses(at: &str, component: &KeyComponent, findings: &mut Findings<'_>) {
     if reads_x_forwarded_for(component) {
         findings.error(
-            at.to_owned(),
+            at,
             "X-Forwarded-For begins with whatever the client sent: each request can be a new subject",
             "set `address: { trusted_hops: N }`, which counts from the right",
         );
     }
-    let (address, manager) = (component.address.as_ref(), plugin.manager.as_ref());
+    let (address, manager) = (component.address.as_ref(), findings.plugin.manager.as_ref());
     if address.is_some_and(|address| address.trusted_hops.is_none())
         && manager.is_some_and(|manager| !manager.use_remote_address)
     {

@@ -43,37 +43,35 @@ fn report_unknown(policy: &Policy, field: String, name: &str, findings: &mut Fin
 }
 
 fn check_costs(at: &str, check: &Check, limit: &Limit, findings: &mut Findings<'_>) {
-    let most = limit.most();
-    let mut too_much = |severity, field: String, cost: u64| {
+    let (most, name) = (limit.most(), &limit.name);
+    for (severity, field, cost) in costs(&check.cost) {
         if cost > most {
             findings.add(
                 severity,
-                field,
-                format!("a cost of {cost} exceeds what limit `{}` can ever hold ({most}): such a request is never admitted", limit.name),
+                format!("{at}.cost{field}"),
+                format!("a cost of {cost} exceeds what limit `{name}` can ever hold ({most}): such a request is never admitted"),
                 "lower the cost or raise the limit",
             );
         }
-    };
-    match &check.cost {
-        Cost::Constant(cost) => too_much(Severity::Error, format!("{at}.cost"), *cost),
-        Cost::Varying(varying) => {
-            for (index, entry) in varying.table.iter().flatten().enumerate() {
-                too_much(
-                    Severity::Error,
-                    format!("{at}.cost.table[{index}].cost"),
-                    entry.cost,
-                );
-            }
-            too_much(
-                Severity::Error,
-                format!("{at}.cost.default"),
-                varying.default,
-            );
-            if let Some(max) = varying.max {
-                too_much(Severity::Warning, format!("{at}.cost.max"), max);
-            }
-        }
     }
+}
+
+/// What a request may cost, each with its field, and how serious it is if that is too much.
+fn costs(cost: &Cost) -> Vec<(Severity, String, u64)> {
+    let varying = match cost {
+        Cost::Constant(cost) => return vec![(Severity::Error, String::new(), *cost)],
+        Cost::Varying(varying) => varying,
+    };
+    let table = varying.table.iter().flatten().enumerate();
+    table
+        .map(|(index, entry)| (Severity::Error, format!(".table[{index}].cost"), entry.cost))
+        .chain([(Severity::Error, ".default".to_owned(), varying.default)])
+        .chain(
+            varying
+                .max
+                .map(|max| (Severity::Warning, ".max".to_owned(), max)),
+        )
+        .collect()
 }
 
 fn check_quota(at: &str, check: &Check, limit: &Limit, findings: &mut Findings<'_>) {

@@ -4,34 +4,34 @@ use sluicegate_rules::config::schema::Configuration;
 use sluicegate_rules::config::{ConfigError, validate};
 
 use super::envoy_yaml::Plugin;
-use super::findings::{Finding, Findings, Severity};
+use super::findings::{Finding, Findings};
 use super::surroundings::Surroundings;
 use super::{envoy, keys, limits, matching, surroundings};
 use crate::policy::Policy;
 
+const REJECTED: &str = "Envoy rejects this configuration until this is fixed";
+
 /// Lints a configuration, alone and, if a policy is given, together with it.
 pub fn lint(plugin: &Plugin, surroundings: &Surroundings, policy: Option<&Policy>) -> Vec<Finding> {
-    let lined = &plugin.configuration;
-    let text = lined.value.to_string();
-    let rejected = |error: ConfigError| Finding {
-        line: lined.line(&error.field),
-        severity: Severity::Error,
-        field: error.field,
-        message: error.why,
-        remedy: "Envoy rejects this configuration until this is fixed".to_owned(),
+    let mut findings = Findings {
+        plugin,
+        found: Vec::new(),
     };
+    let text = plugin.configuration.value.to_string();
     let configuration = match sluicegate_rules::config::read(text.as_bytes()) {
         Ok(configuration) => configuration,
-        Err(error) => return vec![rejected(error)],
+        Err(error) => {
+            findings.error(error.field, error.why, REJECTED);
+            return findings.found;
+        }
     };
-    let mut findings = Findings {
-        lined,
-        found: mistakes(&configuration).into_iter().map(rejected).collect(),
-    };
-    envoy::lint(plugin, &configuration, &mut findings);
-    surroundings::lint(plugin, &configuration, surroundings, &mut findings);
+    for error in mistakes(&configuration) {
+        findings.error(error.field, error.why, REJECTED);
+    }
+    envoy::lint(&configuration, &mut findings);
+    surroundings::lint(&configuration, surroundings, &mut findings);
     matching::lint(&configuration, &mut findings);
-    keys::lint(plugin, &configuration, &mut findings);
+    keys::lint(&configuration, &mut findings);
     if let Some(policy) = policy {
         limits::lint(&configuration, policy, &mut findings);
     }

@@ -7,7 +7,7 @@ use sluicegate_rules::config::nearest;
 use sluicegate_rules::config::schema::Configuration;
 
 use super::envoy_yaml::{Holder, Plugin};
-use super::findings::{Finding, Findings, Severity};
+use super::findings::{Findings, Severity};
 use super::yaml::{Node, at, children, entries, fields, get, integer, load, text};
 
 /// Envoy's name of the policy that starts a filter again.
@@ -101,7 +101,9 @@ impl Surroundings {
     /// What is wrong with a plugin's cluster of this name, how sure that is, and the remedy.
     fn problem(&self, plugin: &Plugin, name: &str) -> Option<(Severity, String, String)> {
         if let Some(only_in) = self.clusters.get(name) {
-            let other = only_in.as_ref().filter(|one| **one != plugin.namespace)?;
+            let other = only_in
+                .as_ref()
+                .filter(|one| **one != plugin.source.namespace)?;
             return Some((
                 Severity::Error,
                 format!("the ServiceEntry of `{name}` is exported to its own namespace `{other}` only"),
@@ -153,23 +155,21 @@ impl Surroundings {
 }
 
 pub fn lint(
-    plugin: &Plugin,
     configuration: &Configuration,
     surroundings: &Surroundings,
     findings: &mut Findings<'_>,
 ) {
+    let plugin = findings.plugin;
     let cluster = &configuration.sidecar.cluster;
     if let Some((severity, message, remedy)) = surroundings.problem(plugin, cluster) {
-        findings.add(severity, "sidecar.cluster".to_owned(), message, &remedy);
+        findings.add(severity, "sidecar.cluster", message, &remedy);
     }
     if let Some((field, message, remedy)) = failure(plugin, surroundings) {
-        findings.found.push(Finding {
-            line: plugin.line,
-            severity: Severity::Warning,
-            field: field.to_owned(),
-            message: message.to_owned(),
-            remedy: remedy.to_owned(),
-        });
+        findings.warn(field, message, remedy);
+        // It is not a field of the configuration, but one beside it.
+        if let Some(last) = findings.found.last_mut() {
+            last.line = plugin.line;
+        }
     }
 }
 

@@ -66,37 +66,33 @@ impl Override {
 }
 
 fn grant(terms: &OverrideTerms) -> Result<Grant, String> {
-    let kinds = [
-        terms.quota.is_some(),
-        !terms.windows.is_empty(),
-        terms.unlimited,
-        terms.blocked,
-    ];
-    if kinds.iter().filter(|set| **set).count() != 1 {
-        return Err(
-            "give exactly one of `quota`, `windows`, `unlimited: true` and `blocked: true`"
-                .to_owned(),
-        );
-    }
     if terms.burst.is_some() && terms.quota.is_none() {
         return Err("`burst` requires `quota`: give both".to_owned());
     }
-    if terms.unlimited {
-        return Ok(Grant::Unlimited);
-    }
-    if terms.blocked {
-        return Ok(Grant::Blocked);
-    }
-    if let Some(quota) = terms.quota {
-        let only = WindowQuota {
+    match (
+        terms.quota,
+        &terms.windows[..],
+        terms.unlimited,
+        terms.blocked,
+    ) {
+        (Some(quota), [], false, false) => Ok(Grant::Quotas(vec![WindowQuota {
             window: NamedWindow::Only,
             quota,
             burst: terms.burst,
-        };
-        return Ok(Grant::Quotas(vec![only]));
+        }])),
+        (None, windows @ [_, ..], false, false) => window_quotas(windows).map(Grant::Quotas),
+        (None, [], true, false) => Ok(Grant::Unlimited),
+        (None, [], false, true) => Ok(Grant::Blocked),
+        _ => Err(
+            "give exactly one of `quota`, `windows`, `unlimited: true` and `blocked: true`"
+                .to_owned(),
+        ),
     }
-    let mut quotas: Vec<WindowQuota> = Vec::with_capacity(terms.windows.len());
-    for OverrideWindow { quota, per, burst } in &terms.windows {
+}
+
+fn window_quotas(windows: &[OverrideWindow]) -> Result<Vec<WindowQuota>, String> {
+    let mut quotas: Vec<WindowQuota> = Vec::with_capacity(windows.len());
+    for OverrideWindow { quota, per, burst } in windows {
         let window = NamedWindow::read(per)?;
         if quotas.iter().any(|earlier| earlier.window.overlaps(window)) {
             return Err(format!(
@@ -109,7 +105,7 @@ fn grant(terms: &OverrideTerms) -> Result<Grant, String> {
             burst: *burst,
         });
     }
-    Ok(Grant::Quotas(quotas))
+    Ok(quotas)
 }
 
 /// Parses a time in RFC 3339 format to milliseconds since 1970.
@@ -127,25 +123,22 @@ fn until(text: &str) -> Result<u64, String> {
 /// # Errors
 /// The field, what is wrong with it, and the remedy.
 pub fn check_texts(reason: Option<&str>, by: Option<&str>) -> Result<(), String> {
-    text("reason", reason, MAX_REASON_BYTES)?;
-    text("by", by, MAX_BY_BYTES)
-}
-
-/// Validates a text. Control characters could break an audit line into several.
-fn text(field: &str, text: Option<&str>, most: usize) -> Result<(), String> {
-    let Some(text) = text else {
-        return Ok(());
-    };
-    if text.len() > most {
+    for (field, text, most) in [
+        ("reason", reason.unwrap_or_default(), MAX_REASON_BYTES),
+        ("by", by.unwrap_or_default(), MAX_BY_BYTES),
+    ] {
         let length = text.len();
-        return Err(format!(
-            "`{field}` has {length} bytes; the maximum is {most}: shorten it"
-        ));
-    }
-    if text.chars().any(char::is_control) {
-        return Err(format!(
-            "`{field}` contains a control character: write it in one line"
-        ));
+        if length > most {
+            return Err(format!(
+                "`{field}` has {length} bytes; the maximum is {most}: shorten it"
+            ));
+        }
+        // They could break an audit line into several.
+        if text.chars().any(char::is_control) {
+            return Err(format!(
+                "`{field}` contains a control character: write it in one line"
+            ));
+        }
     }
     Ok(())
 }

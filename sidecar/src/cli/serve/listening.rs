@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clap::builder::FalseyValueParser;
+use clap::builder::{FalseyValueParser, RangedU64ValueParser};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sluicegate::server::listen::{Address, Listener};
 use sluicegate::server::{Access, Listeners, MAX_ADMIN_CONNECTIONS, Settings, Token};
@@ -14,7 +14,7 @@ use crate::cli::{Failure, admin_token};
 /// File descriptors reserved for the store, the policy, the log and the runtime.
 const RESERVED_FILES: u64 = 128;
 /// Lower bound of `--max-connections`.
-const FEWEST_CONNECTIONS: usize = 16;
+const FEWEST_CONNECTIONS: u64 = 16;
 
 /// Addresses and options of the listeners.
 #[derive(clap::Args)]
@@ -32,7 +32,7 @@ pub struct Listening {
     /// Maximum number of connections to the decision port; lower if the limit on open files does not allow it. A new
     /// connection above the maximum closes an old one: first one that never got an answer, else the one that has been
     /// idle longest. The admin port has its own maximum of 128.
-    #[arg(long, value_name = "N", default_value_t = 4_096, value_parser = connections)]
+    #[arg(long, value_name = "N", default_value_t = 4_096, value_parser = connections())]
     max_connections: usize,
     /// Bearer token required on the admin port, except for /healthz and /readyz. Without it, /v1/reset and
     /// /v1/overrides are refused unless the admin address is loopback or a Unix socket, and the other paths are open.
@@ -127,9 +127,7 @@ fn room(files: Option<u64>) -> usize {
     };
     let admin = u64::try_from(MAX_ADMIN_CONNECTIONS).unwrap_or(u64::MAX);
     let left = files.saturating_sub(RESERVED_FILES).saturating_sub(admin);
-    usize::try_from(left)
-        .unwrap_or(usize::MAX)
-        .max(FEWEST_CONNECTIONS)
+    usize::try_from(left.max(FEWEST_CONNECTIONS)).unwrap_or(usize::MAX)
 }
 
 fn mode(text: &str) -> Result<u32, String> {
@@ -139,13 +137,8 @@ fn mode(text: &str) -> Result<u32, String> {
     }
 }
 
-fn connections(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(number) if number >= FEWEST_CONNECTIONS => Ok(number),
-        _ => Err(format!(
-            "expected a number of at least {FEWEST_CONNECTIONS}"
-        )),
-    }
+fn connections() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(FEWEST_CONNECTIONS..)
 }
 
 #[cfg(test)]
@@ -155,7 +148,7 @@ mod tests {
     #[test]
     fn connections_leave_descriptors_for_everything_else() {
         assert_eq!(room(Some(1_024)), 768);
-        assert_eq!(room(Some(64)), FEWEST_CONNECTIONS);
+        assert_eq!(room(Some(64)), 16);
         assert_eq!(room(None), usize::MAX);
     }
 
