@@ -9,10 +9,10 @@ use sluicegate_engine::{Batch, BatchBuilder, Bucket, Decision, Outcome, Take};
 use sluicegate_protocol::{Decision as Asked, Problem};
 
 use super::denials::{Denials, Moment};
+use super::effective::EffectiveCheck;
 use super::fallback::Fallback;
 use super::leases::Leases;
 use super::overrides::OverridesNow;
-use super::wanted::Wanted;
 use crate::clock;
 use crate::policy::{Limit, Policy};
 use crate::telemetry::verdict::{Decided, Source};
@@ -67,8 +67,8 @@ enum Entry<'a> {
     Open(Open<'a>),
 }
 
-/// Adds a decision that only looks at a bucket.
-pub fn look(builder: &mut BatchBuilder, of: &Bucket) -> usize {
+/// Adds a decision that only peeks at a bucket.
+pub fn peek(builder: &mut BatchBuilder, of: &Bucket) -> usize {
     let bucket = builder.bucket(of.key.clone(), of.spec);
     builder.push(Decision {
         takes: vec![Take { bucket, cost: 0 }],
@@ -112,7 +112,7 @@ impl<'a> Plan<'a> {
         }
         // After the decisions themselves: their order says which is which.
         for open in plan.decisions.iter_mut().filter_map(Entry::open_mut) {
-            open.add_looks_to(&mut builder);
+            open.add_peeks_to(&mut builder);
         }
         plan.has_mixed_specs = builder.has_mixed_specs();
         plan.batch = Arc::new(builder.finish());
@@ -143,7 +143,7 @@ impl<'a> Plan<'a> {
     pub fn for_leases<'p>(
         &'p self,
         outcomes: &'p [Option<Outcome>],
-    ) -> impl Iterator<Item = (Wanted<'a>, &'p Outcome, bool)> {
+    ) -> impl Iterator<Item = (EffectiveCheck<'a>, &'p Outcome, bool)> {
         self.open()
             .zip(outcomes)
             .filter_map(|(open, outcome)| Some(open.for_leases(outcome.as_ref()?)))

@@ -8,11 +8,11 @@ use std::time::Instant;
 use sluicegate_protocol::{Answer, Read};
 use tokio::runtime::Handle;
 
+use super::backend::Backend;
 use super::denials::Denials;
 use super::epoch::PolicyHandle;
 use super::leases::Leases;
 use super::plan::{Basis, Plan};
-use super::settle::Settler;
 use crate::clock;
 use crate::store::batch::Batcher;
 use crate::store::{Outage, Store};
@@ -23,11 +23,11 @@ use crate::telemetry::traces::{Trace, Traces, traceparent_of};
 use crate::telemetry::verdict::Source;
 
 mod background;
+mod give_back;
 mod leases;
 mod neighbours;
 mod overrides;
 mod past_overrides;
-mod undo;
 
 use overrides::Start;
 
@@ -39,7 +39,7 @@ pub struct Service {
     /// The policy in force.
     pub policy: PolicyHandle,
     store: Arc<Store>,
-    settler: Settler,
+    backend: Backend,
     denials: Denials,
     leases: Arc<Leases>,
     /// The number of known steps of the store's clock.
@@ -76,7 +76,7 @@ impl Service {
         let share_limit = policy.current().policy.memory_limit / 4;
         Self {
             instance,
-            settler: Settler::new(
+            backend: Backend::new(
                 Arc::clone(&store),
                 batcher,
                 Outage::new(share_limit),
@@ -137,7 +137,7 @@ impl Service {
         }
         let store_asked = !plan.batch.decisions.is_empty();
         let parent = trace.as_ref().and_then(Trace::parent);
-        let (outcomes, fallbacks) = self.settler.settle(&plan, parent).await;
+        let (outcomes, fallbacks) = self.backend.decide(&plan, parent).await;
         for (wanted, outcome, decided) in plan.for_leases(&outcomes) {
             let refusal = self.leases.note(wanted, epoch.number, outcome, decided);
             if let Some(refusal) = refusal
@@ -203,7 +203,7 @@ impl Service {
     /// The metrics cannot be encoded.
     pub fn metrics_text(&self) -> Result<Vec<u8>, prometheus::Error> {
         let families = &self.metrics.families;
-        let (sidecars, unwritten) = self.settler.fleet_and_unwritten();
+        let (sidecars, unwritten) = self.backend.fleet_and_unwritten();
         families.sidecars.set(sidecars as f64);
         families.unwritten.set(unwritten as f64);
         families.certificates.set(self.denials.len() as f64);
@@ -218,7 +218,7 @@ impl Service {
 
     /// The number of sidecars that divide the limits among them; 0 if the store was never reached.
     pub fn sidecars(&self) -> u64 {
-        self.settler.fleet_and_unwritten().0
+        self.backend.fleet_and_unwritten().0
     }
 
     /// The kind of store, for people.

@@ -8,27 +8,27 @@ use std::time::Duration;
 use sluicegate_engine::lease::{EndedLease, Grant, LeaseRefusal};
 use sluicegate_engine::{BatchBuilder, bucket_key};
 
-use super::ask::{Asked, is_useless};
-use super::{KeyOf, Leases, Receipt, Wish, lock};
+use super::lease::{LeaseRequest, useless_because};
+use super::{Command, Lease, LeaseKey, Leases, lock};
 use crate::clock;
+use crate::decide::backend::Backend;
 use crate::decide::denials::Denials;
 use crate::decide::epoch::PolicyHandle;
 use crate::decide::receipts;
-use crate::decide::settle::Settler;
 use crate::policy::Limit;
 use crate::telemetry::metrics::LeaseMetrics;
 
-/// Renewals and returns wait for others for this part of the longest lease, at most, so that they share a call: a renewal begins
-/// when what is left lasts for about a third of it.
+/// Renewals and returns wait at most this part of the longest lease for others, so that they share a call: a renewal begins when
+/// what is left lasts for about a third of it.
 const GROUPING_PART: u64 = 5;
-/// Every ask waits for this part, at least.
+/// Every request for a lease waits at least this part.
 const LEAST_GROUPING_PART: u64 = 50;
 
-/// A filter that waits for a lease is told after this time at the latest: what others wish for meanwhile shares its call.
-const TELL_WITHIN_US: u64 = 2_000;
+/// A filter that waits for a lease is notified after this time at the latest: commands that arrive meanwhile share its call.
+const NOTIFY_WITHIN_US: u64 = 2_000;
 
 /// Units to return.
-type Returns = Vec<EndedLease<Arc<Receipt>>>;
+type Returns = Vec<EndedLease<Arc<Lease>>>;
 
 /// What the keeper works with.
 #[derive(Clone, Copy, Debug)]
@@ -36,56 +36,56 @@ pub struct Keeper<'a> {
     /// The leases.
     pub leases: &'a Leases,
     /// Asks the store.
-    pub settler: &'a Settler,
+    pub backend: &'a Backend,
     /// The policy in force.
     pub policy: &'a PolicyHandle,
-    /// Their certificates end when units come back.
+    /// Voided when units are returned.
     pub denials: &'a Denials,
 }
 
 impl Keeper<'_> {
     /// Keeps the leases. Never returns.
     pub async fn run(self) {
-        let mut wished = self.leases.wished.lock().await;
+        let mut received = self.leases.received.lock().await;
         // When leases end, and of which keys.
-        let mut ends: BTreeMap<u64, Vec<KeyOf>> = BTreeMap::new();
+        let mut ends: BTreeMap<u64, Vec<LeaseKey>> = BTreeMap::new();
         loop {
-            let mut wishes = Vec::new();
+            let mut commands = Vec::new();
             let mut begin_us = ends.iter().next().map(|(ends_us, keys)| {
                 let first = keys.first().map_or(0, grouping_us);
                 ends_us.saturating_add(first)
             });
-            // Until the first wish or return must not wait any longer.
+            // Collects commands until one of them, or the return of an ended lease, is due.
             loop {
                 tokio::select! {
-                    // In order, so that a simulation can repeat it; and no flood of wishes keeps leases from ending.
+                    // In this order, so that a simulation can repeat it and no flood of commands delays the returns.
                     biased;
                     () = sleep_until(begin_us) => break,
-                    wish = wished.recv() => {
-                        let Some(wish) = wish else { return };
-                        let by_us = clock::now_us().saturating_add(wish.may_wait_us());
+                    command = received.recv() => {
+                        let Some(command) = command else { return };
+                        let by_us = clock::now_us().saturating_add(command.may_wait_us());
                         begin_us = Some(begin_us.map_or(by_us, |begin_us| begin_us.min(by_us)));
-                        wishes.push(wish);
+                        commands.push(command);
                     }
                 }
             }
             let later = ends.split_off(&clock::now_us().saturating_add(1));
-            let (mut asks, mut returns, mut told) = (Vec::new(), Vec::new(), Vec::new());
+            let (mut asks, mut returns, mut notified) = (Vec::new(), Vec::new(), Vec::new());
             for key in ends.into_values().flatten() {
                 returns.extend(self.ended(&key));
             }
             ends = later;
-            for wish in wishes {
-                match wish {
-                    Wish::Ask { key, .. } => asks.push(key),
-                    Wish::Look(key) => returns.extend(self.ended(&key)),
-                    Wish::LookBefore(epoch) => returns.extend(self.all_of_before(epoch)),
-                    Wish::Return(ended) => returns.push(ended),
-                    Wish::Tell(sender) => told.push(sender),
+            for command in commands {
+                match command {
+                    Command::RequestLease { key, .. } => asks.push(key),
+                    Command::ReturnEnded(key) => returns.extend(self.ended(&key)),
+                    Command::ReturnBefore(epoch) => returns.extend(self.all_of_before(epoch)),
+                    Command::Return(ended) => returns.push(ended),
+                    Command::Notify(sender) => notified.push(sender),
                 }
             }
             let ((granted, useless), ()) = tokio::join!(self.ask(asks), self.give_back(returns));
-            drop(told);
+            drop(notified);
             self.give_back(useless).await;
             for (ends_us, key) in granted {
                 ends.entry(ends_us).or_default().push(key);
@@ -104,24 +104,24 @@ impl Keeper<'_> {
         let mut returns = Vec::new();
         for shard in &self.leases.shards {
             let mut shard = lock(shard);
-            for of_key in shard.all().filter(|of_key| of_key.epoch < epoch) {
-                returns.extend(on_the_way(of_key.pool.ended(u64::MAX)));
+            for entry in shard.all().filter(|entry| entry.epoch < epoch) {
+                returns.extend(on_the_way(entry.pool.ended(u64::MAX)));
             }
         }
         returns
     }
 
     /// The leases of a key that have ended, with units left.
-    fn ended(&self, key: &KeyOf) -> Returns {
+    fn ended(&self, key: &LeaseKey) -> Returns {
         let mut shard = self.leases.shard(&key.key);
-        match shard.known(&key.limit.name, &key.key) {
-            Some(of_key) => on_the_way(of_key.pool.ended(clock::now_us())),
+        match shard.get_mut(&key.limit.name, &key.key) {
+            Some(entry) => on_the_way(entry.pool.ended(clock::now_us())),
             None => Vec::new(),
         }
     }
 
     /// Asks for leases. Returns when the granted ones end, and what is to be returned at once.
-    async fn ask(&self, keys: Vec<KeyOf>) -> (Vec<(u64, KeyOf)>, Returns) {
+    async fn ask(&self, keys: Vec<LeaseKey>) -> (Vec<(u64, LeaseKey)>, Returns) {
         let (mut granted, mut useless) = (Vec::new(), Vec::new());
         let asked: Vec<_> = keys.iter().filter_map(|key| self.plan(key)).collect();
         if asked.is_empty() {
@@ -134,7 +134,7 @@ impl Keeper<'_> {
         // Before the call: by the store's clock, the lease was not taken earlier than this.
         let sent_us = clock::now_us();
         let outcomes = self
-            .settler
+            .backend
             .take_in_advance(Arc::new(builder.finish()))
             .await;
         for (one, outcome) in asked.into_iter().zip(outcomes) {
@@ -164,56 +164,56 @@ impl Keeper<'_> {
     }
 
     /// How many units to ask for, if any.
-    fn plan(&self, key: &KeyOf) -> Option<Asked> {
+    fn plan(&self, key: &LeaseKey) -> Option<LeaseRequest> {
         let epoch = self.policy.current();
         let spec = key.limit.windows.first()?;
         let first = bucket_key(&key.key, &key.limit.name, spec);
-        let store_us = self.settler.clock_us(&first);
+        let store_us = self.backend.clock_us(&first);
         let secret = receipts::secret();
         let mut shard = self.leases.shard(&key.key);
-        let of_key = shard.known(&key.limit.name, &key.key)?;
+        let entry = shard.get_mut(&key.limit.name, &key.key)?;
         let now_us = clock::now_us();
         let metrics = epoch.metrics.leases(&key.limit.name);
-        let (Some(metrics), true, true) = (
-            metrics,
-            epoch.number == key.epoch,
-            of_key.epoch == key.epoch,
-        ) else {
-            // Another policy or other overrides are in force now.
-            of_key.pool.refused(now_us);
+        let (Some(metrics), true, true) =
+            (metrics, epoch.number == key.epoch, entry.epoch == key.epoch)
+        else {
+            // Another policy or other overrides have come into force.
+            entry.pool.refused(now_us);
             return None;
         };
-        let units = of_key.pool.ask(&key.limit.windows, now_us, store_us);
+        let units = entry.pool.ask(&key.limit.windows, now_us, store_us);
         match (units, secret) {
-            (Ok(units), Some(secret)) => Some(Asked::new(key.clone(), units, secret, metrics)),
+            (Ok(units), Some(secret)) => {
+                Some(LeaseRequest::new(key.clone(), units, secret, metrics))
+            }
             (units, _) => {
-                of_key.pool.refused(now_us);
+                entry.pool.refused(now_us);
                 metrics.count_refused(units.err().unwrap_or(LeaseRefusal::Store));
                 None
             }
         }
     }
 
-    /// Puts a lease into its pool; returns it if it is of no use.
-    fn install(&self, key: &KeyOf, grant: Grant<Arc<Receipt>>) -> Option<Grant<Arc<Receipt>>> {
+    /// Adds a lease to its pool; gives it back if it cannot be used.
+    fn install(&self, key: &LeaseKey, grant: Grant<Arc<Lease>>) -> Option<Grant<Arc<Lease>>> {
         let now_us = clock::now_us();
-        if let Some(reason) = is_useless(&grant, now_us) {
+        if let Some(reason) = useless_because(&grant, now_us) {
             self.refuse(key, &grant.tag.metrics, reason, Some(grant.remaining));
             return Some(grant);
         }
         let mut shard = self.leases.shard(&key.key);
-        match shard.known(&key.limit.name, &key.key) {
-            Some(of_key)
-                if of_key.epoch == key.epoch
+        match shard.get_mut(&key.limit.name, &key.key) {
+            Some(entry)
+                if entry.epoch == key.epoch
                     && key.epoch == self.policy.current().number
                     && !self.leases.is_closed() =>
             {
-                of_key.pool.granted(grant);
+                entry.pool.granted(grant);
                 None
             }
-            of_key => {
-                if let Some(of_key) = of_key {
-                    of_key.pool.refused(now_us);
+            entry => {
+                if let Some(entry) = entry {
+                    entry.pool.refused(now_us);
                 }
                 Some(grant)
             }
@@ -222,17 +222,17 @@ impl Keeper<'_> {
 
     fn refuse(
         &self,
-        key: &KeyOf,
+        key: &LeaseKey,
         metrics: &LeaseMetrics,
         reason: LeaseRefusal,
         remaining: Option<u64>,
     ) {
         metrics.count_refused(reason);
         let mut shard = self.leases.shard(&key.key);
-        if let Some(of_key) = shard.known(&key.limit.name, &key.key) {
-            of_key.pool.refused(clock::now_us());
+        if let Some(entry) = shard.get_mut(&key.limit.name, &key.key) {
+            entry.pool.refused(clock::now_us());
             if let Some(remaining) = remaining {
-                of_key.pool.note_remaining(remaining);
+                entry.pool.note_remaining(remaining);
             }
         }
     }
@@ -247,7 +247,7 @@ impl Keeper<'_> {
                 .iter()
                 .map(|ended| ended.tag.give_back(ended.units));
             let entries: Vec<_> = entries.collect();
-            let returned = self.settler.give_back(&entries).await;
+            let returned = self.backend.give_back(&entries).await;
             for (ended, returned) in of_epoch.iter().zip(returned) {
                 let metrics = &ended.tag.metrics;
                 metrics.remove_on_the_way(ended.units);
@@ -274,7 +274,7 @@ fn on_the_way(mut ended: Returns) -> Returns {
     ended
 }
 
-fn unspent(grant: Grant<Arc<Receipt>>) -> EndedLease<Arc<Receipt>> {
+fn unspent(grant: Grant<Arc<Lease>>) -> EndedLease<Arc<Lease>> {
     EndedLease {
         units: grant.units,
         tag: grant.tag,
@@ -282,7 +282,7 @@ fn unspent(grant: Grant<Arc<Receipt>>) -> EndedLease<Arc<Receipt>> {
 }
 
 /// How long a key's renewal or return waits for others.
-fn grouping_us(key: &KeyOf) -> u64 {
+fn grouping_us(key: &LeaseKey) -> u64 {
     longest_us(&key.limit) / GROUPING_PART
 }
 
@@ -290,19 +290,19 @@ fn longest_us(limit: &Limit) -> u64 {
     limit.lease.map_or(0, |terms| terms.longest_us)
 }
 
-impl Wish {
+impl Command {
     /// How long it waits for others.
     fn may_wait_us(&self) -> u64 {
         match self {
-            Self::Ask { key, within_us } => {
+            Self::RequestLease { key, within_us } => {
                 let most_us = grouping_us(key);
                 let least_us = most_us * GROUPING_PART / LEAST_GROUPING_PART;
                 (*within_us).clamp(least_us, most_us)
             }
             // A denial found them, or an operator ended them.
-            Self::Look(_) | Self::LookBefore(_) => 0,
+            Self::ReturnEnded(_) | Self::ReturnBefore(_) => 0,
             Self::Return(ended) => longest_us(&ended.tag.limit) / 2,
-            Self::Tell(_) => TELL_WITHIN_US,
+            Self::Notify(_) => NOTIFY_WITHIN_US,
         }
     }
 }

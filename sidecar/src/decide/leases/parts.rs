@@ -8,31 +8,31 @@ use sluicegate_engine::lease::less_drift;
 use sluicegate_protocol::{LeasePart, PartReport};
 use tokio::sync::oneshot;
 
-use super::held::Leased;
-use super::{KeyOf, Leases, OfKey, Receipt, Shard, Wish};
+use super::reservation::Leased;
+use super::{Command, KeyPool, Lease, LeaseKey, Leases, Shard};
 use crate::clock;
 use crate::decide::receipts;
 use crate::policy::Limit;
 
 /// Most parts that filters hold; each has some hundred bytes. Then there is nothing to lend.
 const MAX_PARTS: usize = 16_384;
-/// How long after its end a filter may say what became of a part. It does so with its next call; then, or when it is gone,
-/// the part counts as spent.
+/// How long after its end a filter may report what it spent of a part, which it does with its next call. A part that is not
+/// reported by then counts as spent.
 const ACCOUNT_WITHIN_US: u64 = 3_000_000;
 
 /// What filters hold, by the parts' numbers.
 #[derive(Debug, Default)]
-pub(super) struct Parts(Mutex<HashMap<u64, Part>>);
+pub(super) struct Parts(Mutex<HashMap<u64, LentPart>>);
 
 #[derive(Debug)]
-struct Part {
-    receipt: Arc<Receipt>,
+struct LentPart {
+    lease: Arc<Lease>,
     units: u64,
     spent: u64,
     decisions: u64,
     ends_us: u64,
-    /// When the filter last said what it had spent.
-    told_us: u64,
+    /// When the filter last reported what it had spent.
+    reported_us: u64,
     /// Units that were left for others.
     remaining: u64,
 }
@@ -41,7 +41,7 @@ struct Part {
 #[derive(Debug)]
 pub struct Admissions {
     /// Where the units came from.
-    pub receipt: Arc<Receipt>,
+    pub lease: Arc<Lease>,
     /// How many they are.
     pub decisions: u64,
     /// How the key stands.
@@ -50,31 +50,31 @@ pub struct Admissions {
 
 /// A filter wants more units of a key.
 #[derive(Debug)]
-pub struct More {
-    key: KeyOf,
+pub struct PartRequest {
+    key: LeaseKey,
     per_s: u64,
     /// Units of the key that it holds.
     held: u64,
 }
 
-impl More {
+impl PartRequest {
     /// The epoch in which the units were taken that the filter holds.
     pub const fn epoch(&self) -> u64 {
         self.key.epoch
     }
 
     #[cfg(test)]
-    pub(super) fn new(key: KeyOf, per_s: u64, held: u64) -> Self {
+    pub(super) fn new(key: LeaseKey, per_s: u64, held: u64) -> Self {
         Self { key, per_s, held }
     }
 }
 
 impl Leases {
-    /// Notes what became of parts: what was spent is counted, and what was not is put back.
-    pub fn account(&self, reports: &[PartReport]) -> (Vec<Admissions>, Vec<More>) {
+    /// Applies filters' reports: units that were spent are counted, and those of an ended part that were not are put back.
+    pub fn account(&self, reports: &[PartReport]) -> (Vec<Admissions>, Vec<PartRequest>) {
         let now_us = clock::now_us();
         let mut admissions = Vec::new();
-        let mut by_key: BTreeMap<(String, String), More> = BTreeMap::new();
+        let mut by_key: BTreeMap<(String, String), PartRequest> = BTreeMap::new();
         for report in reports {
             let mut parts = self.parts.lock();
             // An unknown part is another sidecar's, or of before a restart, or was accounted for.
@@ -88,9 +88,9 @@ impl Leases {
                 .saturating_sub(part.decisions);
             part.spent += spent;
             part.decisions += decisions;
-            let since_us = std::mem::replace(&mut part.told_us, now_us);
+            let since_us = std::mem::replace(&mut part.reported_us, now_us);
             let unspent = part.units - part.spent;
-            let receipt = Arc::clone(&part.receipt);
+            let lease = Arc::clone(&part.lease);
             let remaining = part.remaining;
             if report.ended {
                 parts.remove(&report.id);
@@ -99,22 +99,22 @@ impl Leases {
             if decisions > 0 {
                 let remaining = remaining.saturating_add(unspent);
                 admissions.push(Admissions {
-                    leased: receipt.leased(remaining, now_us),
-                    receipt: Arc::clone(&receipt),
+                    leased: lease.leased(remaining, now_us),
+                    lease: Arc::clone(&lease),
                     decisions,
                 });
             }
             let not_spent = if report.ended { unspent } else { 0 };
-            self.spent_by_filter(&receipt, (since_us, now_us), spent, not_spent);
-            let more = by_key.entry((receipt.limit.name.clone(), receipt.key.clone()));
-            let more = more.or_insert_with(|| More {
-                key: receipt.key_of(),
+            self.spent_by_filter(&lease, (since_us, now_us), spent, not_spent);
+            let more = by_key.entry((lease.limit.name.clone(), lease.key.clone()));
+            let more = more.or_insert_with(|| PartRequest {
+                key: lease.lease_key(),
                 per_s: 0,
                 held: 0,
             });
             more.per_s = more.per_s.max(report.wants_per_s);
             if report.ended {
-                self.put_back(&receipt, unspent);
+                self.put_back(&lease, unspent);
             } else {
                 more.held += unspent;
             }
@@ -125,58 +125,58 @@ impl Leases {
 
     fn spent_by_filter(
         &self,
-        receipt: &Receipt,
+        lease: &Lease,
         (since_us, now_us): (u64, u64),
         spent: u64,
         unspent: u64,
     ) {
-        receipt.metrics.count_spent(spent);
-        let mut shard = self.shard(&receipt.key);
-        if let Some(of_key) = shard.known(&receipt.limit.name, &receipt.key) {
-            let pool = &mut of_key.pool;
+        lease.metrics.count_spent(spent);
+        let mut shard = self.shard(&lease.key);
+        if let Some(entry) = shard.get_mut(&lease.limit.name, &lease.key) {
+            let pool = &mut entry.pool;
             pool.spent_by_filter(since_us, now_us, spent, unspent);
         }
     }
 
-    /// Asks for leases from which [`Leases::lend`] can lend what is wanted. Who is told when they are there, or that they will
-    /// not be; `None` if there is nothing to wait for.
-    pub fn prepare(&self, wanted: &[More]) -> Option<oneshot::Receiver<()>> {
+    /// Asks for leases from which [`Leases::lend`] can lend what is wanted. The receiver ends once
+    /// the keeper has asked the store; `None` if there is nothing to wait for.
+    pub fn prepare(&self, wanted: &[PartRequest]) -> Option<oneshot::Receiver<()>> {
         let mut wait = false;
         for more in wanted {
             let mut shard = self.shard(&more.key.key);
             let now_us = clock::now_us();
-            let Some(of_key) = shard.of_more(more) else {
+            let Some(entry) = shard.pool_for(more) else {
                 continue;
             };
-            if of_key.pool.can_lend(now_us, more.per_s, more.held) {
+            if entry.pool.can_lend(now_us, more.per_s, more.held) {
                 continue;
             }
-            if of_key.pool.may_ask(now_us) {
-                self.wish_for_lease_within(of_key, more.key.clone(), 0, now_us);
+            if entry.pool.may_ask(now_us) {
+                self.request_lease_within(entry, more.key.clone(), 0, now_us);
             }
-            wait |= of_key.pool.is_asking();
+            wait |= entry.pool.is_asking();
         }
         let (sender, receiver) = oneshot::channel();
-        (wait && self.wish(Wish::Tell(sender))).then_some(receiver)
+        (wait && self.send(Command::Notify(sender))).then_some(receiver)
     }
 
-    /// Lends what a filter wants, as far as it is there.
-    pub fn lend(&self, more: &More) -> Option<LeasePart<'static>> {
+    /// Lends the units that a filter wants, or as many as there are.
+    pub fn lend(&self, more: &PartRequest) -> Option<LeasePart<'static>> {
         let mut shard = self.shard(&more.key.key);
-        let of_key = shard.of_more(more)?;
-        self.lend_from(of_key, Some(more.per_s), more.held)
+        let entry = shard.pool_for(more)?;
+        self.lend_from(entry, Some(more.per_s), more.held)
     }
 
-    /// Lends units of a key that a filter asked for, as far as they are there.
+    /// Lends the first units of a key that a filter has asked for, if there are any.
     pub fn lend_first(&self, limit: &Limit, key: &str, epoch: u64) -> Option<LeasePart<'static>> {
         let mut shard = self.shard(key);
-        let of_key = shard.in_epoch(&limit.name, key, epoch)?;
-        self.lend_from(of_key, None, 0)
+        let entry = shard.in_epoch(&limit.name, key, epoch)?;
+        self.lend_from(entry, None, 0)
     }
 
     fn lend_from(
         &self,
-        of_key: &mut OfKey,
+        entry: &mut KeyPool,
         per_s: Option<u64>,
         held: u64,
     ) -> Option<LeasePart<'static>> {
@@ -189,15 +189,15 @@ impl Leases {
             return None;
         }
         let now_us = clock::now_us();
-        let taken = of_key.pool.lend(now_us, per_s, held)?;
-        let receipt = Arc::clone(taken.tag);
-        receipt.metrics.add_on_the_way(taken.units);
+        let taken = entry.pool.lend(now_us, per_s, held)?;
+        let lease = Arc::clone(taken.tag);
+        lease.metrics.add_on_the_way(taken.units);
         let left_us = taken.ends_us.saturating_sub(now_us);
-        let leased = receipt.leased(taken.remaining, now_us);
+        let leased = lease.leased(taken.remaining, now_us);
         let part = LeasePart {
             id,
-            limit: receipt.limit.name.clone().into(),
-            key: receipt.key.clone().into(),
+            limit: lease.limit.name.clone().into(),
+            key: lease.key.clone().into(),
             units: taken.units,
             // The filter's clock may be another one.
             lasts_us: less_drift(left_us),
@@ -206,14 +206,14 @@ impl Leases {
             remaining: leased.remaining,
             reset_ms: leased.reset_ms,
         };
-        let lent = Part {
+        let lent = LentPart {
             units: taken.units,
             spent: 0,
             decisions: 0,
             ends_us: taken.ends_us,
-            told_us: now_us,
+            reported_us: now_us,
             remaining: taken.remaining,
-            receipt,
+            lease,
         };
         parts.insert(id, lent);
         Some(part)
@@ -228,22 +228,22 @@ impl Leases {
         drop(parts);
         for (_, part) in silent {
             let unspent = part.units - part.spent;
-            part.receipt.metrics.count_spent(unspent);
+            part.lease.metrics.count_spent(unspent);
             // The key was not asked for as often as this.
-            self.spent_by_filter(&part.receipt, (now_us, now_us), 0, unspent);
+            self.spent_by_filter(&part.lease, (now_us, now_us), 0, unspent);
         }
     }
 }
 
 impl Shard {
-    /// The pool of which more is wanted.
-    fn of_more(&mut self, more: &More) -> Option<&mut OfKey> {
+    /// The pool that a filter wants units of.
+    fn pool_for(&mut self, more: &PartRequest) -> Option<&mut KeyPool> {
         self.in_epoch(&more.key.limit.name, &more.key.key, more.key.epoch)
     }
 }
 
 impl Parts {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Part>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, LentPart>> {
         // No code under the lock panics.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -18,11 +18,11 @@ use super::Basis;
 use super::open::{Open, refused, spend, tightest};
 use crate::clock;
 use crate::decide::denials::{Denials, Moment};
+use crate::decide::effective::EffectiveChecks;
 use crate::decide::fallback::Fallback;
 use crate::decide::leases;
 use crate::decide::overridden::How;
 use crate::decide::receipts;
-use crate::decide::wanted::AllWanted;
 use crate::telemetry::verdict::{Decided, Source};
 
 /// Decides what it can. What it leaves goes to the next.
@@ -44,7 +44,7 @@ pub(super) struct ByPolicy<'a>(pub Basis<'a>);
 
 impl<'a> Decider<'a> for ByPolicy<'a> {
     fn decide(&self, open: &mut Open<'a>) -> Option<Decided> {
-        match AllWanted::of(self.0.policy, open.asked, self.0.overrides) {
+        match EffectiveChecks::of(self.0.policy, open.asked, self.0.overrides) {
             Ok(all) => open.all = all,
             Err(problem) => return Some(refused(open.in_request(problem))),
         }
@@ -93,7 +93,7 @@ impl<'a> Decider<'a> for ByLease<'a> {
             let longest_us = check.limit.lease.map_or(0, |terms| terms.longest_us);
             if denial_ttl_us > longest_us && leases.was_denied(*check, epoch) {
                 let marker = leases::marker(check.limit, check.key);
-                open.looks
+                open.peeks
                     .extend(marker.map(|marker| (check.index, marker, usize::MAX)));
             }
             true
@@ -116,7 +116,7 @@ pub(super) struct ByStore<'p> {
 
 impl<'a> Decider<'a> for ByStore<'_> {
     fn decide(&self, open: &mut Open<'a>) -> Option<Decided> {
-        let outcome = self.outcomes.get(open.place)?.as_ref()?;
+        let outcome = self.outcomes.get(open.batch_index)?.as_ref()?;
         let mut status = open.status(self.batch, outcome)?;
         let mut most_ms = self.denial_ttl_ms.min(open.all.most_hold_ms);
         if !open.has_nothing_leased(outcome, self.outcomes) {
@@ -140,7 +140,7 @@ pub(super) struct ByShare<'p> {
 
 impl<'a> Decider<'a> for ByShare<'_> {
     fn decide(&self, open: &mut Open<'a>) -> Option<Decided> {
-        match self.fallbacks.get(open.place)? {
+        match self.fallbacks.get(open.batch_index)? {
             // Its denial is not cached, since the units may be available as soon as the store is back, which knows of no receipt.
             Fallback::Share(outcome) => {
                 let status = open.status(self.batch, outcome)?;

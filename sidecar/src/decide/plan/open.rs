@@ -8,10 +8,10 @@ use sluicegate_protocol::{
     Code, DECISIONS, Decision as Asked, LimitStatus, Problem, Verdict, WithoutStore,
 };
 
-use super::look;
-use crate::decide::leases::{Held, Leased, MARKER_QUOTA};
+use super::peek;
+use crate::decide::effective::{EffectiveCheck, EffectiveChecks};
+use crate::decide::leases::{Leased, MARKER_QUOTA, Reservation};
 use crate::decide::receipts;
-use crate::decide::wanted::{AllWanted, Wanted};
 use crate::policy::Limit;
 use crate::telemetry::verdict::{Decided, Source};
 
@@ -22,14 +22,14 @@ pub(super) struct Open<'a> {
     index: usize,
     pub asked: &'a Asked<'a>,
     /// What its checks want, without those that leases decide.
-    pub all: AllWanted<'a>,
+    pub all: EffectiveChecks<'a>,
     /// What was taken from leases, by the index of the check. Dropped, it is put back.
-    pub leased: Vec<(usize, Held)>,
-    /// Of checks that were denied before: which they are, the markers of their leases, and the decision of the batch that looks
+    pub leased: Vec<(usize, Reservation)>,
+    /// Of checks that were denied before: which they are, the markers of their leases, and the decision of the batch that peeks
     /// at each.
-    pub looks: Vec<(usize, Bucket, usize)>,
+    pub peeks: Vec<(usize, Bucket, usize)>,
     /// Its index in the batch.
-    pub place: usize,
+    pub batch_index: usize,
     /// For each take of its decision in the batch: which of its checks.
     takes: Vec<usize>,
     /// The receipt secrets of the checks that were not merged into another, with their indexes.
@@ -46,10 +46,10 @@ impl<'a> Open<'a> {
         Self {
             index,
             asked,
-            all: AllWanted::default(),
+            all: EffectiveChecks::default(),
             leased: Vec::new(),
-            looks: Vec::new(),
-            place: usize::MAX,
+            peeks: Vec::new(),
+            batch_index: usize::MAX,
             takes: Vec::new(),
             secrets: Vec::new(),
         }
@@ -89,7 +89,7 @@ impl<'a> Open<'a> {
             }
         }
         let receipts = self.new_receipts();
-        self.place = builder.push(Decision {
+        self.batch_index = builder.push(Decision {
             takes,
             peek: self.asked.peek,
             receipts,
@@ -97,10 +97,10 @@ impl<'a> Open<'a> {
         Ok(())
     }
 
-    /// Adds the looks at the markers of its leases.
-    pub fn add_looks_to(&mut self, builder: &mut BatchBuilder) {
-        for (_, marker, place) in &mut self.looks {
-            *place = look(builder, marker);
+    /// Adds the peeks at the markers of its leases.
+    pub fn add_peeks_to(&mut self, builder: &mut BatchBuilder) {
+        for (_, marker, batch_index) in &mut self.peeks {
+            *batch_index = peek(builder, marker);
         }
     }
 
@@ -138,7 +138,7 @@ impl<'a> Open<'a> {
     }
 
     /// The check that a take is for.
-    fn check_of(&self, take: usize) -> Option<&Wanted<'a>> {
+    fn check_of(&self, take: usize) -> Option<&EffectiveCheck<'a>> {
         self.all.checks.get(*self.takes.get(take)?)
     }
 
@@ -155,7 +155,7 @@ impl<'a> Open<'a> {
     pub fn for_leases<'p>(
         &'p self,
         outcome: &'p Outcome,
-    ) -> impl Iterator<Item = (Wanted<'a>, &'p Outcome, bool)> {
+    ) -> impl Iterator<Item = (EffectiveCheck<'a>, &'p Outcome, bool)> {
         let decided_by = self.check_of(outcome.decided_by).map(|check| check.index);
         let leasable = self.all.checks.iter().filter(|check| check.leasable);
         leasable.map(move |check| (*check, outcome, decided_by == Some(check.index)))
@@ -166,10 +166,10 @@ impl<'a> Open<'a> {
         let Some(check) = self.check_of(decided.decided_by) else {
             return false;
         };
-        let look = self.looks.iter().find(|(of, ..)| *of == check.index);
-        let look = look.and_then(|(_, _, place)| all.get(*place)?.as_ref());
+        let peek = self.peeks.iter().find(|(of, ..)| *of == check.index);
+        let peek = peek.and_then(|(_, _, batch_index)| all.get(*batch_index)?.as_ref());
         // Sub-batches of one request may go in any order: a lease that was granted in between would not be seen.
-        look.is_some_and(|look| look.remaining == MARKER_QUOTA && look.at_us >= decided.at_us)
+        peek.is_some_and(|peek| peek.remaining == MARKER_QUOTA && peek.at_us >= decided.at_us)
     }
 
     /// How the check that decided stands.
@@ -177,7 +177,7 @@ impl<'a> Open<'a> {
         let check = self.check_of(outcome.decided_by)?;
         let take = batch
             .decisions
-            .get(self.place)?
+            .get(self.batch_index)?
             .takes
             .get(outcome.decided_by)?;
         let spec = batch.buckets.get(take.bucket)?.spec;
@@ -245,12 +245,12 @@ impl<'a> Open<'a> {
 }
 
 /// Spends the units of an admitted decision.
-pub(super) fn spend(leased: &[(usize, Held)]) {
+pub(super) fn spend(leased: &[(usize, Reservation)]) {
     leased.iter().for_each(|(_, held)| held.spend());
 }
 
 /// The status of the check of which a lease has the least left.
-pub(super) fn tightest(leased: &[(usize, Held)]) -> Option<LimitStatus<'static>> {
+pub(super) fn tightest(leased: &[(usize, Reservation)]) -> Option<LimitStatus<'static>> {
     let (check, held) = leased
         .iter()
         .min_by_key(|(_, held)| held.leased.remaining)?;

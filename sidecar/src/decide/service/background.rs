@@ -24,7 +24,7 @@ impl Service {
         self.leases.forget_parts(clock::now_us());
         // What was leased under earlier policies and overrides is returned.
         self.leases.end_earlier(self.policy.current().number);
-        self.settler.sweep();
+        self.backend.sweep();
     }
 
     /// The history for the live page, with a sample that is not older than `age_ms`.
@@ -80,7 +80,7 @@ impl Service {
 
     /// Writes units that were admitted without the store back to it. Never returns.
     pub async fn write_back(&self) {
-        self.settler.write_back().await;
+        self.backend.write_back().await;
     }
 
     /// Reloads the policy file and records the result.

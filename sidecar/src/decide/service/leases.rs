@@ -7,16 +7,16 @@ use sluicegate_protocol::{Decision, LEASES_HEADER, LeasePart, MAX_PARTS, PartRep
 
 use super::Service;
 use crate::decide::epoch::Epoch;
-use crate::decide::leases::{Keeper, Leases, More};
+use crate::decide::leases::{Keeper, Leases, PartRequest};
 use crate::decide::plan::leased_status;
 use crate::policy::Policy;
 use crate::telemetry::metrics::LeaseTotals;
 
 /// What a filter that can spend parts of leases gets with its answer.
 pub(super) struct Lending {
-    /// It says that it can.
+    /// Whether it can, by its request's header.
     can_spend: bool,
-    wanted: Vec<More>,
+    wanted: Vec<PartRequest>,
 }
 
 impl Lending {
@@ -24,12 +24,12 @@ impl Lending {
     /// waits for its answer.
     pub async fn wait(&self, leases: &Leases, timeout: Duration) {
         if let Some(told) = leases.prepare(&self.wanted) {
-            // What is not there by then is not lent.
+            // A lease that has not arrived by then is not lent.
             let _ = tokio::time::timeout(timeout, told).await;
         }
     }
 
-    /// Lends what the filter wants more of, and some of every key that it asked for and has a lease.
+    /// Lends the units that the filter wants more of, and some of each leased key that it has asked about.
     pub fn lend(
         self,
         leases: &Leases,
@@ -57,7 +57,7 @@ impl Lending {
 }
 
 impl Service {
-    /// Notes what a filter says of its parts of leases.
+    /// Applies a filter's reports on its parts of leases.
     pub(super) fn lending<'h>(
         &self,
         header: impl Fn(&str) -> Option<&'h str>,
@@ -70,8 +70,8 @@ impl Service {
         // What was taken under another epoch may be of a key that is blocked now, or of a limit without leases.
         wanted.retain(|more| more.epoch() == epoch.number);
         for of_part in admissions {
-            let status = leased_status(0, &of_part.receipt.limit, of_part.leased);
-            let key = &of_part.receipt.key;
+            let status = leased_status(0, &of_part.lease.limit, of_part.leased);
+            let key = &of_part.lease.key;
             epoch
                 .metrics
                 .count_leased(&status, key, of_part.decisions, now_us);
@@ -96,7 +96,7 @@ impl Service {
     fn keeper(&self) -> Keeper<'_> {
         Keeper {
             leases: &self.leases,
-            settler: &self.settler,
+            backend: &self.backend,
             policy: &self.policy,
             denials: &self.denials,
         }
@@ -105,7 +105,7 @@ impl Service {
     /// Returns what is leased, and announces to the store that this sidecar is shutting down.
     pub async fn leave(&self) {
         self.keeper().close().await;
-        self.settler.leave().await;
+        self.backend.leave().await;
     }
 
     /// What leases hold and have spent, if a limit of the policy in force has some.

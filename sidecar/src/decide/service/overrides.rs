@@ -13,12 +13,12 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::warn;
 
 use super::Service;
-use super::neighbours::{LOOK_EVERY, Neighbours};
+use super::neighbours::{CHECK_EVERY as CHECK_NEIGHBOURS_EVERY, Neighbours};
 use crate::clock;
 use crate::decide::buckets::{buckets, unknown_limit};
 use crate::decide::losses::Losses;
 use crate::decide::overrides::{OverridesNow, client_chooses};
-use crate::decide::plan::look;
+use crate::decide::plan::peek;
 use crate::policy::{Grant, Override, check_texts};
 use crate::store::{StoreError, StoredOverrides};
 use crate::telemetry::audit;
@@ -60,10 +60,10 @@ impl Service {
         // What was last reported: an outage is reported elsewhere, a missing permission and too many overrides are not.
         let (mut refused, mut too_many) = (false, false);
         let (mut swept, mut read_after) = (Instant::now(), Instant::now());
-        let (mut neighbours, mut look_at) = (Neighbours::default(), Instant::now());
+        let (mut neighbours, mut check_at) = (Neighbours::default(), Instant::now());
         loop {
             // On an error the last answer stays in force; `watch_store` reports whether the store is there.
-            let version = self.settler.announce().await;
+            let version = self.backend.announce().await;
             let answered = version.is_ok();
             self.leases.note_sidecars(self.sidecars());
             let read = if Instant::now() < read_after {
@@ -93,9 +93,9 @@ impl Service {
                 }
                 Some(Err(_)) => {}
             }
-            if answered && Instant::now() >= look_at {
-                look_at = Instant::now() + LOOK_EVERY;
-                self.look_at_neighbours(&mut neighbours).await;
+            if answered && Instant::now() >= check_at {
+                check_at = Instant::now() + CHECK_NEIGHBOURS_EVERY;
+                self.check_neighbours(&mut neighbours).await;
             }
             if swept.elapsed() >= SWEEP_EVERY {
                 swept = Instant::now();
@@ -126,7 +126,7 @@ impl Service {
         }
         let cause = self.store.health_changes().borrow().cause().cloned();
         let late = || StoreError::Timeout(self.store.timeout());
-        self.settler.record_error(&cause.unwrap_or_else(late));
+        self.backend.record_error(&cause.unwrap_or_else(late));
         if self.store.is_down_for_overrides() {
             Start::WithoutStore
         } else {
@@ -192,7 +192,7 @@ impl Service {
                     // somebody faster has written, or another loss.
                     Ok(was_written) => {
                         if was_written {
-                            self.tell_losses(counts);
+                            self.report_losses(counts);
                         }
                         Ok(())
                     }
@@ -204,13 +204,13 @@ impl Service {
                     Err(error) => Err(error),
                 };
             }
-            self.tell_losses(counts);
+            self.report_losses(counts);
         }
         self.policy.override_by(read);
         Ok(())
     }
 
-    fn tell_losses(&self, (restored, returned, gone): (usize, usize, usize)) {
+    fn report_losses(&self, (restored, returned, gone): (usize, usize, usize)) {
         let all = restored + returned + gone;
         if all > 0 {
             let what = format!(
@@ -297,9 +297,9 @@ impl Service {
         let buckets = buckets(&epoch.policy, OverridesNow::default(), limit, key).ok()?;
         let mut batch = BatchBuilder::new();
         for bucket in &buckets {
-            look(&mut batch, bucket);
+            peek(&mut batch, bucket);
         }
-        let outcomes = self.settler.take_in_advance(Arc::new(batch.finish())).await;
+        let outcomes = self.backend.take_in_advance(Arc::new(batch.finish())).await;
         let outcomes: Option<Vec<_>> = outcomes.into_iter().collect();
         let mut both = buckets.iter().zip(outcomes?);
         Some(both.any(|(bucket, outcome)| outcome.remaining < bucket.spec.most_at_once()))

@@ -8,8 +8,8 @@ use sluicegate_engine::{
     bucket_key, receipt_key,
 };
 
-use super::KeyOf;
-use super::held::Leased;
+use super::LeaseKey;
+use super::reservation::Leased;
 use crate::policy::Limit;
 use crate::store::GiveBackEntry;
 use crate::telemetry::metrics::LeaseMetrics;
@@ -18,14 +18,14 @@ use crate::telemetry::metrics::LeaseMetrics;
 /// for days: receipts that lasted as long would fill the store. Units that are returned later are held for one window.
 const RETURN_WITHIN_US: u64 = 5_000_000;
 
-/// For how long after a lease is granted units of it may come back: the longest lease that a policy may have, and as long as
-/// the store then keeps its receipt. The same for all, whatever their policies say: they look at each other's marks.
+/// For how long after its grant units of a lease may be returned: the longest lease that a policy may have, plus the time for
+/// which the store then keeps its receipt. Not by policy, since all sidecars read each other's markers.
 const MAY_COME_BACK_US: u64 = 10_000_000 + RETURN_WITHIN_US;
 /// The quota of markers: it is never used up.
 pub const MARKER_QUOTA: u64 = 2_147_483_647;
 
-/// A bucket of a limit's key from which each lease takes one unit, for as long as units may come back. While it is empty, a
-/// denial is as true as that of a limit without leases. `None`: the limit has none.
+/// A bucket beside a limit's own from which each lease takes one unit, for as long as units may be returned. While it is empty,
+/// nobody holds a lease of the key, and a denial may be cached like one by a limit without leases. `None`: the limit has none.
 pub fn marker(limit: &Limit, key: &str) -> Option<Bucket> {
     limit.lease?;
     let spec = BucketSpec {
@@ -36,14 +36,14 @@ pub fn marker(limit: &Limit, key: &str) -> Option<Bucket> {
         quota: MARKER_QUOTA,
         window_us: MAY_COME_BACK_US,
     };
-    // No limit has this name.
+    // No limit's name contains a slash.
     let key = bucket_key(key, &format!("{}/leases", limit.name), &spec);
     Some(Bucket { key, spec })
 }
 
 /// What is needed to return the units of a lease, and to answer from it.
 #[derive(Debug)]
-pub struct Receipt {
+pub struct Lease {
     /// The limit.
     pub limit: Arc<Limit>,
     /// The key.
@@ -52,7 +52,7 @@ pub struct Receipt {
     pub epoch: u64,
     /// The metrics of the limit's leases.
     pub metrics: Arc<LeaseMetrics>,
-    /// Whether the store said that it granted the lease.
+    /// Whether the store is known to have granted the lease.
     pub is_granted: bool,
     /// The receipt's key in the store.
     store_key: String,
@@ -67,16 +67,16 @@ pub struct Receipt {
 
 /// A lease that is being asked for.
 #[derive(Debug)]
-pub(super) struct Asked {
-    pub key: KeyOf,
+pub(super) struct LeaseRequest {
+    pub key: LeaseKey,
     pub units: u64,
     pub metrics: Arc<LeaseMetrics>,
     store_key: String,
     buckets: Vec<Bucket>,
 }
 
-impl Asked {
-    pub fn new(key: KeyOf, units: u64, secret: u128, metrics: Arc<LeaseMetrics>) -> Self {
+impl LeaseRequest {
+    pub fn new(key: LeaseKey, units: u64, secret: u128, metrics: Arc<LeaseMetrics>) -> Self {
         let limit = &key.limit;
         let bucket = |spec| Bucket {
             key: bucket_key(&key.key, &limit.name, spec),
@@ -118,8 +118,8 @@ impl Asked {
         });
     }
 
-    /// The lease that an outcome grants. `sent_us` is when the call was not sent yet, by this process's clock.
-    pub fn grant(self, outcome: Option<&Outcome>, sent_us: u64) -> Grant<Arc<Receipt>> {
+    /// The lease that an outcome grants. `sent_us` is a moment before the call was sent, by this process's clock.
+    pub fn grant(self, outcome: Option<&Outcome>, sent_us: u64) -> Grant<Arc<Lease>> {
         let length_us = outcome.map_or(0, |outcome| match &self.key.limit.lease {
             Some(terms) => terms.length_us(&self.key.limit.windows, outcome.at_us),
             None => 0,
@@ -134,7 +134,7 @@ impl Asked {
             units: self.units,
             ends_us: sent_us.saturating_add(length_us),
             remaining: outcome.map_or(0, |outcome| outcome.remaining),
-            tag: Arc::new(Receipt {
+            tag: Arc::new(Lease {
                 limit: self.key.limit,
                 key: self.key.key,
                 epoch: self.key.epoch,
@@ -151,19 +151,19 @@ impl Asked {
 }
 
 /// Why a lease that was granted is returned at once.
-pub(super) fn is_useless(grant: &Grant<Arc<Receipt>>, now_us: u64) -> Option<LeaseRefusal> {
+pub(super) fn useless_because(grant: &Grant<Arc<Lease>>, now_us: u64) -> Option<LeaseRefusal> {
     let limit = &grant.tag.limit;
     let terms = limit.lease.as_ref()?;
     if now_us >= grant.ends_us {
         return Some(LeaseRefusal::Late);
     }
-    // Others took units since this sidecar last looked.
+    // Others have taken units since this sidecar last knew.
     (grant.remaining < reserve(terms, &limit.windows)).then_some(LeaseRefusal::NearLimit)
 }
 
-impl Receipt {
-    pub(super) fn key_of(&self) -> KeyOf {
-        KeyOf {
+impl Lease {
+    pub(super) fn lease_key(&self) -> LeaseKey {
+        LeaseKey {
             limit: Arc::clone(&self.limit),
             key: self.key.clone(),
             epoch: self.epoch,

@@ -1,9 +1,9 @@
-//! Units of a decision that were taken from a lease: spent if the decision is admitted, put back if they are dropped.
+//! Units of a decision that were taken from a lease: spent if the decision is admitted, else put back when they are dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Leases, Receipt};
+use super::{Lease, Leases};
 use crate::policy::Limit;
 
 /// How a check that a lease decides stands.
@@ -21,9 +21,9 @@ pub struct Leased {
 
 /// Units that were taken from a lease. Dropping them puts them back: the decision was denied, or its caller has left.
 #[derive(Debug)]
-pub struct Held {
+pub struct Reservation {
     leases: Arc<Leases>,
-    receipt: Arc<Receipt>,
+    lease: Arc<Lease>,
     ends_us: u64,
     units: u64,
     spent: AtomicBool,
@@ -31,18 +31,18 @@ pub struct Held {
     pub leased: Leased,
 }
 
-impl Held {
+impl Reservation {
     pub(super) fn new(
         leases: &Arc<Leases>,
         units: u64,
         ends_us: u64,
         leased: Leased,
-        receipt: Arc<Receipt>,
+        lease: Arc<Lease>,
     ) -> Self {
-        receipt.metrics.add_on_the_way(units);
+        lease.metrics.add_on_the_way(units);
         Self {
             leases: Arc::clone(leases),
-            receipt,
+            lease,
             ends_us,
             units,
             spent: AtomicBool::new(false),
@@ -52,7 +52,7 @@ impl Held {
 
     /// Its limit.
     pub fn limit(&self) -> &Arc<Limit> {
-        &self.receipt.limit
+        &self.lease.limit
     }
 
     /// Whether the units may still be spent.
@@ -63,16 +63,16 @@ impl Held {
     /// Spends the units: the decision is admitted.
     pub fn spend(&self) {
         if !self.spent.swap(true, Ordering::Relaxed) {
-            self.receipt.metrics.count_spent(self.units);
+            self.lease.metrics.count_spent(self.units);
         }
     }
 }
 
-impl Drop for Held {
+impl Drop for Reservation {
     fn drop(&mut self) {
         if *self.spent.get_mut() {
             return;
         }
-        self.leases.put_back(&self.receipt, self.units);
+        self.leases.put_back(&self.lease, self.units);
     }
 }

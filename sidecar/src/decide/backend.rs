@@ -1,4 +1,4 @@
-//! Gets the outcomes of a plan's decisions from the store, or from the fallback while it is down.
+//! The store behind its queue, with a fallback for outages.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::telemetry::traces::Parent;
 
 /// The store, the queue in front of it, and the fallback for outages.
 #[derive(Debug)]
-pub struct Settler {
+pub struct Backend {
     store: Arc<Store>,
     batcher: Batcher,
     outage: Outage,
@@ -26,7 +26,7 @@ pub struct Settler {
     has_left: Mutex<bool>,
 }
 
-impl Settler {
+impl Backend {
     /// Creates it for the sidecar with this name.
     pub fn new(store: Arc<Store>, batcher: Batcher, outage: Outage, name: String) -> Self {
         Self {
@@ -39,7 +39,7 @@ impl Settler {
     }
 
     /// The store's outcome for each decision of a plan, and the fallback's answer where the store gave none.
-    pub async fn settle(
+    pub async fn decide(
         &self,
         plan: &Plan<'_>,
         parent: Option<Parent>,
@@ -66,7 +66,7 @@ impl Settler {
                 let ranks = batch.spec_ranks();
                 order.sort_by_key(|index| ranks.get(*index).copied());
             }
-            self.settle_some(batch, &order, parent).await
+            self.decide_some(batch, &order, parent).await
         };
         if outcomes.iter().all(Option::is_some) {
             return (outcomes, Vec::new());
@@ -110,7 +110,7 @@ impl Settler {
     }
 
     /// The store's outcomes for some decisions of a batch, in this order; none for the others.
-    async fn settle_some(&self, batch: &Batch, order: &[usize], parent: Option<Parent>) -> Answer {
+    async fn decide_some(&self, batch: &Batch, order: &[usize], parent: Option<Parent>) -> Answer {
         let mut some = BatchBuilder::new();
         for decision in order.iter().filter_map(|index| batch.decisions.get(*index)) {
             some.add(batch, decision);

@@ -13,7 +13,7 @@ use crate::policy::{Limit, Policy, most};
 
 /// A check that units have to decide.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct EffectiveCheck<'a> {
     /// Its index among the decision's checks.
     pub index: usize,
     /// Its key.
@@ -31,9 +31,9 @@ pub struct Wanted<'a> {
 
 /// What all checks of a decision want.
 #[derive(Debug, Default)]
-pub struct AllWanted<'a> {
+pub struct EffectiveChecks<'a> {
     /// The checks that units have to decide, those of one limit and key merged.
-    pub checks: Vec<Wanted<'a>>,
+    pub checks: Vec<EffectiveCheck<'a>>,
     /// The strongest override that decides a check by itself.
     pub overridden: Option<Overridden<'a>>,
     /// If receipts are wanted: for each check, the index of the check that it was merged into, or its own index.
@@ -46,7 +46,7 @@ pub struct AllWanted<'a> {
     pub refused_quotas: Vec<&'a Arc<Limit>>,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> EffectiveCheck<'a> {
     /// A check of this limit and key, by the limit's own windows.
     #[cfg(test)]
     pub fn of(limit: &'a Arc<Limit>, key: &'a str, cost: u64) -> Self {
@@ -98,7 +98,7 @@ impl<'a> Wanted<'a> {
     }
 }
 
-impl<'a> AllWanted<'a> {
+impl<'a> EffectiveChecks<'a> {
     /// Looks the checks of a decision up.
     ///
     /// # Errors
@@ -130,7 +130,7 @@ impl<'a> AllWanted<'a> {
                     overridden,
                 } => {
                     all.most_hold_ms = all.most_hold_ms.min(hold_until_end(ends_in_ms));
-                    all.add(Wanted {
+                    all.add(EffectiveCheck {
                         index,
                         key: &check.key,
                         cost: check.cost,
@@ -164,18 +164,18 @@ impl<'a> AllWanted<'a> {
         }
         all.checks
             .iter()
-            .find_map(Wanted::cost_problem)
+            .find_map(EffectiveCheck::cost_problem)
             .map_or(Ok(all), Err)
     }
 
     /// Adds a check. Two of the same limit and key in one decision are one of both costs: separately, both might be admitted into
     /// capacity that only one of them can take.
-    fn add(&mut self, next: Wanted<'a>) {
+    fn add(&mut self, next: EffectiveCheck<'a>) {
         if let Some(terms) = &next.limit.lease {
             // Units may come back as soon as other sidecars' leases end.
             self.most_hold_leased_ms = self.most_hold_leased_ms.min(terms.longest_us / 1_000);
         }
-        let is_same = |earlier: &&mut Wanted<'a>| {
+        let is_same = |earlier: &&mut EffectiveCheck<'a>| {
             (earlier.limit.name == next.limit.name) && earlier.key == next.key
         };
         match self.checks.iter_mut().find(is_same) {
