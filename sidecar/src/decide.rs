@@ -12,6 +12,7 @@
 //! | `overridden.rs` | decisions made by overrides alone; pure |
 //! | `fallback.rs` | the answer if the store gave no outcome |
 //! | `buckets.rs`, `receipts.rs` | the buckets of a limit; receipts on the wire |
+//! | `status.rs` | quota, window, remaining and reset of a verdict; pure |
 //! | `denials.rs` | denial certificates: cached denials, for as long as they are exact |
 //! | `leases.rs`, `leases/` | decisions from units that were taken in advance |
 //! | `epoch.rs` | the policy in force and its counters; their replacement while requests are served |
@@ -30,6 +31,7 @@ mod overrides;
 mod plan;
 mod receipts;
 mod service;
+mod status;
 
 pub use denials::Denials;
 pub use epoch::{Epoch, PolicyHandle, Reload};

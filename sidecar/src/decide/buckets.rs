@@ -21,11 +21,17 @@ pub fn buckets(
     let limit = policy
         .limit(limit)
         .ok_or_else(|| unknown_limit(policy, "limit", limit))?;
+    let windows = windows(limit, key, overrides);
+    Ok(buckets_of(windows, &limit.name, key))
+}
+
+/// The buckets of these windows of a limit for a key.
+pub fn buckets_of(windows: &[BucketSpec], limit: &str, key: &str) -> Vec<Bucket> {
     let bucket = |spec: &BucketSpec| Bucket {
-        key: bucket_key(key, &limit.name, spec),
+        key: bucket_key(key, limit, spec),
         spec: *spec,
     };
-    Ok(windows(limit, key, overrides).iter().map(bucket).collect())
+    windows.iter().map(bucket).collect()
 }
 
 /// The error for an unknown limit, with the name that it may misspell.

@@ -30,9 +30,9 @@ use crate::clock;
 use crate::policy::Limit;
 pub use keeper::Keeper;
 pub use lease::{Lease, MARKER_QUOTA, marker};
-pub use parts::PartRequest;
 use parts::Parts;
-pub use reservation::{Leased, Reservation};
+pub use parts::{Admissions, PartRequest};
+pub use reservation::Reservation;
 
 /// Locks that keys are spread over.
 const SHARDS: usize = 16;
@@ -66,10 +66,13 @@ enum Command {
 
 /// A key of a limit, under one epoch.
 #[derive(Clone, Debug)]
-struct LeaseKey {
-    limit: Arc<Limit>,
-    key: String,
-    epoch: u64,
+pub struct LeaseKey {
+    /// The limit.
+    pub limit: Arc<Limit>,
+    /// The key.
+    pub key: String,
+    /// The epoch.
+    pub epoch: u64,
 }
 
 /// The leases of this sidecar.
@@ -146,14 +149,14 @@ impl Leases {
         entry.pool.go_by(terms);
         let stay_us = if alone { 0 } else { self.stay_us };
         let taken = entry.pool.take(now_us, check.cost, stay_us);
-        let taken = taken.map(|taken| (taken.ends_us, taken.remaining, Arc::clone(taken.tag)));
+        let taken = taken.map(|taken| {
+            let left = (taken.ends_us, taken.remaining);
+            Reservation::new(self, Arc::clone(taken.tag), check.cost, left, now_us)
+        });
         if taken.is_some() && entry.pool.wants_lease(now_us) {
             self.request_lease(entry, check, now_us);
         }
-        drop(shard);
-        let (ends_us, remaining, lease) = taken?;
-        let leased = lease.leased(remaining, now_us);
-        Some(Reservation::new(self, check.cost, ends_us, leased, lease))
+        taken
     }
 
     /// Notes the store's outcome of a decision with this check; `decided`: this check decided. If it was denied although this
@@ -250,8 +253,8 @@ impl Leases {
 
     /// Puts units back that were not spent; if their lease was returned meanwhile, they are returned too.
     fn put_back(&self, lease: &Arc<Lease>, units: u64) {
-        let mut shard = self.shard(&lease.key);
-        let known = shard.get_mut(&lease.limit.name, &lease.key);
+        let mut shard = self.shard(&lease.key.key);
+        let known = shard.get_mut(&lease.key.limit.name, &lease.key.key);
         let is_theirs = |tag: &_| Arc::ptr_eq(tag, lease);
         let kept = known.is_some_and(|entry| entry.pool.put_back(units, is_theirs));
         drop(shard);
@@ -321,6 +324,11 @@ impl Leases {
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     // No code under the lock panics.
     shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How long a lease of this limit may last; 0 if it has none.
+pub fn longest_us(limit: &Limit) -> u64 {
+    limit.lease.map_or(0, |terms| terms.longest_us)
 }
 
 impl EffectiveCheck<'_> {

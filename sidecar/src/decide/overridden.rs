@@ -5,6 +5,7 @@ use std::sync::Arc;
 use sluicegate_engine::BucketSpec;
 use sluicegate_protocol::{LimitStatus, Verdict};
 
+use super::status;
 use crate::policy::Limit;
 
 /// A check that an override decides by itself.
@@ -66,7 +67,7 @@ impl Overridden<'_> {
                 Verdict::Admitted(LimitStatus {
                     remaining: spec.most_at_once(),
                     receipt,
-                    ..self.status(spec, unix_us)
+                    ..status::in_window(self.check, self.limit, spec, unix_us)
                 })
             }
             How::Denied { ends_in_ms } => {
@@ -80,7 +81,7 @@ impl Overridden<'_> {
                     reset_ms: again_ms,
                     retry_after_ms: again_ms,
                     hold_ms: hold_until_end(ends_in_ms).min(denial_ttl_ms),
-                    ..self.status(spec, unix_us)
+                    ..status::in_window(self.check, self.limit, spec, unix_us)
                 })
             }
         }
@@ -89,20 +90,6 @@ impl Overridden<'_> {
     /// The policy's window with the largest value of `most`. A limit has at least one window.
     fn window(&self, most: impl Fn(&BucketSpec) -> u64) -> Option<&BucketSpec> {
         self.limit.windows.iter().max_by_key(|spec| most(spec))
-    }
-
-    fn status(&self, spec: &BucketSpec, unix_us: u64) -> LimitStatus<'static> {
-        LimitStatus {
-            check: self.check,
-            limit: self.limit.name.clone().into(),
-            quota: spec.most_at_once(),
-            window_ms: spec.refill_us(unix_us).div_ceil(1_000),
-            remaining: 0,
-            reset_ms: 0,
-            retry_after_ms: 0,
-            hold_ms: 0,
-            receipt: Vec::new(),
-        }
     }
 }
 

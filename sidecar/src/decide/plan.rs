@@ -17,7 +17,6 @@ use crate::clock;
 use crate::policy::{Limit, Policy};
 use crate::telemetry::verdict::{Decided, Source};
 use deciders::{ByCertificate, ByLease, ByOverride, ByPolicy, ByShare, ByStore, Decider};
-pub use open::leased_status;
 use open::{Open, refused};
 
 /// What decides before the store is asked.

@@ -8,14 +8,13 @@ use std::time::Duration;
 use sluicegate_engine::lease::{EndedLease, Grant, LeaseRefusal};
 use sluicegate_engine::{BatchBuilder, bucket_key};
 
-use super::lease::{LeaseRequest, useless_because};
-use super::{Command, Lease, LeaseKey, Leases, lock};
+use super::lease::useless_because;
+use super::{Command, Lease, LeaseKey, Leases, lock, longest_us};
 use crate::clock;
 use crate::decide::backend::Backend;
 use crate::decide::denials::Denials;
 use crate::decide::epoch::PolicyHandle;
 use crate::decide::receipts;
-use crate::policy::Limit;
 use crate::telemetry::metrics::LeaseMetrics;
 
 /// Renewals and returns wait at most this part of the longest lease for others, so that they share a call: a renewal begins when
@@ -164,7 +163,7 @@ impl Keeper<'_> {
     }
 
     /// How many units to ask for, if any.
-    fn plan(&self, key: &LeaseKey) -> Option<LeaseRequest> {
+    fn plan(&self, key: &LeaseKey) -> Option<Lease> {
         let epoch = self.policy.current();
         let spec = key.limit.windows.first()?;
         let first = bucket_key(&key.key, &key.limit.name, spec);
@@ -183,9 +182,7 @@ impl Keeper<'_> {
         };
         let units = entry.pool.ask(&key.limit.windows, now_us, store_us);
         match (units, secret) {
-            (Ok(units), Some(secret)) => {
-                Some(LeaseRequest::new(key.clone(), units, secret, metrics))
-            }
+            (Ok(units), Some(secret)) => Some(Lease::new(key.clone(), units, secret, metrics)),
             (units, _) => {
                 entry.pool.refused(now_us);
                 metrics.count_refused(units.err().unwrap_or(LeaseRefusal::Store));
@@ -241,8 +238,8 @@ impl Keeper<'_> {
     /// since the receipt is for all units of the lease.
     async fn give_back(&self, mut returns: Returns) {
         // A call names a bucket once, with one quota: so each epoch has its own.
-        returns.sort_by_key(|ended| ended.tag.epoch);
-        for of_epoch in returns.chunk_by(|one, other| one.tag.epoch == other.tag.epoch) {
+        returns.sort_by_key(|ended| ended.tag.key.epoch);
+        for of_epoch in returns.chunk_by(|one, other| one.tag.key.epoch == other.tag.key.epoch) {
             let entries = of_epoch
                 .iter()
                 .map(|ended| ended.tag.give_back(ended.units));
@@ -251,14 +248,18 @@ impl Keeper<'_> {
             for (ended, returned) in of_epoch.iter().zip(returned) {
                 let metrics = &ended.tag.metrics;
                 metrics.remove_on_the_way(ended.units);
-                if ended.tag.is_granted {
+                if ended.tag.is_granted() {
                     metrics.count_returned(returned.unwrap_or(0));
                 }
             }
             if !self.denials.is_empty() {
                 let keys = of_epoch.iter();
-                let keys =
-                    keys.map(|ended| (ended.tag.limit.name.as_str(), ended.tag.key.as_str()));
+                let keys = keys.map(|ended| {
+                    (
+                        ended.tag.key.limit.name.as_str(),
+                        ended.tag.key.key.as_str(),
+                    )
+                });
                 self.denials.void(keys);
             }
         }
@@ -286,10 +287,6 @@ fn grouping_us(key: &LeaseKey) -> u64 {
     longest_us(&key.limit) / GROUPING_PART
 }
 
-fn longest_us(limit: &Limit) -> u64 {
-    limit.lease.map_or(0, |terms| terms.longest_us)
-}
-
 impl Command {
     /// How long it waits for others.
     fn may_wait_us(&self) -> u64 {
@@ -301,7 +298,7 @@ impl Command {
             }
             // A denial found them, or an operator ended them.
             Self::ReturnEnded(_) | Self::ReturnBefore(_) => 0,
-            Self::Return(ended) => longest_us(&ended.tag.limit) / 2,
+            Self::Return(ended) => longest_us(&ended.tag.key.limit) / 2,
             Self::Notify(_) => NOTIFY_WITHIN_US,
         }
     }

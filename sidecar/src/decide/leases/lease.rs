@@ -1,15 +1,17 @@
-//! The decision that asks for a lease, and what its outcome grants. Pure.
+//! A lease: the decision that asks for it, what its outcome grants, and the give-back. Pure.
 
 use std::sync::Arc;
 
-use sluicegate_engine::lease::{Grant, LeaseRefusal, reserve};
+use sluicegate_engine::lease::{Grant, LeaseRefusal, LeaseTerms, reserve};
 use sluicegate_engine::{
-    Algorithm, BatchBuilder, Bucket, BucketSpec, Decision, Outcome, Receipt as StoredReceipt, Take,
-    bucket_key, receipt_key,
+    Algorithm, BatchBuilder, Bucket, BucketSpec, Decision, Outcome, Receipt, Take, bucket_key,
+    receipt_key,
 };
+use sluicegate_protocol::LimitStatus;
 
-use super::LeaseKey;
-use super::reservation::Leased;
+use super::{LeaseKey, longest_us};
+use crate::decide::buckets::buckets_of;
+use crate::decide::status;
 use crate::policy::Limit;
 use crate::store::GiveBackEntry;
 use crate::telemetry::metrics::LeaseMetrics;
@@ -41,143 +43,98 @@ pub fn marker(limit: &Limit, key: &str) -> Option<Bucket> {
     Some(Bucket { key, spec })
 }
 
-/// What is needed to return the units of a lease, and to answer from it.
+/// A lease, from the request for it until its units were returned.
 #[derive(Debug)]
 pub struct Lease {
-    /// The limit.
-    pub limit: Arc<Limit>,
-    /// The key.
-    pub key: String,
-    /// The epoch in which the units were taken.
-    pub epoch: u64,
+    /// Whose units they are.
+    pub key: LeaseKey,
     /// The metrics of the limit's leases.
     pub metrics: Arc<LeaseMetrics>,
-    /// Whether the store is known to have granted the lease.
-    pub is_granted: bool,
+    /// How many units were asked for.
+    units: u64,
     /// The receipt's key in the store.
     store_key: String,
-    /// What the units were taken from.
+    /// What the units are taken from.
     buckets: Vec<Bucket>,
-    /// The window that decided, as it was when the lease was granted.
-    quota: u64,
-    window_ms: u64,
-    /// When its whole quota is available again, by this process's clock.
+    /// The key's status when the store granted the lease, if it is known to have done so.
+    granted: Option<LimitStatus<'static>>,
+    /// When the whole quota is available again, by this process's clock.
     whole_us: u64,
 }
 
-/// A lease that is being asked for.
-#[derive(Debug)]
-pub(super) struct LeaseRequest {
-    pub key: LeaseKey,
-    pub units: u64,
-    pub metrics: Arc<LeaseMetrics>,
-    store_key: String,
-    buckets: Vec<Bucket>,
-}
-
-impl LeaseRequest {
-    pub fn new(key: LeaseKey, units: u64, secret: u128, metrics: Arc<LeaseMetrics>) -> Self {
+impl Lease {
+    /// A lease that is still to be asked for.
+    pub(super) fn new(key: LeaseKey, units: u64, secret: u128, metrics: Arc<LeaseMetrics>) -> Self {
         let limit = &key.limit;
-        let bucket = |spec| Bucket {
-            key: bucket_key(&key.key, &limit.name, spec),
-            spec: *spec,
-        };
         Self {
-            units,
             metrics,
+            units,
             store_key: receipt_key(&key.key, &limit.name, secret),
-            buckets: limit.windows.iter().map(bucket).collect(),
+            buckets: buckets_of(&limit.windows, &limit.name, &key.key),
+            granted: None,
+            whole_us: 0,
             key,
         }
     }
 
     /// Adds the decision to a batch: the units from every window, with a receipt.
-    pub fn add_to(&self, builder: &mut BatchBuilder) {
-        let units = self
-            .buckets
-            .iter()
-            .map(|bucket| (bucket.clone(), self.units));
-        let marked = marker(&self.key.limit, &self.key.key).map(|marker| (marker, 1));
-        let takes = units
-            .chain(marked)
-            .map(|(Bucket { key, spec }, cost)| Take {
-                bucket: builder.bucket(key, spec),
-                cost,
-            });
+    pub(super) fn add_to(&self, builder: &mut BatchBuilder) {
+        let limit = &self.key.limit;
+        let units = self.buckets.iter().cloned();
+        let units = units.map(|bucket| (bucket, self.units));
+        let marked = marker(limit, &self.key.key).map(|marker| (marker, 1));
+        let takes = units.chain(marked).map(|(bucket, cost)| Take {
+            bucket: builder.bucket(bucket.key, bucket.spec),
+            cost,
+        });
         let takes = takes.collect();
-        let longest_us = self.key.limit.lease.map_or(0, |terms| terms.longest_us);
         builder.push(Decision {
             takes,
             peek: false,
-            receipts: vec![StoredReceipt {
+            receipts: vec![Receipt {
                 key: self.store_key.clone(),
                 units: self.units,
-                lifetime_us: longest_us.saturating_add(RETURN_WITHIN_US),
+                lifetime_us: longest_us(limit).saturating_add(RETURN_WITHIN_US),
                 taken_at_us: Vec::new(),
             }],
         });
     }
 
-    /// The lease that an outcome grants. `sent_us` is a moment before the call was sent, by this process's clock.
-    pub fn grant(self, outcome: Option<&Outcome>, sent_us: u64) -> Grant<Arc<Lease>> {
-        let length_us = outcome.map_or(0, |outcome| match &self.key.limit.lease {
-            Some(terms) => terms.length_us(&self.key.limit.windows, outcome.at_us),
-            None => 0,
-        });
-        let decided = outcome.and_then(|outcome| {
-            let spec = self.buckets.get(outcome.decided_by)?.spec;
-            let window_ms = spec.refill_us(outcome.at_us).div_ceil(1_000);
-            Some((spec.most_at_once(), window_ms, outcome.reset_us))
-        });
-        let (quota, window_ms, reset_us) = decided.unwrap_or_default();
+    /// The lease after the store's outcome. `sent_us` is a moment before the call was sent, by this process's clock.
+    pub(super) fn grant(mut self, outcome: Option<&Outcome>, sent_us: u64) -> Grant<Arc<Self>> {
+        let limit = &self.key.limit;
+        let mut ends_us = sent_us;
+        if let Some(outcome) = outcome.filter(|outcome| outcome.admitted) {
+            let length_us = |terms: &LeaseTerms| terms.length_us(&limit.windows, outcome.at_us);
+            ends_us = sent_us.saturating_add(limit.lease.as_ref().map_or(0, length_us));
+            self.whole_us = sent_us.saturating_add(outcome.reset_us);
+            let bucket = self.buckets.get(outcome.decided_by);
+            // The marker may have decided.
+            let bucket = bucket.or(self.buckets.first());
+            let status = |bucket: &Bucket| status::of_outcome(0, limit, &bucket.spec, outcome);
+            self.granted = bucket.map(status);
+        }
         Grant {
             units: self.units,
-            ends_us: sent_us.saturating_add(length_us),
+            ends_us,
             remaining: outcome.map_or(0, |outcome| outcome.remaining),
-            tag: Arc::new(Lease {
-                limit: self.key.limit,
-                key: self.key.key,
-                epoch: self.key.epoch,
-                metrics: self.metrics,
-                is_granted: outcome.is_some_and(|outcome| outcome.admitted),
-                store_key: self.store_key,
-                buckets: self.buckets,
-                quota,
-                window_ms,
-                whole_us: sent_us.saturating_add(reset_us),
-            }),
-        }
-    }
-}
-
-/// Why a lease that was granted is returned at once.
-pub(super) fn useless_because(grant: &Grant<Arc<Lease>>, now_us: u64) -> Option<LeaseRefusal> {
-    let limit = &grant.tag.limit;
-    let terms = limit.lease.as_ref()?;
-    if now_us >= grant.ends_us {
-        return Some(LeaseRefusal::Late);
-    }
-    // Others have taken units since this sidecar last knew.
-    (grant.remaining < reserve(terms, &limit.windows)).then_some(LeaseRefusal::NearLimit)
-}
-
-impl Lease {
-    pub(super) fn lease_key(&self) -> LeaseKey {
-        LeaseKey {
-            limit: Arc::clone(&self.limit),
-            key: self.key.clone(),
-            epoch: self.epoch,
+            tag: Arc::new(self),
         }
     }
 
-    /// The status of a check that is decided from the lease.
-    pub(super) fn leased(&self, remaining: u64, now_us: u64) -> Leased {
-        Leased {
-            quota: self.quota,
-            window_ms: self.window_ms,
-            remaining: remaining.min(self.quota),
+    /// Whether the store is known to have granted it.
+    pub(super) const fn is_granted(&self) -> bool {
+        self.granted.is_some()
+    }
+
+    /// The status of a check that the lease decides, with this many units left in it and in the store.
+    pub(super) fn status(&self, remaining: u64, now_us: u64) -> Option<LimitStatus<'static>> {
+        let granted = self.granted.as_ref()?;
+        Some(LimitStatus {
+            remaining: remaining.min(granted.quota),
             reset_ms: self.whole_us.saturating_sub(now_us).div_ceil(1_000),
-        }
+            ..granted.clone()
+        })
     }
 
     /// The request that returns units to the store.
@@ -188,4 +145,15 @@ impl Lease {
             buckets: self.buckets.clone(),
         }
     }
+}
+
+/// Why a lease that was granted is returned at once.
+pub(super) fn useless_because(grant: &Grant<Arc<Lease>>, now_us: u64) -> Option<LeaseRefusal> {
+    let limit = &grant.tag.key.limit;
+    let terms = limit.lease.as_ref()?;
+    if now_us >= grant.ends_us {
+        return Some(LeaseRefusal::Late);
+    }
+    // Others have taken units since this sidecar last knew.
+    (grant.remaining < reserve(terms, &limit.windows)).then_some(LeaseRefusal::NearLimit)
 }

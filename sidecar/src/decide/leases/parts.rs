@@ -5,10 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluicegate_engine::lease::less_drift;
-use sluicegate_protocol::{LeasePart, PartReport};
+use sluicegate_protocol::{LeasePart, LimitStatus, PartReport};
 use tokio::sync::oneshot;
 
-use super::reservation::Leased;
 use super::{Command, KeyPool, Lease, LeaseKey, Leases, Shard};
 use crate::clock;
 use crate::decide::receipts;
@@ -40,12 +39,12 @@ struct LentPart {
 /// Decisions that filters made from a part of a lease.
 #[derive(Debug)]
 pub struct Admissions {
-    /// Where the units came from.
+    /// The lease that the units came from.
     pub lease: Arc<Lease>,
     /// How many they are.
     pub decisions: u64,
-    /// How the key stands.
-    pub leased: Leased,
+    /// The key's status.
+    pub status: LimitStatus<'static>,
 }
 
 /// A filter wants more units of a key.
@@ -91,32 +90,33 @@ impl Leases {
             let since_us = std::mem::replace(&mut part.reported_us, now_us);
             let unspent = part.units - part.spent;
             let lease = Arc::clone(&part.lease);
-            let remaining = part.remaining;
+            let remaining = part.remaining.saturating_add(unspent);
             if report.ended {
                 parts.remove(&report.id);
             }
             drop(parts);
-            if decisions > 0 {
-                let remaining = remaining.saturating_add(unspent);
-                admissions.push(Admissions {
-                    leased: lease.leased(remaining, now_us),
-                    lease: Arc::clone(&lease),
-                    decisions,
-                });
-            }
-            let not_spent = if report.ended { unspent } else { 0 };
-            self.spent_by_filter(&lease, (since_us, now_us), spent, not_spent);
-            let more = by_key.entry((lease.limit.name.clone(), lease.key.clone()));
+            let returned = if report.ended { unspent } else { 0 };
+            self.spent_by_filter(&lease, (since_us, now_us), spent, returned);
+            let key = &lease.key;
+            let more = by_key.entry((key.limit.name.clone(), key.key.clone()));
             let more = more.or_insert_with(|| PartRequest {
-                key: lease.lease_key(),
+                key: key.clone(),
                 per_s: 0,
                 held: 0,
             });
             more.per_s = more.per_s.max(report.wants_per_s);
+            more.held += unspent - returned;
             if report.ended {
                 self.put_back(&lease, unspent);
-            } else {
-                more.held += unspent;
+            }
+            if decisions > 0
+                && let Some(status) = lease.status(remaining, now_us)
+            {
+                admissions.push(Admissions {
+                    lease,
+                    decisions,
+                    status,
+                });
             }
         }
         let more = by_key.into_values().filter(|more| more.per_s > 0);
@@ -131,8 +131,8 @@ impl Leases {
         unspent: u64,
     ) {
         lease.metrics.count_spent(spent);
-        let mut shard = self.shard(&lease.key);
-        if let Some(entry) = shard.get_mut(&lease.limit.name, &lease.key) {
+        let key = &lease.key;
+        if let Some(entry) = self.shard(&key.key).get_mut(&key.limit.name, &key.key) {
             let pool = &mut entry.pool;
             pool.spent_by_filter(since_us, now_us, spent, unspent);
         }
@@ -191,20 +191,20 @@ impl Leases {
         let now_us = clock::now_us();
         let taken = entry.pool.lend(now_us, per_s, held)?;
         let lease = Arc::clone(taken.tag);
+        let status = lease.status(taken.remaining, now_us)?;
         lease.metrics.add_on_the_way(taken.units);
         let left_us = taken.ends_us.saturating_sub(now_us);
-        let leased = lease.leased(taken.remaining, now_us);
         let part = LeasePart {
             id,
-            limit: lease.limit.name.clone().into(),
-            key: lease.key.clone().into(),
+            limit: status.limit,
+            key: lease.key.key.clone().into(),
             units: taken.units,
             // The filter's clock may be another one.
             lasts_us: less_drift(left_us),
-            quota: leased.quota,
-            window_ms: leased.window_ms,
-            remaining: leased.remaining,
-            reset_ms: leased.reset_ms,
+            quota: status.quota,
+            window_ms: status.window_ms,
+            remaining: status.remaining,
+            reset_ms: status.reset_ms,
         };
         let lent = LentPart {
             units: taken.units,

@@ -3,21 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Lease, Leases};
-use crate::policy::Limit;
+use sluicegate_protocol::LimitStatus;
 
-/// How a check that a lease decides stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Leased {
-    /// The quota of the tightest window when the lease was granted.
-    pub quota: u64,
-    /// The length of that window.
-    pub window_ms: u64,
-    /// What is left in the lease, and what the store had left when it granted it.
-    pub remaining: u64,
-    /// Until the whole quota is available again.
-    pub reset_ms: u64,
-}
+use super::{Lease, Leases};
 
 /// Units that were taken from a lease. Dropping them puts them back: the decision was denied, or its caller has left.
 #[derive(Debug)]
@@ -27,17 +15,20 @@ pub struct Reservation {
     ends_us: u64,
     units: u64,
     spent: AtomicBool,
-    /// For the verdict.
-    pub leased: Leased,
+    /// When they were taken.
+    taken_us: u64,
+    /// What was left in the lease, and what the store had left when it granted it.
+    pub remaining: u64,
 }
 
 impl Reservation {
+    /// The units of a check that were taken from this lease just now.
     pub(super) fn new(
         leases: &Arc<Leases>,
-        units: u64,
-        ends_us: u64,
-        leased: Leased,
         lease: Arc<Lease>,
+        units: u64,
+        (ends_us, remaining): (u64, u64),
+        taken_us: u64,
     ) -> Self {
         lease.metrics.add_on_the_way(units);
         Self {
@@ -46,13 +37,15 @@ impl Reservation {
             ends_us,
             units,
             spent: AtomicBool::new(false),
-            leased,
+            taken_us,
+            remaining,
         }
     }
 
-    /// Its limit.
-    pub fn limit(&self) -> &Arc<Limit> {
-        &self.lease.limit
+    /// The status of its check, which has this index.
+    pub fn status(&self, check: usize) -> Option<LimitStatus<'static>> {
+        let status = self.lease.status(self.remaining, self.taken_us)?;
+        Some(LimitStatus { check, ..status })
     }
 
     /// Whether the units may still be spent.

@@ -3,7 +3,6 @@
 use sluicegate_engine::Outcome;
 use sluicegate_protocol::{LeasePart, PartReport};
 
-use super::lease::LeaseRequest;
 use super::*;
 use crate::policy::Policy;
 use crate::telemetry::metrics::{Metrics, PolicyMetrics};
@@ -58,7 +57,7 @@ impl World {
         let outcome = outcome(true, 5_000);
         let lease_key = self.wanted(key, 1).under(epoch);
         let metrics = self.metrics.leases("l").unwrap();
-        let asked = LeaseRequest::new(lease_key, 100, 7, metrics);
+        let asked = Lease::new(lease_key, 100, 7, metrics);
         let grant = asked.grant(Some(&outcome), clock::now_us());
         assert_eq!(lease::useless_because(&grant, clock::now_us()), None);
         let mut shard = self.leases.shard(key);
@@ -75,10 +74,11 @@ fn units_are_spent_or_put_back() {
     let world = world();
     world.grant("k", 1);
     let held = world.take("k", 30, 1).unwrap();
-    assert_eq!((held.leased.remaining, held.leased.quota), (5_070, 9_000));
-    assert_eq!(held.leased.window_ms, 86_400_000);
+    let status = held.status(0).unwrap();
+    assert_eq!((status.remaining, status.quota), (5_070, 9_000));
+    assert_eq!(status.window_ms, 86_400_000);
     // Of a minute, on a machine that may stall.
-    assert!((50_000..=60_000).contains(&held.leased.reset_ms));
+    assert!((50_000..=60_000).contains(&status.reset_ms));
     held.spend();
     drop(held);
     assert_eq!(world.held(), 70);

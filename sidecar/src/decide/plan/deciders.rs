@@ -90,7 +90,7 @@ impl<'a> Decider<'a> for ByLease<'a> {
                 open.leased.push((check.index, held));
                 return false;
             }
-            let longest_us = check.limit.lease.map_or(0, |terms| terms.longest_us);
+            let longest_us = leases::longest_us(check.limit);
             if denial_ttl_us > longest_us && leases.was_denied(*check, epoch) {
                 let marker = leases::marker(check.limit, check.key);
                 open.peeks

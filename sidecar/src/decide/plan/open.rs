@@ -10,8 +10,8 @@ use sluicegate_protocol::{
 
 use super::peek;
 use crate::decide::effective::{EffectiveCheck, EffectiveChecks};
-use crate::decide::leases::{Leased, MARKER_QUOTA, Reservation};
-use crate::decide::receipts;
+use crate::decide::leases::{MARKER_QUOTA, Reservation};
+use crate::decide::{receipts, status};
 use crate::policy::Limit;
 use crate::telemetry::verdict::{Decided, Source};
 
@@ -181,17 +181,7 @@ impl<'a> Open<'a> {
             .takes
             .get(outcome.decided_by)?;
         let spec = batch.buckets.get(take.bucket)?.spec;
-        Some(LimitStatus {
-            check: check.index,
-            limit: check.limit.name.clone().into(),
-            quota: spec.most_at_once(),
-            window_ms: spec.refill_us(outcome.at_us).div_ceil(1_000),
-            remaining: outcome.remaining,
-            reset_ms: outcome.reset_us.div_ceil(1_000),
-            retry_after_ms: outcome.retry_after_us.div_ceil(1_000),
-            hold_ms: 0,
-            receipt: Vec::new(),
-        })
+        Some(status::of_outcome(check.index, check.limit, &spec, outcome))
     }
 
     /// The verdict. If one of the leases that decided a part has ended while the store was asked, there is none: its units must not
@@ -249,25 +239,8 @@ pub(super) fn spend(leased: &[(usize, Reservation)]) {
     leased.iter().for_each(|(_, held)| held.spend());
 }
 
-/// The status of the check of which a lease has the least left.
+/// The status of the check whose lease has the least left.
 pub(super) fn tightest(leased: &[(usize, Reservation)]) -> Option<LimitStatus<'static>> {
-    let (check, held) = leased
-        .iter()
-        .min_by_key(|(_, held)| held.leased.remaining)?;
-    Some(leased_status(*check, held.limit(), held.leased))
-}
-
-/// The status of a check that a lease decides.
-pub fn leased_status(check: usize, limit: &Limit, leased: Leased) -> LimitStatus<'static> {
-    LimitStatus {
-        check,
-        limit: limit.name.clone().into(),
-        quota: leased.quota,
-        window_ms: leased.window_ms,
-        remaining: leased.remaining,
-        reset_ms: leased.reset_ms,
-        retry_after_ms: 0,
-        hold_ms: 0,
-        receipt: Vec::new(),
-    }
+    let tightest = leased.iter().min_by_key(|(_, held)| held.remaining);
+    tightest.and_then(|(check, held)| held.status(*check))
 }

@@ -7,8 +7,7 @@ use sluicegate_protocol::{Decision, LEASES_HEADER, LeasePart, MAX_PARTS, PartRep
 
 use super::Service;
 use crate::decide::epoch::Epoch;
-use crate::decide::leases::{Keeper, Leases, PartRequest};
-use crate::decide::plan::leased_status;
+use crate::decide::leases::{Admissions, Keeper, Leases, PartRequest};
 use crate::policy::Policy;
 use crate::telemetry::metrics::LeaseTotals;
 
@@ -69,12 +68,14 @@ impl Service {
         let (admissions, mut wanted) = self.leases.account(&reports.unwrap_or_default());
         // What was taken under another epoch may be of a key that is blocked now, or of a limit without leases.
         wanted.retain(|more| more.epoch() == epoch.number);
-        for of_part in admissions {
-            let status = leased_status(0, &of_part.lease.limit, of_part.leased);
-            let key = &of_part.lease.key;
-            epoch
-                .metrics
-                .count_leased(&status, key, of_part.decisions, now_us);
+        for Admissions {
+            lease,
+            status,
+            decisions,
+        } in admissions
+        {
+            let metrics = &epoch.metrics;
+            metrics.count_leased(&status, &lease.key.key, decisions, now_us);
         }
         Lending { can_spend, wanted }
     }
