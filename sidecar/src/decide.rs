@@ -8,23 +8,20 @@
 //! | `effective.rs` | checks with their effective windows; pure |
 //! | `overrides.rs` | the overrides in force; pure |
 //! | `losses.rs` | overrides that the store has lost, or has again; pure |
-//! | `allowance.rs` | a check's effective windows: the policy's or an override's; pure |
 //! | `overridden.rs` | decisions made by overrides alone; pure |
-//! | `fallback.rs` | the answer if the store gave no outcome |
 //! | `buckets.rs`, `receipts.rs` | the buckets of a limit; receipts on the wire |
 //! | `status.rs` | quota, window, remaining and reset of a verdict; pure |
 //! | `denials.rs` | denial certificates: cached denials, for as long as they are exact |
 //! | `leases.rs`, `leases/` | decisions from units that were taken in advance |
 //! | `epoch.rs` | the policy in force and its counters; their replacement while requests are served |
 
-mod allowance;
 mod backend;
 mod buckets;
 mod denials;
 mod effective;
 mod epoch;
-mod fallback;
 mod leases;
+mod lock;
 mod losses;
 mod overridden;
 mod overrides;
@@ -35,7 +32,6 @@ mod status;
 
 pub use denials::Denials;
 pub use epoch::{Epoch, PolicyHandle, Reload};
-pub use fallback::Fallback;
 pub use overrides::{Overrides, OverridesNow};
-pub use plan::{Basis, Plan};
+pub use plan::{Basis, Fallback, Plan};
 pub use service::Service;

@@ -7,8 +7,7 @@ use sluicegate_protocol::WithoutStore;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::fallback::{Fallback, Mode};
-use super::plan::Plan;
+use super::plan::{Fallback, Plan};
 use crate::policy::{Limit, WhenStoreIsDown};
 use crate::store::batch::{Answer, Batcher};
 use crate::store::{GiveBackEntry, NoShare, Outage, Store, StoreError};
@@ -18,8 +17,10 @@ use crate::telemetry::traces::Parent;
 #[derive(Debug)]
 pub struct Backend {
     store: Arc<Store>,
-    batcher: Batcher,
-    outage: Outage,
+    /// The queue.
+    pub batcher: Batcher,
+    /// Decides while the store is down.
+    pub outage: Outage,
     /// This sidecar's name among the sidecars that share the store.
     name: String,
     /// Whether it has left. Held during each announcement, or the last one could arrive after that.
@@ -73,17 +74,16 @@ impl Backend {
         }
         let asked = plan.takes().zip(&outcomes).enumerate();
         let fallbacks = asked.map(|(index, ((decision, limits), outcome))| {
-            // Asked only where the store gave no outcome.
-            let is_out = || self.outage.is_out(&self.store, batch, decision);
-            match Mode::of(limits.clone()) {
-                _ if outcome.is_some() => Fallback::NoVerdict(None),
-                // A late call, or a key or a store that cannot be used: the caller's own setting decides.
-                _ if !is_out() => Fallback::NoVerdict(None),
-                Mode::Allow => Fallback::NoVerdict(Some(WithoutStore::Allow)),
-                Mode::Deny => Fallback::NoVerdict(Some(WithoutStore::Deny)),
+            // Where it is not out: a late call, or a key or a store that cannot be used. The caller's own setting decides.
+            if outcome.is_some() || !self.outage.is_out(&self.store, batch, decision) {
+                return Fallback::NoVerdict(None);
+            }
+            match strictest(limits.clone()) {
+                WhenStoreIsDown::Allow => Fallback::NoVerdict(Some(WithoutStore::Allow)),
+                WhenStoreIsDown::Deny => Fallback::NoVerdict(Some(WithoutStore::Deny)),
                 // A share that admitted it would count it once more.
-                Mode::Share if in_doubt && !is_held(index) => Fallback::NoVerdict(None),
-                Mode::Share => self.share(batch, decision, limits),
+                WhenStoreIsDown::Share if in_doubt && !is_held(index) => Fallback::NoVerdict(None),
+                WhenStoreIsDown::Share => self.share(batch, decision, limits),
             }
         });
         let fallbacks = fallbacks.collect();
@@ -146,7 +146,7 @@ impl Backend {
         }
         let (units, error) = self.store.give_back(entries).await;
         if let Some(error) = error {
-            self.record_error(&error);
+            self.batcher.record_error(&error);
         }
         units
     }
@@ -157,17 +157,7 @@ impl Backend {
     /// Some of them are not known to have been reset.
     pub async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {
         let reset = self.outage.reset(&self.store, keys).await;
-        reset.inspect_err(|error| self.record_error(error))
-    }
-
-    /// Records the error of a call that was made beside the queue.
-    pub fn record_error(&self, error: &StoreError) {
-        self.batcher.record_error(error);
-    }
-
-    /// Frees what shares hold of windows that have ended.
-    pub fn sweep(&self) {
-        self.outage.sweep();
+        reset.inspect_err(|error| self.batcher.record_error(error))
     }
 
     /// Announces this sidecar to the store, which answers with the number of sidecars and the version of the overrides.
@@ -183,7 +173,7 @@ impl Backend {
         let (announced, version) = answer.inspect_err(|error| {
             // Everything else is an outage, which is reported by itself.
             if error.is_answer() && self.store.health_changes().borrow().is_up() {
-                self.record_error(error);
+                self.batcher.record_error(error);
             }
         })?;
         if let Some(announced) = announced {
@@ -211,6 +201,17 @@ impl Backend {
         let sidecars = self.outage.position().map_or(0, |position| position.of);
         (sidecars, self.outage.pending())
     }
+}
+
+/// What the strictest of a decision's limits says.
+fn strictest<'a>(limits: impl Iterator<Item = &'a Limit>) -> WhenStoreIsDown {
+    let rank = |when: &WhenStoreIsDown| match when {
+        WhenStoreIsDown::Allow => 0,
+        WhenStoreIsDown::Share => 1,
+        WhenStoreIsDown::Deny => 2,
+    };
+    let all = limits.map(|limit| limit.when_store_is_down);
+    all.max_by_key(rank).unwrap_or(WhenStoreIsDown::Allow)
 }
 
 #[cfg(test)]

@@ -3,11 +3,12 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use sluicegate_certificates::{self as certificates, CallTimes, Certificates};
 use sluicegate_protocol::{Check, Decision, LimitStatus, MAX_HOLD_MS, Verdict};
 
+use super::lock::lock;
 use crate::clock;
 
 /// Most cached denials; each takes about half a kilobyte.
@@ -89,15 +90,14 @@ pub struct Moment {
 
 impl Default for Denials {
     fn default() -> Self {
-        let state = State {
-            epoch: 0,
-            generation: 0,
-            oldest: 0,
-            voided: Voided::default(),
-            certificates: Certificates::new(CAPACITY),
-        };
         Self {
-            state: Mutex::new(state),
+            state: Mutex::new(State {
+                epoch: 0,
+                generation: 0,
+                oldest: 0,
+                voided: Voided::default(),
+                certificates: Certificates::new(CAPACITY),
+            }),
         }
     }
 }
@@ -107,7 +107,7 @@ impl Denials {
     pub fn moment(&self, epoch: u64) -> Moment {
         Moment {
             epoch,
-            generation: self.state().generation,
+            generation: lock(&self.state).generation,
             sent_us: clock::now_us(),
         }
     }
@@ -118,7 +118,7 @@ impl Denials {
         moment: Moment,
         decision: &Decision<'_>,
     ) -> Option<LimitStatus<'static>> {
-        let state = self.state();
+        let state = lock(&self.state);
         if state.epoch != moment.epoch || state.certificates.is_empty() {
             return None;
         }
@@ -141,7 +141,7 @@ impl Denials {
             sent_us: moment.sent_us,
             answered_us: clock::now_us(),
         };
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let newest = state.voided.newest(decision).unwrap_or(0);
         if newest.max(state.oldest) > moment.generation || state.epoch > moment.epoch {
             return;
@@ -162,7 +162,7 @@ impl Denials {
             return;
         }
         let now_us = clock::now_us();
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.generation += 1;
         let generation = state.generation;
         state.voided.drop_ended(now_us);
@@ -178,17 +178,12 @@ impl Denials {
 
     /// The number of cached denials.
     pub fn len(&self) -> usize {
-        self.state().certificates.held(clock::now_us())
+        lock(&self.state).certificates.held(clock::now_us())
     }
 
     /// Whether no denial is cached.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // No code under the lock panics.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -316,7 +311,7 @@ mod tests {
         denials.hold(before, &decision(), &denied());
         let keys: Vec<_> = (0..=MOST_VOIDED).map(|n| n.to_string()).collect();
         denials.void(keys.iter().map(|key| ("other", key.as_str())));
-        assert_eq!(denials.state().voided.generations.len(), 0);
+        assert_eq!(lock(&denials.state).voided.generations.len(), 0);
         assert!(denials.is_empty());
         denials.hold(before, &decision(), &denied());
         assert!(denials.is_empty(), "asked for before");

@@ -1,11 +1,12 @@
 //! The policy in force and its counters, and their replacement while requests are served.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
 use tracing::{error, info, warn};
 
+use super::lock::lock;
 use super::overrides::Overrides;
 use crate::policy::{Policy, PolicyError, PolicySource, changes};
 use crate::store::StoredOverrides;
@@ -52,6 +53,24 @@ pub enum Reload {
     Refused,
 }
 
+impl Epoch {
+    /// The epoch in which a loaded policy comes into force.
+    fn loaded(
+        (number, policy_number): (u64, u64),
+        policy: Policy,
+        stored: Option<Arc<StoredOverrides>>,
+        metrics: &Metrics,
+    ) -> Self {
+        Self {
+            number,
+            policy_number,
+            metrics: Arc::new(metrics.policy_loaded(policy_number, &policy)),
+            overrides: Overrides::new(&policy, stored),
+            policy: Arc::new(policy),
+        }
+    }
+}
+
 impl PolicyHandle {
     /// Loads the first policy from a file.
     ///
@@ -59,13 +78,7 @@ impl PolicyHandle {
     /// The file cannot be read, or its content is invalid.
     pub fn load(path: &Path, metrics: &Metrics) -> Result<Self, PolicyError> {
         let (source, policy) = PolicySource::open(path)?;
-        let epoch = Epoch {
-            number: 1,
-            policy_number: 1,
-            metrics: Arc::new(metrics.policy_loaded(1, &policy)),
-            overrides: Overrides::new(&policy, None),
-            policy: Arc::new(policy),
-        };
+        let epoch = Epoch::loaded((1, 1), policy, None, metrics);
         Ok(Self {
             current: ArcSwap::from_pointee(epoch),
             changing: Mutex::default(),
@@ -80,7 +93,7 @@ impl PolicyHandle {
 
     /// Reads the file again and puts its policy in force if it changed and is valid.
     pub fn reload(&self, metrics: &Metrics) -> Reload {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = lock(&self.changing);
         let before = self.current.load_full();
         let mut reload = Reload::Unchanged;
         let tried = self.source.reload(&before.policy, |policy| {
@@ -96,13 +109,9 @@ impl PolicyHandle {
                      rule's `when_unavailable` decides"
                 );
             }
-            self.current.store(Arc::new(Epoch {
-                number: before.number + 1,
-                policy_number,
-                metrics: Arc::new(metrics.policy_loaded(policy_number, &policy)),
-                overrides: Overrides::new(&policy, before.overrides.stored.clone()),
-                policy: Arc::new(policy),
-            }));
+            let numbers = (before.number + 1, policy_number);
+            let stored = before.overrides.stored.clone();
+            self.current.store(Arc::new(Epoch::loaded(numbers, policy, stored, metrics)));
             info!(epoch = policy_number, "policy reloaded: {changes}");
             reload = Reload::Loaded(changes);
         });
@@ -116,7 +125,7 @@ impl PolicyHandle {
 
     /// Puts overrides that were read from the store in force.
     pub fn override_by(&self, stored: StoredOverrides) {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = lock(&self.changing);
         let before = self.current.load_full();
         let known = before.overrides.stored.as_ref().map(|known| &known.entries);
         let changed = known.map_or(!stored.entries.is_empty(), |known| *known != stored.entries);
@@ -126,7 +135,7 @@ impl PolicyHandle {
 
     /// Begins an epoch with the same policy and overrides, so that filters void their denial certificates.
     pub fn void_denials(&self) {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = lock(&self.changing);
         let before = self.current.load_full();
         self.replace(&before, before.number + 1, before.overrides.stored.clone());
     }

@@ -18,7 +18,7 @@ use std::array;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use sluicegate_engine::Outcome;
@@ -26,11 +26,12 @@ use sluicegate_engine::lease::{EndedLease, LeaseRefusal, LeaseTerms, Pool};
 use tokio::sync::{mpsc, oneshot};
 
 use super::effective::EffectiveCheck;
+use super::lock::lock;
 use crate::clock;
 use crate::policy::Limit;
 pub use keeper::Keeper;
 pub use lease::{Lease, MARKER_QUOTA, marker};
-use parts::Parts;
+use parts::LentPart;
 pub use parts::{Admissions, PartRequest};
 pub use reservation::Reservation;
 
@@ -80,8 +81,8 @@ pub struct LeaseKey {
 pub struct Leases {
     shards: [Mutex<Shard>; SHARDS],
     hasher: RandomState,
-    /// What filters hold.
-    parts: Parts,
+    /// What filters hold, by the parts' numbers.
+    parts: Mutex<HashMap<u64, LentPart>>,
     commands: mpsc::Sender<Command>,
     /// The keeper's end of `commands`.
     received: tokio::sync::Mutex<mpsc::Receiver<Command>>,
@@ -117,7 +118,7 @@ impl Leases {
         Arc::new(Self {
             shards: array::from_fn(|_| Mutex::default()),
             hasher: RandomState::new(),
-            parts: Parts::default(),
+            parts: Mutex::default(),
             commands,
             received: tokio::sync::Mutex::new(received),
             stay_us: stay.map_or(0, clock::micros),
@@ -243,10 +244,6 @@ impl Leases {
         held
     }
 
-    fn close(&self) {
-        self.closed.store(true, Ordering::Relaxed);
-    }
-
     fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
     }
@@ -319,11 +316,6 @@ impl Leases {
         let [first, ..] = &self.shards;
         lock(self.shards.get(index).unwrap_or(first))
     }
-}
-
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    // No code under the lock panics.
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How long a lease of this limit may last; 0 if it has none.

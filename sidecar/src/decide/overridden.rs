@@ -38,15 +38,11 @@ pub fn hold_until_end(ends_in_ms: Option<u64>) -> u64 {
 }
 
 impl Overridden<'_> {
-    /// Whether it decides rather than one of an earlier check: a block does, and of two the one that ends last.
-    pub fn is_stronger(&self, earlier: &Self) -> bool {
-        let end = |ends_in_ms: Option<u64>| ends_in_ms.unwrap_or(u64::MAX);
-        match (self.how, earlier.how) {
-            (How::Denied { ends_in_ms: one }, How::Denied { ends_in_ms: other }) => {
-                end(one) > end(other)
-            }
-            (How::Denied { .. }, How::Admitted) => true,
-            (How::Admitted, _) => false,
+    /// The one with the highest rank decides, among several the first: a block does, and of blocks the one that ends last.
+    pub fn rank(&self) -> (bool, u64) {
+        match self.how {
+            How::Denied { ends_in_ms } => (true, ends_in_ms.unwrap_or(u64::MAX)),
+            How::Admitted => (false, 0),
         }
     }
 
@@ -109,11 +105,8 @@ mod tests {
             how,
         };
         let block = |ends_in_ms| by(How::Denied { ends_in_ms });
-        assert!(block(None).is_stronger(&block(Some(5))));
-        assert!(!block(Some(5)).is_stronger(&block(None)));
-        assert!(block(Some(6)).is_stronger(&block(Some(5))));
-        assert!(!block(Some(5)).is_stronger(&block(Some(5))), "the first");
-        assert!(block(Some(5)).is_stronger(&by(How::Admitted)));
-        assert!(!by(How::Admitted).is_stronger(&block(Some(5))));
+        assert!(block(None).rank() > block(Some(5)).rank());
+        assert!(block(Some(6)).rank() > block(Some(5)).rank());
+        assert!(block(Some(5)).rank() > by(How::Admitted).rank());
     }
 }

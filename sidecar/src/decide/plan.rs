@@ -6,17 +6,16 @@ mod open;
 use std::sync::Arc;
 
 use sluicegate_engine::{Batch, BatchBuilder, Bucket, Decision, Outcome, Take};
-use sluicegate_protocol::{Decision as Asked, Problem};
+use sluicegate_protocol::{Decision as Asked, Problem, WithoutStore};
 
 use super::denials::{Denials, Moment};
 use super::effective::EffectiveCheck;
-use super::fallback::Fallback;
 use super::leases::Leases;
 use super::overrides::OverridesNow;
 use crate::clock;
 use crate::policy::{Limit, Policy};
 use crate::telemetry::verdict::{Decided, Source};
-use deciders::{ByCertificate, ByLease, ByOverride, ByPolicy, ByShare, ByStore, Decider};
+use deciders::{Replies, after_the_store, before_the_store};
 use open::{Open, refused};
 
 /// What decides before the store is asked.
@@ -42,6 +41,20 @@ impl<'a> Basis<'a> {
             leases: None,
         }
     }
+
+    /// The longest time for which a denial may be cached.
+    fn denial_ttl_ms(&self) -> u64 {
+        clock::micros(self.policy.denial_ttl) / 1_000
+    }
+}
+
+/// The answer to a decision for which the store gave no outcome.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fallback {
+    /// This sidecar's share of the limits decided.
+    Share(Outcome),
+    /// No verdict. The policy may tell the caller what to do; `None` leaves it to the caller.
+    NoVerdict(Option<WithoutStore>),
 }
 
 /// A request's decisions: the verdicts that are known, and the rest as a batch for the store.
@@ -49,7 +62,8 @@ impl<'a> Basis<'a> {
 pub struct Plan<'a> {
     /// For the store.
     pub batch: Arc<Batch>,
-    decisions: Vec<Entry<'a>>,
+    /// In the order of the request: `Ok` if the store is asked.
+    decisions: Vec<Result<Open<'a>, Decided>>,
     denial_ttl_ms: u64,
     /// The store must not decide: this sidecar does not know its overrides.
     pub without_store: bool,
@@ -57,13 +71,6 @@ pub struct Plan<'a> {
     pub has_mixed_specs: bool,
     /// The limits of checks with a quota that the policy does not accept, one entry for each check.
     pub refused_quotas: Vec<&'a Arc<Limit>>,
-}
-
-#[derive(Debug)]
-enum Entry<'a> {
-    Decided(Decided),
-    /// The store is asked.
-    Open(Open<'a>),
 }
 
 /// Adds a decision that only peeks at a bucket.
@@ -79,38 +86,25 @@ pub fn peek(builder: &mut BatchBuilder, of: &Bucket) -> usize {
 impl<'a> Plan<'a> {
     /// Decides what can be decided without the store, and collects the rest for it.
     pub fn new(basis: Basis<'a>, asked: &'a [Result<Asked<'a>, Problem>]) -> Self {
-        let denial_ttl_ms = clock::micros(basis.policy.denial_ttl) / 1_000;
-        let before_the_store: [&dyn Decider<'a>; 4] = [
-            &ByCertificate(basis.certificates),
-            &ByPolicy(basis),
-            &ByOverride {
-                unix_us: basis.overrides.unix_us(),
-                denial_ttl_ms,
-            },
-            &ByLease(basis),
-        ];
         let mut plan = Self {
-            denial_ttl_ms,
+            denial_ttl_ms: basis.denial_ttl_ms(),
             ..Self::default()
         };
         let mut builder = BatchBuilder::new();
         for (index, decision) in asked.iter().enumerate() {
-            let entry = match decision {
-                Err(problem) => Entry::Decided(refused(problem.clone())),
-                Ok(asked) => {
-                    let mut open = Open::new(index, asked);
-                    let mut deciders = before_the_store.iter();
-                    let decided = deciders.find_map(|decider| decider.decide(&mut open));
-                    plan.refused_quotas.append(&mut open.all.refused_quotas);
-                    decided
-                        .or_else(|| open.add_to(&mut builder).err().map(refused))
-                        .map_or(Entry::Open(open), Entry::Decided)
+            let decision = decision.as_ref().map_err(refused).and_then(|asked| {
+                let mut open = Open::new(index, asked);
+                let decided = before_the_store(&basis, &mut open);
+                plan.refused_quotas.append(&mut open.all.refused_quotas);
+                match decided {
+                    Some(decided) => Err(decided),
+                    None => open.add_to(&mut builder).map(|()| open),
                 }
-            };
-            plan.decisions.push(entry);
+            });
+            plan.decisions.push(decision);
         }
         // After the decisions themselves: their order says which is which.
-        for open in plan.decisions.iter_mut().filter_map(Entry::open_mut) {
+        for open in plan.decisions.iter_mut().flatten() {
             open.add_peeks_to(&mut builder);
         }
         plan.has_mixed_specs = builder.has_mixed_specs();
@@ -120,14 +114,12 @@ impl<'a> Plan<'a> {
 
     /// A plan that decides nothing: every decision is unavailable.
     pub fn unavailable(asked: &[Result<Asked<'_>, Problem>]) -> Self {
-        let entry = |one: &Result<Asked<'_>, Problem>| {
-            Entry::Decided(match one {
-                Err(problem) => refused(problem.clone()),
-                Ok(_) => Decided::unavailable(None, Source::Store, ""),
-            })
+        let decided = |asked: &Result<_, _>| match asked {
+            Err(problem) => Err(refused(problem)),
+            Ok(_) => Err(Decided::unavailable(None, Source::Store, "")),
         };
         Self {
-            decisions: asked.iter().map(entry).collect(),
+            decisions: asked.iter().map(decided).collect(),
             ..Self::default()
         }
     }
@@ -158,43 +150,25 @@ impl<'a> Plan<'a> {
         fallbacks: &[Fallback],
         now_us: u64,
     ) -> Vec<Decided> {
-        let asked: [&dyn Decider<'a>; 2] = [
-            &ByStore {
-                batch: &self.batch,
-                outcomes,
-                denial_ttl_ms: self.denial_ttl_ms,
-                now_us,
-            },
-            &ByShare {
-                batch: &self.batch,
-                fallbacks,
-                now_us,
-            },
-        ];
-        let verdict = |entry| match entry {
-            Entry::Decided(decided) => decided,
-            Entry::Open(mut open) => asked
-                .iter()
-                .find_map(|decider| decider.decide(&mut open))
-                .unwrap_or_else(|| open.unavailable(None, Source::Store)),
+        let replies = Replies {
+            batch: &self.batch,
+            outcomes,
+            fallbacks,
+            denial_ttl_ms: self.denial_ttl_ms,
+            now_us,
         };
-        self.decisions.into_iter().map(verdict).collect()
+        let verdict = |open: Open<'a>| {
+            let decided = after_the_store(&replies, &open);
+            decided.unwrap_or_else(|| open.unavailable(None, Source::Store))
+        };
+        let decisions = self.decisions.into_iter();
+        decisions
+            .map(|decision| decision.map_or_else(|decided| decided, verdict))
+            .collect()
     }
 
     fn open(&self) -> impl Iterator<Item = &Open<'a>> {
-        self.decisions.iter().filter_map(|entry| match entry {
-            Entry::Open(open) => Some(open),
-            Entry::Decided(_) => None,
-        })
-    }
-}
-
-impl<'a> Entry<'a> {
-    const fn open_mut(&mut self) -> Option<&mut Open<'a>> {
-        match self {
-            Self::Open(open) => Some(open),
-            Self::Decided(_) => None,
-        }
+        self.decisions.iter().flatten()
     }
 }
 

@@ -3,19 +3,20 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sluicegate_engine::lease::{EndedLease, Grant, LeaseRefusal};
-use sluicegate_engine::{BatchBuilder, bucket_key};
+use sluicegate_engine::{BatchBuilder, Outcome, bucket_key};
 
 use super::lease::useless_because;
-use super::{Command, Lease, LeaseKey, Leases, lock, longest_us};
+use super::{Command, Lease, LeaseKey, Leases, longest_us};
 use crate::clock;
 use crate::decide::backend::Backend;
 use crate::decide::denials::Denials;
 use crate::decide::epoch::PolicyHandle;
+use crate::decide::lock::lock;
 use crate::decide::receipts;
-use crate::telemetry::metrics::LeaseMetrics;
 
 /// Renewals and returns wait at most this part of the longest lease for others, so that they share a call: a renewal begins when
 /// what is left lasts for about a third of it.
@@ -94,7 +95,7 @@ impl Keeper<'_> {
 
     /// Ends all leases for good, and returns them.
     pub async fn close(self) {
-        self.leases.close();
+        self.leases.closed.store(true, Ordering::Relaxed);
         self.give_back(self.all_of_before(u64::MAX)).await;
     }
 
@@ -122,48 +123,31 @@ impl Keeper<'_> {
     /// Asks for leases. Returns when the granted ones end, and what is to be returned at once.
     async fn ask(&self, keys: Vec<LeaseKey>) -> (Vec<(u64, LeaseKey)>, Returns) {
         let (mut granted, mut useless) = (Vec::new(), Vec::new());
-        let asked: Vec<_> = keys.iter().filter_map(|key| self.plan(key)).collect();
+        let asked: Vec<_> = keys.into_iter().filter_map(|key| self.plan(key)).collect();
         if asked.is_empty() {
             return (granted, useless);
         }
         let mut builder = BatchBuilder::new();
-        for one in &asked {
-            one.add_to(&mut builder);
+        for lease in &asked {
+            lease.add_to(&mut builder);
         }
         // Before the call: by the store's clock, the lease was not taken earlier than this.
         let sent_us = clock::now_us();
-        let outcomes = self
-            .backend
-            .take_in_advance(Arc::new(builder.finish()))
-            .await;
-        for (one, outcome) in asked.into_iter().zip(outcomes) {
-            let (key, metrics) = (one.key.clone(), Arc::clone(&one.metrics));
-            let grant = one.grant(outcome.as_ref(), sent_us);
-            match &outcome {
-                // Redis may have granted it. Its units are returned as far as they were taken.
-                None => {
-                    self.refuse(&key, &metrics, LeaseRefusal::Store, None);
-                    useless.extend(on_the_way(vec![unspent(grant)]));
-                }
-                Some(outcome) if !outcome.admitted => {
-                    let remaining = Some(outcome.remaining);
-                    self.refuse(&key, &metrics, LeaseRefusal::NearLimit, remaining);
-                }
-                Some(_) => {
-                    metrics.count_granted(grant.units);
-                    let ends_us = grant.ends_us;
-                    match self.install(&key, grant) {
-                        None => granted.push((ends_us, key)),
-                        Some(grant) => useless.extend(on_the_way(vec![unspent(grant)])),
-                    }
-                }
+        let batch = Arc::new(builder.finish());
+        let outcomes = self.backend.take_in_advance(batch).await;
+        for (lease, outcome) in asked.into_iter().zip(outcomes) {
+            let (key, grant) = (lease.key.clone(), lease.grant(outcome.as_ref(), sent_us));
+            let ends_us = grant.ends_us;
+            match self.install(grant, outcome.as_ref()) {
+                None => granted.push((ends_us, key)),
+                Some(ended) => useless.extend(on_the_way(vec![ended])),
             }
         }
         (granted, useless)
     }
 
     /// How many units to ask for, if any.
-    fn plan(&self, key: &LeaseKey) -> Option<Lease> {
+    fn plan(&self, key: LeaseKey) -> Option<Lease> {
         let epoch = self.policy.current();
         let spec = key.limit.windows.first()?;
         let first = bucket_key(&key.key, &key.limit.name, spec);
@@ -191,47 +175,47 @@ impl Keeper<'_> {
         }
     }
 
-    /// Adds a lease to its pool; gives it back if it cannot be used.
-    fn install(&self, key: &LeaseKey, grant: Grant<Arc<Lease>>) -> Option<Grant<Arc<Lease>>> {
-        let now_us = clock::now_us();
-        if let Some(reason) = useless_because(&grant, now_us) {
-            self.refuse(key, &grant.tag.metrics, reason, Some(grant.remaining));
-            return Some(grant);
-        }
-        let mut shard = self.leases.shard(&key.key);
-        match shard.get_mut(&key.limit.name, &key.key) {
-            Some(entry)
-                if entry.epoch == key.epoch
-                    && key.epoch == self.policy.current().number
-                    && !self.leases.is_closed() =>
-            {
-                entry.pool.granted(grant);
-                None
-            }
-            entry => {
-                if let Some(entry) = entry {
-                    entry.pool.refused(now_us);
-                }
-                Some(grant)
-            }
-        }
-    }
-
-    fn refuse(
+    /// Adds a lease to its pool, or returns the units that are to be returned: all that the store may have taken.
+    fn install(
         &self,
-        key: &LeaseKey,
-        metrics: &LeaseMetrics,
-        reason: LeaseRefusal,
-        remaining: Option<u64>,
-    ) {
-        metrics.count_refused(reason);
-        let mut shard = self.leases.shard(&key.key);
-        if let Some(entry) = shard.get_mut(&key.limit.name, &key.key) {
-            entry.pool.refused(clock::now_us());
-            if let Some(remaining) = remaining {
-                entry.pool.note_remaining(remaining);
+        grant: Grant<Arc<Lease>>,
+        outcome: Option<&Outcome>,
+    ) -> Option<EndedLease<Arc<Lease>>> {
+        let (lease, now_us) = (Arc::clone(&grant.tag), clock::now_us());
+        let key = &lease.key;
+        let refusal = match outcome {
+            // Redis may have granted it. Its units are returned as far as they were taken.
+            None => Some(LeaseRefusal::Store),
+            Some(outcome) if !outcome.admitted => Some(LeaseRefusal::NearLimit),
+            Some(_) => {
+                lease.metrics.count_granted(grant.units);
+                useless_because(&grant, now_us)
             }
+        };
+        if let Some(refusal) = refusal {
+            lease.metrics.count_refused(refusal);
         }
+        let ended = EndedLease {
+            units: outcome.map_or(
+                grant.units,
+                |one| if one.admitted { grant.units } else { 0 },
+            ),
+            tag: Arc::clone(&lease),
+        };
+        let mut shard = self.leases.shard(&key.key);
+        let Some(entry) = shard.get_mut(&key.limit.name, &key.key) else {
+            return Some(ended);
+        };
+        let is_current = entry.epoch == key.epoch && key.epoch == self.policy.current().number;
+        if refusal.is_none() && is_current && !self.leases.is_closed() {
+            entry.pool.granted(grant);
+            return None;
+        }
+        entry.pool.refused(now_us);
+        if let (Some(_), Some(outcome)) = (refusal, outcome) {
+            entry.pool.note_remaining(outcome.remaining);
+        }
+        Some(ended)
     }
 
     /// Returns units. Each is returned once: repeating a call whose answer was lost could return units that were spent,
@@ -273,13 +257,6 @@ fn on_the_way(mut ended: Returns) -> Returns {
         one.tag.metrics.add_on_the_way(one.units);
     }
     ended
-}
-
-fn unspent(grant: Grant<Arc<Lease>>) -> EndedLease<Arc<Lease>> {
-    EndedLease {
-        units: grant.units,
-        tag: grant.tag,
-    }
 }
 
 /// How long a key's renewal or return waits for others.

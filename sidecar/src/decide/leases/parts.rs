@@ -1,15 +1,16 @@
 //! Units of leases that are lent to filters, which admit requests from them without asking. What a filter does not account for
 //! in time counts as spent.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use sluicegate_engine::lease::less_drift;
 use sluicegate_protocol::{LeasePart, LimitStatus, PartReport};
 use tokio::sync::oneshot;
 
-use super::{Command, KeyPool, Lease, LeaseKey, Leases, Shard};
+use super::{Command, Lease, LeaseKey, Leases};
 use crate::clock;
+use crate::decide::lock::lock;
 use crate::decide::receipts;
 use crate::policy::Limit;
 
@@ -19,12 +20,9 @@ const MAX_PARTS: usize = 16_384;
 /// reported by then counts as spent.
 const ACCOUNT_WITHIN_US: u64 = 3_000_000;
 
-/// What filters hold, by the parts' numbers.
-#[derive(Debug, Default)]
-pub(super) struct Parts(Mutex<HashMap<u64, LentPart>>);
-
+/// A part that a filter holds.
 #[derive(Debug)]
-struct LentPart {
+pub(super) struct LentPart {
     lease: Arc<Lease>,
     units: u64,
     spent: u64,
@@ -50,22 +48,12 @@ pub struct Admissions {
 /// A filter wants more units of a key.
 #[derive(Debug)]
 pub struct PartRequest {
-    key: LeaseKey,
-    per_s: u64,
+    /// The key, under the epoch in which the units were taken that the filter holds.
+    pub key: LeaseKey,
+    /// For how many units a second the filter is asked.
+    pub per_s: u64,
     /// Units of the key that it holds.
-    held: u64,
-}
-
-impl PartRequest {
-    /// The epoch in which the units were taken that the filter holds.
-    pub const fn epoch(&self) -> u64 {
-        self.key.epoch
-    }
-
-    #[cfg(test)]
-    pub(super) fn new(key: LeaseKey, per_s: u64, held: u64) -> Self {
-        Self { key, per_s, held }
-    }
+    pub held: u64,
 }
 
 impl Leases {
@@ -75,7 +63,7 @@ impl Leases {
         let mut admissions = Vec::new();
         let mut by_key: BTreeMap<(String, String), PartRequest> = BTreeMap::new();
         for report in reports {
-            let mut parts = self.parts.lock();
+            let mut parts = lock(&self.parts);
             // An unknown part is another sidecar's, or of before a restart, or was accounted for.
             let Some(part) = parts.get_mut(&report.id) else {
                 continue;
@@ -145,7 +133,8 @@ impl Leases {
         for more in wanted {
             let mut shard = self.shard(&more.key.key);
             let now_us = clock::now_us();
-            let Some(entry) = shard.pool_for(more) else {
+            let key = &more.key;
+            let Some(entry) = shard.in_epoch(&key.limit.name, &key.key, key.epoch) else {
                 continue;
             };
             if entry.pool.can_lend(now_us, more.per_s, more.held) {
@@ -162,29 +151,34 @@ impl Leases {
 
     /// Lends the units that a filter wants, or as many as there are.
     pub fn lend(&self, more: &PartRequest) -> Option<LeasePart<'static>> {
-        let mut shard = self.shard(&more.key.key);
-        let entry = shard.pool_for(more)?;
-        self.lend_from(entry, Some(more.per_s), more.held)
+        let key = &more.key;
+        self.lend_from(
+            &key.limit,
+            &key.key,
+            key.epoch,
+            (Some(more.per_s), more.held),
+        )
     }
 
     /// Lends the first units of a key that a filter has asked for, if there are any.
     pub fn lend_first(&self, limit: &Limit, key: &str, epoch: u64) -> Option<LeasePart<'static>> {
-        let mut shard = self.shard(key);
-        let entry = shard.in_epoch(&limit.name, key, epoch)?;
-        self.lend_from(entry, None, 0)
+        self.lend_from(limit, key, epoch, (None, 0))
     }
 
     fn lend_from(
         &self,
-        entry: &mut KeyPool,
-        per_s: Option<u64>,
-        held: u64,
+        limit: &Limit,
+        key: &str,
+        epoch: u64,
+        (per_s, held): (Option<u64>, u64),
     ) -> Option<LeasePart<'static>> {
+        let mut shard = self.shard(key);
+        let entry = shard.in_epoch(&limit.name, key, epoch)?;
         if self.is_closed() {
             return None;
         }
         let id = receipts::secret().map(short)?;
-        let mut parts = self.parts.lock();
+        let mut parts = lock(&self.parts);
         if parts.len() >= MAX_PARTS {
             return None;
         }
@@ -221,7 +215,7 @@ impl Leases {
 
     /// Counts parts as spent that no filter has accounted for in time. Call it about every second.
     pub fn forget_parts(&self, now_us: u64) {
-        let mut parts = self.parts.lock();
+        let mut parts = lock(&self.parts);
         let silent =
             parts.extract_if(|_, part| part.ends_us.saturating_add(ACCOUNT_WITHIN_US) < now_us);
         let silent: Vec<_> = silent.collect();
@@ -232,20 +226,6 @@ impl Leases {
             // The key was not asked for as often as this.
             self.spent_by_filter(&part.lease, (now_us, now_us), 0, unspent);
         }
-    }
-}
-
-impl Shard {
-    /// The pool that a filter wants units of.
-    fn pool_for(&mut self, more: &PartRequest) -> Option<&mut KeyPool> {
-        self.in_epoch(&more.key.limit.name, &more.key.key, more.key.epoch)
-    }
-}
-
-impl Parts {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, LentPart>> {
-        // No code under the lock panics.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

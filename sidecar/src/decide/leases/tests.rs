@@ -64,6 +64,12 @@ impl World {
         shard.get_mut("l", key).unwrap().pool.granted(grant);
     }
 
+    /// A filter wants more units of key `k`.
+    fn more(&self, per_s: u64, held: u64) -> PartRequest {
+        let key = self.wanted("k", 1).under(1);
+        PartRequest { key, per_s, held }
+    }
+
     fn held(&self) -> u64 {
         self.leases.held().get("l").copied().unwrap_or(0)
     }
@@ -141,7 +147,7 @@ fn another_epoch_and_a_shutdown_end_all() {
     }
     assert!(world.take("a", 1, 2).is_none() && world.take("b", 1, 2).is_none());
     world.grant("a", 2);
-    world.leases.close();
+    world.leases.closed.store(true, Ordering::Relaxed);
     assert!(world.take("a", 1, 2).is_none());
     assert!(Leases::new(None).is_closed(), "the store is not shared");
 }
@@ -191,7 +197,7 @@ fn what_a_filter_tells_is_counted_once_and_the_rest_comes_back() {
     let world = world();
     world.grant("k", 1);
     assert!(world.lend("other", 1).is_none() && world.lend("k", 2).is_none());
-    let more = PartRequest::new(world.wanted("k", 1).under(1), 5, 0);
+    let more = world.more(5, 0);
     let part = world.leases.lend(&more).unwrap();
     assert_eq!((part.limit.as_ref(), part.key.as_ref()), ("l", "k"));
     assert_eq!((part.quota, part.remaining), (9_000, 5_100 - part.units));
@@ -221,7 +227,7 @@ fn what_a_filter_tells_is_counted_once_and_the_rest_comes_back() {
 fn a_filter_cannot_spend_more_than_it_was_lent() {
     let world = world();
     world.grant("k", 1);
-    let more = PartRequest::new(world.wanted("k", 1).under(1), 1_000, 0);
+    let more = world.more(1_000, 0);
     let part = world.leases.lend(&more).unwrap();
     assert_eq!(part.units, 100);
     assert!(world.leases.lend(&more).is_none(), "nothing is left");
@@ -233,7 +239,7 @@ fn a_filter_cannot_spend_more_than_it_was_lent() {
 fn a_part_that_is_not_accounted_for_in_time_is_spent() {
     let world = world();
     world.grant("k", 1);
-    let more = PartRequest::new(world.wanted("k", 1).under(1), 1_000, 0);
+    let more = world.more(1_000, 0);
     world.leases.lend(&more).unwrap();
     world.leases.forget_parts(clock::now_us() + 12_000_000);
     assert_eq!(world.spent_and_held(), (0, 100));
@@ -245,7 +251,7 @@ fn a_part_that_is_not_accounted_for_in_time_is_spent() {
 async fn a_filter_that_wants_more_waits_for_the_keeper_and_for_nothing_else() {
     let world = world();
     world.grant("k", 1);
-    let more = |per_s| [PartRequest::new(world.wanted("k", 1).under(1), per_s, 0)];
+    let more = |per_s| [world.more(per_s, 0)];
     assert!(world.leases.prepare(&[]).is_none());
     assert!(world.leases.prepare(&more(10)).is_none(), "it is there");
     let notified = world.leases.prepare(&more(1_000)).unwrap();

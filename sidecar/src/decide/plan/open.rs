@@ -1,7 +1,11 @@
 //! A decision that nobody has decided yet.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::iter::repeat_n;
+
 use sluicegate_engine::{
-    Batch, BatchBuilder, Bucket, Decision, MAX_REQUEST_WEIGHT, Outcome, Receipt, Take, bucket_key,
+    Batch, BatchBuilder, Bucket, Decision, MAX_REQUEST_WEIGHT, Outcome, Take, bucket_key,
     receipt_key,
 };
 use sluicegate_protocol::{
@@ -30,15 +34,13 @@ pub(super) struct Open<'a> {
     pub peeks: Vec<(usize, Bucket, usize)>,
     /// Its index in the batch.
     pub batch_index: usize,
-    /// For each take of its decision in the batch: which of its checks.
-    takes: Vec<usize>,
-    /// The receipt secrets of the checks that were not merged into another, with their indexes.
-    secrets: Vec<(usize, u128)>,
+    /// The secrets of its receipts, by the index of the check that it was merged into.
+    secrets: BTreeMap<usize, u128>,
 }
 
 /// A decision that cannot be made.
-pub(super) fn refused(problem: Problem) -> Decided {
-    Decided::by(Source::Request, problem.into())
+pub(super) fn refused(problem: &Problem) -> Decided {
+    Decided::by(Source::Request, problem.clone().into())
 }
 
 impl<'a> Open<'a> {
@@ -50,45 +52,46 @@ impl<'a> Open<'a> {
             leased: Vec::new(),
             peeks: Vec::new(),
             batch_index: usize::MAX,
-            takes: Vec::new(),
-            secrets: Vec::new(),
+            secrets: BTreeMap::new(),
         }
     }
 
-    /// The problem, with its place in the request.
-    pub fn in_request(&self, problem: Problem) -> Problem {
-        problem.of_entry(DECISIONS, self.index)
+    /// The answer to this decision if it cannot be made.
+    pub fn refused(&self, problem: Problem) -> Decided {
+        refused(&problem.of_entry(DECISIONS, self.index))
     }
 
     /// Adds it to the store's batch.
     ///
     /// # Errors
     /// With it, the request would be too large.
-    pub fn add_to(&mut self, builder: &mut BatchBuilder) -> Result<(), Problem> {
-        let checks = &self.all.checks;
-        let visits: usize = checks.iter().map(|check| check.windows().len()).sum();
-        let weight = builder.weight() + visits;
+    pub fn add_to(&mut self, builder: &mut BatchBuilder) -> Result<(), Decided> {
+        let weight = builder.weight() + self.checks_by_take().count();
         if weight > MAX_REQUEST_WEIGHT {
-            let problem = Problem::new(
+            return Err(self.refused(Problem::new(
                 Code::RequestTooLarge,
                 format_args!(
                     "`decisions`: with this one the request asks for {weight} buckets (its checks, each counted once for each window of its limit), and a request may ask for {MAX_REQUEST_WEIGHT}: send the decisions in several requests"
                 ),
-            );
-            return Err(self.in_request(problem));
+            )));
         }
-        let mut takes = Vec::with_capacity(visits);
-        for (number, check) in checks.iter().enumerate() {
+        self.draw_secrets();
+        let mut takes = Vec::with_capacity(weight - builder.weight());
+        let mut receipts = Vec::new();
+        for check in &self.all.checks {
             for spec in check.windows() {
                 let bucket = builder.bucket(bucket_key(check.key, &check.limit.name, &spec), spec);
                 takes.push(Take {
                     bucket,
                     cost: check.cost,
                 });
-                self.takes.push(number);
+            }
+            // One for all windows of a check.
+            if let Some(secret) = self.secrets.get(&check.index) {
+                let key = receipt_key(check.key, &check.limit.name, *secret);
+                receipts.push(receipts::receipt(key, check.cost, check.windows()));
             }
         }
-        let receipts = self.new_receipts();
         self.batch_index = builder.push(Decision {
             takes,
             peek: self.asked.peek,
@@ -104,51 +107,34 @@ impl<'a> Open<'a> {
         }
     }
 
-    /// The receipts that the store is to keep, if they are wanted: one for all windows of a check.
-    fn new_receipts(&mut self) -> Vec<Receipt> {
-        let mut kept = Vec::new();
-        if self.all.receipts.is_empty() {
-            return kept;
-        }
-        for check in &self.all.checks {
-            if let Some(secret) = receipts::secret() {
-                let key = receipt_key(check.key, &check.limit.name, secret);
-                kept.push(receipts::receipt(key, check.cost, check.windows()));
-                self.secrets.push((check.index, secret));
-            }
-        }
-        // Checks that an override made unlimited took nothing, so their receipts return nothing.
+    /// Draws the secrets of the receipts that are wanted. Checks that an override made unlimited take nothing, so the store keeps
+    /// no receipt for them, and theirs return nothing.
+    pub fn draw_secrets(&mut self) {
         for index in &self.all.receipts {
-            if !self.secrets.iter().any(|(known, _)| known == index)
+            if let Entry::Vacant(vacant) = self.secrets.entry(*index)
                 && let Some(secret) = receipts::secret()
             {
-                self.secrets.push((*index, secret));
+                vacant.insert(secret);
             }
         }
-        kept
     }
 
-    /// The receipts for the caller.
+    /// The receipts for the caller, one for each check.
     pub fn receipts(&self) -> Vec<String> {
-        let secret = |check: &usize| {
-            let (_, secret) = self.secrets.iter().find(|(of, _)| of == check)?;
-            Some(receipts::to_text(*secret))
-        };
-        self.all.receipts.iter().filter_map(secret).collect()
+        let wanted = self.all.receipts.iter();
+        let secrets = wanted.filter_map(|check| self.secrets.get(check));
+        secrets.map(|secret| receipts::to_text(*secret)).collect()
     }
 
-    /// The check that a take is for.
-    fn check_of(&self, take: usize) -> Option<&EffectiveCheck<'a>> {
-        self.all.checks.get(*self.takes.get(take)?)
+    /// The check of each take of its decision in the batch.
+    fn checks_by_take(&self) -> impl Iterator<Item = &EffectiveCheck<'a>> + Clone {
+        let checks = self.all.checks.iter();
+        checks.flat_map(|check| repeat_n(check, check.windows().len()))
     }
 
     /// The limits that it takes from.
     pub fn limits(&self) -> impl Iterator<Item = &Limit> + Clone {
-        let checks = self
-            .takes
-            .iter()
-            .filter_map(|number| self.all.checks.get(*number));
-        checks.map(|check| check.limit.as_ref())
+        self.checks_by_take().map(|check| check.limit.as_ref())
     }
 
     /// The checks that leases might have decided, with the store's outcome, and whether the check decided.
@@ -156,14 +142,17 @@ impl<'a> Open<'a> {
         &'p self,
         outcome: &'p Outcome,
     ) -> impl Iterator<Item = (EffectiveCheck<'a>, &'p Outcome, bool)> {
-        let decided_by = self.check_of(outcome.decided_by).map(|check| check.index);
+        let decided_by = self
+            .checks_by_take()
+            .nth(outcome.decided_by)
+            .map(|check| check.index);
         let leasable = self.all.checks.iter().filter(|check| check.leasable);
         leasable.map(move |check| (*check, outcome, decided_by == Some(check.index)))
     }
 
     /// Whether it is known that nobody has leased units of the check that decided.
     pub fn has_nothing_leased(&self, decided: &Outcome, all: &[Option<Outcome>]) -> bool {
-        let Some(check) = self.check_of(decided.decided_by) else {
+        let Some(check) = self.checks_by_take().nth(decided.decided_by) else {
             return false;
         };
         let peek = self.peeks.iter().find(|(of, ..)| *of == check.index);
@@ -174,7 +163,7 @@ impl<'a> Open<'a> {
 
     /// How the check that decided stands.
     pub fn status(&self, batch: &Batch, outcome: &Outcome) -> Option<LimitStatus<'static>> {
-        let check = self.check_of(outcome.decided_by)?;
+        let check = self.checks_by_take().nth(outcome.decided_by)?;
         let take = batch
             .decisions
             .get(self.batch_index)?
@@ -215,17 +204,8 @@ impl<'a> Open<'a> {
         Decided::unavailable(then, source, first.map_or("", |check| &check.limit.name))
     }
 
-    /// What the caller is to do without the store's outcome. If it admits, it spends what leases decided: their limits need
-    /// not be among those that allow everything.
-    pub fn without_store(&self, then: Option<WithoutStore>, now_us: u64) -> Option<WithoutStore> {
-        if then == Some(WithoutStore::Allow) && !self.spend_live(now_us) {
-            return None;
-        }
-        then
-    }
-
     /// Spends what leases decided; `false` if one of them has ended while the store was asked.
-    fn spend_live(&self, now_us: u64) -> bool {
+    pub fn spend_live(&self, now_us: u64) -> bool {
         let are_live = self.leased.iter().all(|(_, held)| held.is_live(now_us));
         if are_live {
             spend(&self.leased);

@@ -1,11 +1,12 @@
 //! What a sidecar does without being asked: it looks after its store and reloads its policy.
 
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::Duration;
 
 use super::Service;
 use crate::clock;
 use crate::decide::epoch::Reload;
+use crate::decide::lock::lock;
 use crate::store::{Health, HealthState};
 use crate::telemetry::events::{EventKind, without_store};
 use crate::telemetry::history::{History, Reading};
@@ -24,13 +25,12 @@ impl Service {
         self.leases.forget_parts(clock::now_us());
         // What was leased under earlier policies and overrides is returned.
         self.leases.end_earlier(self.policy.current().number);
-        self.backend.sweep();
+        self.backend.outage.sweep();
     }
 
     /// The history for the live page, with a sample that is not older than `age_ms`.
     pub fn sampled(&self, age_ms: u64) -> MutexGuard<'_, History> {
-        let history = self.history.lock();
-        let mut history = history.unwrap_or_else(PoisonError::into_inner);
+        let mut history = lock(&self.history);
         let at_ms = clock::unix_ms();
         if history.is_older_than(age_ms, at_ms) {
             history.add(Reading {
@@ -85,19 +85,17 @@ impl Service {
 
     /// Reloads the policy file and records the result.
     pub fn reload(&self) {
-        match self.policy.reload(&self.metrics) {
-            Reload::Unchanged => {}
+        let (kind, detail) = match self.policy.reload(&self.metrics) {
+            Reload::Unchanged => return,
             Reload::Loaded(changes) => {
                 let epoch = self.policy.current().policy_number;
-                let detail = format!("epoch {epoch}: {changes}");
-                let now_ms = clock::unix_ms();
-                self.events.add(now_ms, EventKind::PolicyLoaded, detail);
+                (EventKind::PolicyLoaded, format!("epoch {epoch}: {changes}"))
             }
             Reload::Refused => {
                 let why = self.policy.source.refusal().unwrap_or_default();
-                let now_ms = clock::unix_ms();
-                self.events.add(now_ms, EventKind::PolicyRefused, why);
+                (EventKind::PolicyRefused, why)
             }
-        }
+        };
+        self.events.add(clock::unix_ms(), kind, detail);
     }
 }

@@ -67,7 +67,7 @@ impl Service {
         let can_spend = reports.is_some();
         let (admissions, mut wanted) = self.leases.account(&reports.unwrap_or_default());
         // What was taken under another epoch may be of a key that is blocked now, or of a limit without leases.
-        wanted.retain(|more| more.epoch() == epoch.number);
+        wanted.retain(|more| more.key.epoch == epoch.number);
         for Admissions {
             lease,
             status,

@@ -126,7 +126,9 @@ impl Service {
         }
         let cause = self.store.health_changes().borrow().cause().cloned();
         let late = || StoreError::Timeout(self.store.timeout());
-        self.backend.record_error(&cause.unwrap_or_else(late));
+        self.backend
+            .batcher
+            .record_error(&cause.unwrap_or_else(late));
         if self.store.is_down_for_overrides() {
             Start::WithoutStore
         } else {
