@@ -31,7 +31,7 @@ mod service;
 mod status;
 
 pub use denials::Denials;
-pub use epoch::{Epoch, PolicyHandle, Reload};
+pub use epoch::{Epoch, PolicyHandle};
 pub use overrides::{Overrides, OverridesNow};
 pub use plan::{Basis, Fallback, Plan};
 pub use service::Service;

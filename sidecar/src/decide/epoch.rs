@@ -10,6 +10,7 @@ use super::lock::lock;
 use super::overrides::Overrides;
 use crate::policy::{Policy, PolicyError, PolicySource, changes};
 use crate::store::StoredOverrides;
+use crate::telemetry::events::EventKind;
 use crate::telemetry::history::Counts;
 use crate::telemetry::metrics::{Metrics, PolicyMetrics};
 
@@ -37,20 +38,6 @@ pub struct PolicyHandle {
     changing: Mutex<()>,
     /// The policy's file.
     pub source: PolicySource,
-}
-
-/// The result of a reload.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Reload {
-    /// The file has not changed.
-    Unchanged,
-    /// The new policy is in force.
-    Loaded(
-        /// What has changed.
-        String,
-    ),
-    /// The file cannot be used; the previous policy stays in force.
-    Refused,
 }
 
 impl Epoch {
@@ -91,11 +78,12 @@ impl PolicyHandle {
         self.current.load_full()
     }
 
-    /// Reads the file again and puts its policy in force if it changed and is valid.
-    pub fn reload(&self, metrics: &Metrics) -> Reload {
+    /// Reads the file again and puts its policy in force if it changed and is valid. Returns the event to record, if the file has
+    /// changed.
+    pub fn reload(&self, metrics: &Metrics) -> Option<(EventKind, String)> {
         let _changing = lock(&self.changing);
         let before = self.current.load_full();
-        let mut reload = Reload::Unchanged;
+        let mut event = None;
         let tried = self.source.reload(&before.policy, |policy| {
             let policy_number = before.policy_number + 1;
             let changes = changes(&before.policy, &policy).join("; ");
@@ -113,14 +101,16 @@ impl PolicyHandle {
             let stored = before.overrides.stored.clone();
             self.current.store(Arc::new(Epoch::loaded(numbers, policy, stored, metrics)));
             info!(epoch = policy_number, "policy reloaded: {changes}");
-            reload = Reload::Loaded(changes);
+            let detail = format!("epoch {policy_number}: {changes}");
+            event = Some((EventKind::PolicyLoaded, detail));
         });
         if let Err(why) = tried {
             error!("{why}; the previous policy stays in force");
             metrics.policy_refused();
-            return Reload::Refused;
+            let why = self.source.refusal().unwrap_or_default();
+            return Some((EventKind::PolicyRefused, why));
         }
-        reload
+        event
     }
 
     /// Puts overrides that were read from the store in force.

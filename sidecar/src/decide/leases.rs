@@ -32,7 +32,7 @@ use crate::policy::Limit;
 pub use keeper::Keeper;
 pub use lease::{Lease, MARKER_QUOTA, marker};
 use parts::LentPart;
-pub use parts::{Admissions, PartRequest};
+pub use parts::PartRequest;
 pub use reservation::Reservation;
 
 /// Locks that keys are spread over.

@@ -308,11 +308,6 @@ impl<'a> OverridesNow<'a> {
     pub fn unix_ms(self) -> u64 {
         self.overrides.map_or(0, |(_, now_ms)| now_ms)
     }
-
-    /// The same in microseconds.
-    pub fn unix_us(self) -> u64 {
-        self.unix_ms().saturating_mul(1_000)
-    }
 }
 
 #[cfg(test)]

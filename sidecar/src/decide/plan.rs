@@ -126,7 +126,10 @@ impl<'a> Plan<'a> {
 
     /// The decisions for the store with the limits that they take from, in the order of the batch.
     pub fn takes(&self) -> impl Iterator<Item = (&Decision, impl Iterator<Item = &Limit> + Clone)> {
-        let limits = self.open().map(Open::limits);
+        let limits = self.open().map(|open| {
+            let checks = open.checks_by_take();
+            checks.map(|check| check.limit.as_ref())
+        });
         self.batch.decisions.iter().zip(limits)
     }
 
@@ -135,10 +138,14 @@ impl<'a> Plan<'a> {
         &'p self,
         outcomes: &'p [Option<Outcome>],
     ) -> impl Iterator<Item = (EffectiveCheck<'a>, &'p Outcome, bool)> {
-        self.open()
-            .zip(outcomes)
-            .filter_map(|(open, outcome)| Some(open.for_leases(outcome.as_ref()?)))
-            .flatten()
+        let answered = self.open().zip(outcomes);
+        let answered = answered.filter_map(|(open, outcome)| Some((open, outcome.as_ref()?)));
+        answered.flat_map(|(open, outcome)| {
+            let decided_by = open.checks_by_take().nth(outcome.decided_by);
+            let decided_by = decided_by.map(|check| check.index);
+            let leasable = open.all.checks.iter().filter(|check| check.leasable);
+            leasable.map(move |check| (*check, outcome, decided_by == Some(check.index)))
+        })
     }
 
     /// The verdicts, in the order of the request. An outcome is `None` if the store did not answer; then the fallback at the
@@ -157,8 +164,8 @@ impl<'a> Plan<'a> {
             denial_ttl_ms: self.denial_ttl_ms,
             now_us,
         };
-        let verdict = |open: Open<'a>| {
-            let decided = after_the_store(&replies, &open);
+        let verdict = |mut open: Open<'a>| {
+            let decided = after_the_store(&replies, &mut open);
             decided.unwrap_or_else(|| open.unavailable(None, Source::Store))
         };
         let decisions = self.decisions.into_iter();

@@ -20,7 +20,7 @@ use crate::telemetry::events::{EventKind, EventLog};
 use crate::telemetry::history::History;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::traces::{Trace, Traces, traceparent_of};
-use crate::telemetry::verdict::Source;
+use crate::telemetry::verdict::{Decided, Source};
 
 mod background;
 mod give_back;
@@ -111,9 +111,9 @@ impl Service {
         for denied in &request.denied {
             epoch.metrics.count_filter_denials(denied, now_us);
         }
-        let lending = self.lending(&header, &epoch, now_us);
-        if asked.is_empty() {
-            lending.wait(&self.leases, self.store.timeout()).await;
+        let parts = self.account_parts(&header, &epoch, now_us);
+        if let (Some(wanted), true) = (&parts, asked.is_empty()) {
+            self.prepare_parts(wanted).await;
         }
         let traceparents = asked
             .iter()
@@ -151,10 +151,11 @@ impl Service {
             .await;
         // What this request's answers have shown. Of leases from before a step nothing more is lent.
         self.void_after_step();
-        let leases = if self.policy.current().number == epoch.number {
-            lending.lend(&self.leases, &epoch, asked)
-        } else {
-            Vec::new()
+        let leases = match parts {
+            Some(wanted) if self.policy.current().number == epoch.number => {
+                self.lend_parts(&wanted, &epoch, asked)
+            }
+            _ => Vec::new(),
         };
         for (decided, asked) in decided.iter().zip(asked) {
             let decision = asked.as_ref().ok();
@@ -163,17 +164,16 @@ impl Service {
                 self.denials.hold(moment, decision, &decided.verdict);
             }
         }
-        if store_asked
-            || decided.iter().any(|decided| {
-                let source = decided.source;
-                matches!(
-                    source,
-                    Source::Certificate | Source::Override | Source::Lease
-                )
-            })
-        {
-            self.metrics
-                .observe_decision(started.elapsed(), store_asked);
+        let by_itself = |decided: &Decided| {
+            let source = decided.source;
+            matches!(
+                source,
+                Source::Certificate | Source::Override | Source::Lease
+            )
+        };
+        if store_asked || decided.iter().any(by_itself) {
+            let took = started.elapsed();
+            self.metrics.observe_decision(took, store_asked);
         }
         if let Some(trace) = trace {
             trace.end(&decided);
@@ -212,7 +212,9 @@ impl Service {
         }
         let tasks = Handle::try_current().map_or(0, |runtime| runtime.metrics().num_alive_tasks());
         families.tasks.set(tasks as f64);
-        self.metrics.set_overrides(self.override_counts());
+        let overrides = &self.policy.current().overrides;
+        self.metrics
+            .set_overrides(overrides.counts(clock::unix_ms()));
         self.metrics.text(&self.store.facts(), &self.leases.held())
     }
 

@@ -1,7 +1,6 @@
 //! Units of a decision that were taken from a lease: spent if the decision is admitted, else put back when they are dropped.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use sluicegate_protocol::LimitStatus;
 
@@ -13,8 +12,8 @@ pub struct Reservation {
     leases: Arc<Leases>,
     lease: Arc<Lease>,
     ends_us: u64,
+    /// Those that were not spent.
     units: u64,
-    spent: AtomicBool,
     /// When they were taken.
     taken_us: u64,
     /// What was left in the lease, and what the store had left when it granted it.
@@ -36,7 +35,6 @@ impl Reservation {
             lease,
             ends_us,
             units,
-            spent: AtomicBool::new(false),
             taken_us,
             remaining,
         }
@@ -54,18 +52,16 @@ impl Reservation {
     }
 
     /// Spends the units: the decision is admitted.
-    pub fn spend(&self) {
-        if !self.spent.swap(true, Ordering::Relaxed) {
-            self.lease.metrics.count_spent(self.units);
-        }
+    pub fn spend(&mut self) {
+        let units = std::mem::take(&mut self.units);
+        self.lease.metrics.count_spent(units);
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        if *self.spent.get_mut() {
-            return;
+        if self.units > 0 {
+            self.leases.put_back(&self.lease, self.units);
         }
-        self.leases.put_back(&self.lease, self.units);
     }
 }

@@ -79,7 +79,7 @@ impl World {
 fn units_are_spent_or_put_back() {
     let world = world();
     world.grant("k", 1);
-    let held = world.take("k", 30, 1).unwrap();
+    let mut held = world.take("k", 30, 1).unwrap();
     let status = held.status(0).unwrap();
     assert_eq!((status.remaining, status.quota), (5_070, 9_000));
     assert_eq!(status.window_ms, 86_400_000);

@@ -12,7 +12,7 @@
 use sluicegate_engine::{Batch, Outcome};
 use sluicegate_protocol::{Verdict, WithoutStore};
 
-use super::open::{Open, spend, tightest};
+use super::open::{Open, tightest};
 use super::{Basis, Fallback};
 use crate::clock;
 use crate::decide::effective::EffectiveChecks;
@@ -29,7 +29,7 @@ pub(super) fn before_the_store<'a>(basis: &Basis<'a>, open: &mut Open<'a>) -> Op
 }
 
 /// Decides what the store was asked for.
-pub(super) fn after_the_store(replies: &Replies<'_>, open: &Open<'_>) -> Option<Decided> {
+pub(super) fn after_the_store(replies: &Replies<'_>, open: &mut Open<'_>) -> Option<Decided> {
     by_store(replies, open).or_else(|| by_share(replies, open))
 }
 
@@ -66,7 +66,8 @@ fn by_override(basis: &Basis<'_>, open: &mut Open<'_>) -> Option<Decided> {
     }
     open.draw_secrets();
     let receipts = open.receipts();
-    let verdict = overridden.verdict(basis.overrides.unix_us(), basis.denial_ttl_ms(), receipts);
+    let unix_us = basis.overrides.unix_ms().saturating_mul(1_000);
+    let verdict = overridden.verdict(unix_us, basis.denial_ttl_ms(), receipts);
     Some(Decided::by(Source::Override, verdict))
 }
 
@@ -93,12 +94,12 @@ fn by_lease(basis: &Basis<'_>, open: &mut Open<'_>) -> Option<Decided> {
     if !open.all.checks.is_empty() {
         return None;
     }
-    spend(&open.leased);
+    open.spend();
     let status = tightest(&open.leased)?;
     Some(Decided::by(Source::Lease, Verdict::Admitted(status)))
 }
 
-fn by_store(replies: &Replies<'_>, open: &Open<'_>) -> Option<Decided> {
+fn by_store(replies: &Replies<'_>, open: &mut Open<'_>) -> Option<Decided> {
     let outcome = replies.outcomes.get(open.batch_index)?.as_ref()?;
     let mut status = open.status(replies.batch, outcome)?;
     let mut most_ms = replies.denial_ttl_ms.min(open.all.most_hold_ms);
@@ -114,7 +115,7 @@ fn by_store(replies: &Replies<'_>, open: &Open<'_>) -> Option<Decided> {
     Some(open.decided(outcome.admitted, status, Source::Store, replies.now_us))
 }
 
-fn by_share(replies: &Replies<'_>, open: &Open<'_>) -> Option<Decided> {
+fn by_share(replies: &Replies<'_>, open: &mut Open<'_>) -> Option<Decided> {
     match replies.fallbacks.get(open.batch_index)? {
         // Its denial is not cached, since the units may be available as soon as the store is back, which knows of no receipt.
         Fallback::Share(outcome) => {
@@ -124,7 +125,8 @@ fn by_share(replies: &Replies<'_>, open: &Open<'_>) -> Option<Decided> {
         Fallback::NoVerdict(then) => {
             // A caller that admits spends what leases decided: their limits need not be among those that allow everything.
             let may_be = |then: &_| *then != WithoutStore::Allow || open.spend_live(replies.now_us);
-            Some(open.unavailable(then.filter(may_be), Source::Store))
+            let then = then.filter(may_be);
+            Some(open.unavailable(then, Source::Store))
         }
     }
 }

@@ -16,7 +16,6 @@ use super::peek;
 use crate::decide::effective::{EffectiveCheck, EffectiveChecks};
 use crate::decide::leases::{MARKER_QUOTA, Reservation};
 use crate::decide::{receipts, status};
-use crate::policy::Limit;
 use crate::telemetry::verdict::{Decided, Source};
 
 /// A decision that nobody has decided yet.
@@ -127,27 +126,9 @@ impl<'a> Open<'a> {
     }
 
     /// The check of each take of its decision in the batch.
-    fn checks_by_take(&self) -> impl Iterator<Item = &EffectiveCheck<'a>> + Clone {
+    pub fn checks_by_take(&self) -> impl Iterator<Item = &EffectiveCheck<'a>> + Clone {
         let checks = self.all.checks.iter();
         checks.flat_map(|check| repeat_n(check, check.windows().len()))
-    }
-
-    /// The limits that it takes from.
-    pub fn limits(&self) -> impl Iterator<Item = &Limit> + Clone {
-        self.checks_by_take().map(|check| check.limit.as_ref())
-    }
-
-    /// The checks that leases might have decided, with the store's outcome, and whether the check decided.
-    pub fn for_leases<'p>(
-        &'p self,
-        outcome: &'p Outcome,
-    ) -> impl Iterator<Item = (EffectiveCheck<'a>, &'p Outcome, bool)> {
-        let decided_by = self
-            .checks_by_take()
-            .nth(outcome.decided_by)
-            .map(|check| check.index);
-        let leasable = self.all.checks.iter().filter(|check| check.leasable);
-        leasable.map(move |check| (*check, outcome, decided_by == Some(check.index)))
     }
 
     /// Whether it is known that nobody has leased units of the check that decided.
@@ -176,7 +157,7 @@ impl<'a> Open<'a> {
     /// The verdict. If one of the leases that decided a part has ended while the store was asked, there is none: its units must not
     /// be spent any more.
     pub fn decided(
-        &self,
+        &mut self,
         admitted: bool,
         status: LimitStatus<'static>,
         source: Source,
@@ -205,18 +186,19 @@ impl<'a> Open<'a> {
     }
 
     /// Spends what leases decided; `false` if one of them has ended while the store was asked.
-    pub fn spend_live(&self, now_us: u64) -> bool {
-        let are_live = self.leased.iter().all(|(_, held)| held.is_live(now_us));
+    pub fn spend_live(&mut self, now_us: u64) -> bool {
+        let is_live = |(_, units): &(usize, Reservation)| units.is_live(now_us);
+        let are_live = self.leased.iter().all(is_live);
         if are_live {
-            spend(&self.leased);
+            self.spend();
         }
         are_live
     }
-}
 
-/// Spends the units of an admitted decision.
-pub(super) fn spend(leased: &[(usize, Reservation)]) {
-    leased.iter().for_each(|(_, held)| held.spend());
+    /// Spends what leases decided.
+    pub fn spend(&mut self) {
+        self.leased.iter_mut().for_each(|(_, units)| units.spend());
+    }
 }
 
 /// The status of the check whose lease has the least left.

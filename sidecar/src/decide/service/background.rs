@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use super::Service;
 use crate::clock;
-use crate::decide::epoch::Reload;
 use crate::decide::lock::lock;
 use crate::store::{Health, HealthState};
-use crate::telemetry::events::{EventKind, without_store};
+use crate::telemetry::events::without_store;
 use crate::telemetry::history::{History, Reading};
 
 /// A connection that is replaced within this time is not reported as an outage.
@@ -85,17 +84,8 @@ impl Service {
 
     /// Reloads the policy file and records the result.
     pub fn reload(&self) {
-        let (kind, detail) = match self.policy.reload(&self.metrics) {
-            Reload::Unchanged => return,
-            Reload::Loaded(changes) => {
-                let epoch = self.policy.current().policy_number;
-                (EventKind::PolicyLoaded, format!("epoch {epoch}: {changes}"))
-            }
-            Reload::Refused => {
-                let why = self.policy.source.refusal().unwrap_or_default();
-                (EventKind::PolicyRefused, why)
-            }
-        };
-        self.events.add(clock::unix_ms(), kind, detail);
+        if let Some((kind, detail)) = self.policy.reload(&self.metrics) {
+            self.events.add(clock::unix_ms(), kind, detail);
+        }
     }
 }

@@ -72,7 +72,10 @@ impl Service {
             };
             outcomes.push(outcome);
         }
-        self.end_leases(&epoch.policy, &void);
+        let limits = void
+            .iter()
+            .map(|(limit, key)| Some((epoch.policy.limit(limit)?, *key)));
+        self.leases.end(limits.flatten());
         self.denials.void(void);
         Listed { outcomes }
     }
