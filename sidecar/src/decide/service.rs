@@ -138,10 +138,10 @@ impl Service {
         let store_asked = !plan.batch.decisions.is_empty();
         let parent = trace.as_ref().and_then(Trace::parent);
         let (outcomes, fallbacks) = self.backend.decide(&plan, parent).await;
-        for (wanted, outcome, decided) in plan.for_leases(&outcomes) {
-            let refusal = self.leases.note(wanted, epoch.number, outcome, decided);
+        for (check, outcome, decided) in plan.for_leases(&outcomes) {
+            let refusal = self.leases.note(check, epoch.number, outcome, decided);
             if let Some(refusal) = refusal
-                && let Some(metrics) = epoch.metrics.leases(&wanted.limit.name)
+                && let Some(metrics) = epoch.metrics.leases(&check.limit.name)
             {
                 metrics.count_refused(refusal);
             }
@@ -149,7 +149,7 @@ impl Service {
         let mut decided = plan.verdicts(&outcomes, &fallbacks, clock::now_us());
         self.look_past_overrides(&epoch, overrides, asked, &mut decided)
             .await;
-        // What this request's answers have shown. Of leases from before a step nothing more is lent.
+        // This request's answers may have shown a step. Nothing is lent of leases from before it.
         self.void_after_step();
         let leases = match parts {
             Some(wanted) if self.policy.current().number == epoch.number => {

@@ -195,11 +195,9 @@ impl Keeper<'_> {
         if let Some(refusal) = refusal {
             lease.metrics.count_refused(refusal);
         }
+        let may_be_taken = outcome.is_none_or(|outcome| outcome.admitted);
         let ended = EndedLease {
-            units: outcome.map_or(
-                grant.units,
-                |one| if one.admitted { grant.units } else { 0 },
-            ),
+            units: if may_be_taken { grant.units } else { 0 },
             tag: Arc::clone(&lease),
         };
         let mut shard = self.leases.shard(&key.key);

@@ -35,27 +35,27 @@ fn outcome(admitted: bool, remaining: u64) -> Outcome {
 }
 
 impl World {
-    fn wanted<'a>(&'a self, key: &'a str, cost: u64) -> EffectiveCheck<'a> {
+    fn check<'a>(&'a self, key: &'a str, cost: u64) -> EffectiveCheck<'a> {
         let limit = &self.limit;
         EffectiveCheck::of(limit, key, cost)
     }
 
     fn take(&self, key: &str, cost: u64, epoch: u64) -> Option<Reservation> {
-        self.leases.take(self.wanted(key, cost), epoch, true)
+        self.leases.take(self.check(key, cost), epoch, true)
     }
 
     /// What the store says of this cost for a key; the key's limit denied or did not.
     fn note_denied(&self, cost: u64, remaining: u64, by_this_limit: bool) {
         let denied = outcome(false, remaining);
-        let wanted = self.wanted("k", cost);
-        self.leases.note(wanted, 1, &denied, by_this_limit);
+        let check = self.check("k", cost);
+        self.leases.note(check, 1, &denied, by_this_limit);
     }
 
     /// A lease of 100 units for a key that was asked for.
     fn grant(&self, key: &str, epoch: u64) {
         assert!(self.take(key, 1, epoch).is_none());
         let outcome = outcome(true, 5_000);
-        let lease_key = self.wanted(key, 1).under(epoch);
+        let lease_key = self.check(key, 1).under(epoch);
         let metrics = self.metrics.leases("l").unwrap();
         let asked = Lease::new(lease_key, 100, 7, metrics);
         let grant = asked.grant(Some(&outcome), clock::now_us());
@@ -66,7 +66,7 @@ impl World {
 
     /// A filter wants more units of key `k`.
     fn more(&self, per_s: u64, held: u64) -> PartRequest {
-        let key = self.wanted("k", 1).under(1);
+        let key = self.check("k", 1).under(1);
         PartRequest { key, per_s, held }
     }
 
