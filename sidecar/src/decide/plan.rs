@@ -62,8 +62,7 @@ pub enum Fallback {
 pub struct Plan<'a> {
     /// For the store.
     pub batch: Arc<Batch>,
-    /// In the order of the request: `Ok` if the store is asked.
-    decisions: Vec<Result<Open<'a>, Decided>>,
+    decisions: Vec<Entry<'a>>,
     denial_ttl_ms: u64,
     /// The store must not decide: this sidecar does not know its overrides.
     pub without_store: bool,
@@ -71,6 +70,13 @@ pub struct Plan<'a> {
     pub has_mixed_specs: bool,
     /// The limits of checks with a quota that the policy does not accept, one entry for each check.
     pub refused_quotas: Vec<&'a Arc<Limit>>,
+}
+
+#[derive(Debug)]
+enum Entry<'a> {
+    Decided(Decided),
+    /// The store is asked.
+    Open(Open<'a>),
 }
 
 /// Adds a decision that only peeks at a bucket.
@@ -92,20 +98,23 @@ impl<'a> Plan<'a> {
         };
         let mut builder = BatchBuilder::new();
         for (index, decision) in asked.iter().enumerate() {
-            let decision = decision.as_ref().map_err(refused).and_then(|asked| {
-                let mut open = Open::new(index, asked);
-                let decided = before_the_store(&basis, &mut open);
-                plan.refused_quotas.append(&mut open.all.refused_quotas);
-                match decided {
-                    Some(decided) => Err(decided),
-                    None => open.add_to(&mut builder).map(|()| open),
+            let entry = match decision {
+                Err(problem) => Entry::Decided(refused(problem)),
+                Ok(asked) => {
+                    let mut open = Open::new(index, asked);
+                    let decided = before_the_store(&basis, &mut open);
+                    plan.refused_quotas.append(&mut open.all.refused_quotas);
+                    let decided = decided.or_else(|| open.add_to(&mut builder));
+                    decided.map_or(Entry::Open(open), Entry::Decided)
                 }
-            });
-            plan.decisions.push(decision);
+            };
+            plan.decisions.push(entry);
         }
         // After the decisions themselves: their order says which is which.
-        for open in plan.decisions.iter_mut().flatten() {
-            open.add_peeks_to(&mut builder);
+        for entry in &mut plan.decisions {
+            if let Entry::Open(open) = entry {
+                open.add_peeks_to(&mut builder);
+            }
         }
         plan.has_mixed_specs = builder.has_mixed_specs();
         plan.batch = Arc::new(builder.finish());
@@ -115,8 +124,8 @@ impl<'a> Plan<'a> {
     /// A plan that decides nothing: every decision is unavailable.
     pub fn unavailable(asked: &[Result<Asked<'_>, Problem>]) -> Self {
         let decided = |asked: &Result<_, _>| match asked {
-            Err(problem) => Err(refused(problem)),
-            Ok(_) => Err(Decided::unavailable(None, Source::Store, "")),
+            Err(problem) => Entry::Decided(refused(problem)),
+            Ok(_) => Entry::Decided(Decided::unavailable(None, Source::Store, "")),
         };
         Self {
             decisions: asked.iter().map(decided).collect(),
@@ -164,18 +173,19 @@ impl<'a> Plan<'a> {
             denial_ttl_ms: self.denial_ttl_ms,
             now_us,
         };
-        let verdict = |mut open: Open<'a>| {
-            let decided = after_the_store(&replies, &mut open);
-            decided.unwrap_or_else(|| open.unavailable(None, Source::Store))
+        let verdict = |entry| match entry {
+            Entry::Decided(decided) => decided,
+            Entry::Open(mut open) => after_the_store(&replies, &mut open)
+                .unwrap_or_else(|| open.unavailable(None, Source::Store)),
         };
-        let decisions = self.decisions.into_iter();
-        decisions
-            .map(|decision| decision.map_or_else(|decided| decided, verdict))
-            .collect()
+        self.decisions.into_iter().map(verdict).collect()
     }
 
     fn open(&self) -> impl Iterator<Item = &Open<'a>> {
-        self.decisions.iter().flatten()
+        self.decisions.iter().filter_map(|entry| match entry {
+            Entry::Open(open) => Some(open),
+            Entry::Decided(_) => None,
+        })
     }
 }
 

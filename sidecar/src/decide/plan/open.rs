@@ -60,14 +60,11 @@ impl<'a> Open<'a> {
         refused(&problem.of_entry(DECISIONS, self.index))
     }
 
-    /// Adds it to the store's batch.
-    ///
-    /// # Errors
-    /// With it, the request would be too large.
-    pub fn add_to(&mut self, builder: &mut BatchBuilder) -> Result<(), Decided> {
+    /// Adds it to the store's batch, unless it is decided by that: with it, the request would be too large.
+    pub fn add_to(&mut self, builder: &mut BatchBuilder) -> Option<Decided> {
         let weight = builder.weight() + self.checks_by_take().count();
         if weight > MAX_REQUEST_WEIGHT {
-            return Err(self.refused(Problem::new(
+            return Some(self.refused(Problem::new(
                 Code::RequestTooLarge,
                 format_args!(
                     "`decisions`: with this one the request asks for {weight} buckets (its checks, each counted once for each window of its limit), and a request may ask for {MAX_REQUEST_WEIGHT}: send the decisions in several requests"
@@ -96,7 +93,7 @@ impl<'a> Open<'a> {
             peek: self.asked.peek,
             receipts,
         });
-        Ok(())
+        None
     }
 
     /// Adds the peeks at the markers of its leases.
