@@ -1,13 +1,13 @@
-//! Who decides: each of these in turn, the first that can.
+//! The deciders, in this order: the first that can decide does.
 //!
 //! | | decides |
 //! |---|---|
-//! | [`by_certificate`] | what was denied a moment ago and still is |
-//! | [`by_policy`] | what the policy cannot decide: an error |
+//! | [`by_certificate`] | decisions with a cached denial |
+//! | [`by_policy`] | checks that the policy cannot decide: an error |
 //! | [`by_override`] | blocked and unlimited keys |
-//! | [`by_lease`] | what this sidecar holds enough units for |
-//! | [`by_store`] | the rest, in one call for all decisions of a request |
-//! | [`by_share`] | that, if the store gave no outcome: this sidecar's share, or what the policy says then |
+//! | [`by_lease`] | checks of keys that this sidecar holds enough leased units of |
+//! | [`by_store`] | all others, in one call for all decisions of a request |
+//! | [`by_share`] | those without an outcome of the store: by this sidecar's share, or as the policy says |
 
 use sluicegate_engine::{Batch, Outcome};
 use sluicegate_protocol::{Verdict, WithoutStore};
@@ -60,7 +60,7 @@ fn by_policy<'a>(basis: &Basis<'a>, open: &mut Open<'a>) -> Option<Decided> {
 fn by_override(basis: &Basis<'_>, open: &mut Open<'_>) -> Option<Decided> {
     let overridden = open.all.overridden?;
     let is_admitted = matches!(overridden.how, How::Admitted);
-    // The other checks take units.
+    // Units have to decide the other checks.
     if is_admitted && !open.all.checks.is_empty() {
         return None;
     }
@@ -117,13 +117,14 @@ fn by_store(replies: &Replies<'_>, open: &mut Open<'_>) -> Option<Decided> {
 
 fn by_share(replies: &Replies<'_>, open: &mut Open<'_>) -> Option<Decided> {
     match replies.fallbacks.get(open.batch_index)? {
-        // Its denial is not cached, since the units may be available as soon as the store is back, which knows of no receipt.
+        // Its denial is not cached, since units may be available as soon as the store is back. It has no receipts, since the store
+        // would not know them.
         Fallback::Share(outcome) => {
             let status = open.status(replies.batch, outcome)?;
             Some(open.decided(outcome.admitted, status, Source::Share, replies.now_us))
         }
         Fallback::NoVerdict(then) => {
-            // A caller that admits spends what leases decided: their limits need not be among those that allow everything.
+            // A caller that admits the request spends the leased units too: their limits may not be among those that allow everything.
             let may_be = |then: &_| *then != WithoutStore::Allow || open.spend_live(replies.now_us);
             let then = then.filter(may_be);
             Some(open.unavailable(then, Source::Store))

@@ -1,4 +1,4 @@
-//! A decision that nobody has decided yet.
+//! A decision that is still open.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -18,18 +18,18 @@ use crate::decide::leases::{MARKER_QUOTA, Reservation};
 use crate::decide::{receipts, status};
 use crate::telemetry::verdict::{Decided, Source};
 
-/// A decision that nobody has decided yet.
+/// A decision that is still open.
 #[derive(Debug)]
 pub(super) struct Open<'a> {
     /// Its index in the request.
     index: usize,
     pub asked: &'a Asked<'a>,
-    /// What its checks want, without those that leases decide.
+    /// Its checks, without those that leases decide.
     pub all: EffectiveChecks<'a>,
-    /// What was taken from leases, by the index of the check. Dropped, it is put back.
+    /// The units that were taken from leases, with the index of the check. They are put back when this is dropped.
     pub leased: Vec<(usize, Reservation)>,
-    /// Of checks that were denied before: which they are, the markers of their leases, and the decision of the batch that peeks
-    /// at each.
+    /// For each check that was denied before: its index, the marker of its leases, and the index of the decision in the batch
+    /// that peeks at the marker.
     pub peeks: Vec<(usize, Bucket, usize)>,
     /// Its index in the batch.
     pub batch_index: usize,
@@ -128,14 +128,14 @@ impl<'a> Open<'a> {
         checks.flat_map(|check| repeat_n(check, check.windows().len()))
     }
 
-    /// Whether it is known that nobody has leased units of the check that decided.
+    /// Whether it is certain that nobody holds leased units of the check that decided.
     pub fn has_nothing_leased(&self, decided: &Outcome, all: &[Option<Outcome>]) -> bool {
         let Some(check) = self.checks_by_take().nth(decided.decided_by) else {
             return false;
         };
         let peek = self.peeks.iter().find(|(of, ..)| *of == check.index);
         let peek = peek.and_then(|(_, _, batch_index)| all.get(*batch_index)?.as_ref());
-        // Sub-batches of one request may go in any order: a lease that was granted in between would not be seen.
+        // The parts of a batch may reach a Cluster in any order, so the peek may have missed a lease that was granted in between.
         peek.is_some_and(|peek| peek.remaining == MARKER_QUOTA && peek.at_us >= decided.at_us)
     }
 
@@ -151,8 +151,8 @@ impl<'a> Open<'a> {
         Some(status::of_outcome(check.index, check.limit, &spec, outcome))
     }
 
-    /// The verdict. If one of the leases that decided a part has ended while the store was asked, there is none: its units must not
-    /// be spent any more.
+    /// The verdict. There is none if one of its leases has ended while the store was asked: that lease's units must not be spent any
+    /// more.
     pub fn decided(
         &mut self,
         admitted: bool,
