@@ -99,7 +99,7 @@ impl<'a> Plan<'a> {
         let mut builder = BatchBuilder::new();
         for (index, decision) in asked.iter().enumerate() {
             let entry = match decision {
-                Err(problem) => Entry::Decided(refused(problem)),
+                Err(problem) => Entry::Decided(refused(problem.clone())),
                 Ok(asked) => {
                     let mut open = Open::new(index, asked);
                     let decided = before_the_store(&basis, &mut open);
@@ -124,7 +124,7 @@ impl<'a> Plan<'a> {
     /// A plan that decides nothing: every decision is unavailable.
     pub fn unavailable(asked: &[Result<Asked<'_>, Problem>]) -> Self {
         let decided = |asked: &Result<_, _>| match asked {
-            Err(problem) => Entry::Decided(refused(problem)),
+            Err(problem) => Entry::Decided(refused(problem.clone())),
             Ok(_) => Entry::Decided(Decided::unavailable(None, Source::Store, "")),
         };
         Self {

@@ -38,8 +38,8 @@ pub(super) struct Open<'a> {
 }
 
 /// A decision that cannot be made.
-pub(super) fn refused(problem: &Problem) -> Decided {
-    Decided::by(Source::Request, problem.clone().into())
+pub(super) fn refused(problem: Problem) -> Decided {
+    Decided::by(Source::Request, problem.into())
 }
 
 impl<'a> Open<'a> {
@@ -57,7 +57,7 @@ impl<'a> Open<'a> {
 
     /// The answer to this decision if it cannot be made.
     pub fn refused(&self, problem: Problem) -> Decided {
-        refused(&problem.of_entry(DECISIONS, self.index))
+        refused(problem.of_entry(DECISIONS, self.index))
     }
 
     /// Adds it to the store's batch, unless it is decided by that: with it, the request would be too large.

@@ -69,7 +69,7 @@ impl Service {
                 Some((Source::Override, Verdict::Denied(then))) => ends_in_ms + then.retry_after_ms,
                 // From now on.
                 Some((_, Verdict::Denied(then))) => then.retry_after_ms.max(ends_in_ms),
-                // The cost exceeds the quota that then applies, so no wait would help: as for a block without an end.
+                // It costs more than the quota then is, which has no end: as long as for a block without one.
                 Some((_, Verdict::Error { .. })) => ends_in_ms + status.window_ms,
                 _ => return,
             };
