@@ -123,7 +123,7 @@ impl<'a> Plan<'a> {
 
     /// A plan that decides nothing: every decision is unavailable.
     pub fn unavailable(asked: &[Result<Asked<'_>, Problem>]) -> Self {
-        let decided = |asked: &Result<_, _>| match asked {
+        let decided = |asked: &Result<_, Problem>| match asked {
             Err(problem) => Entry::Decided(refused(problem.clone())),
             Ok(_) => Entry::Decided(Decided::unavailable(None, Source::Store, "")),
         };
