@@ -2,38 +2,36 @@
 //!
 //! | file | for |
 //! |---|---|
-//! | `service.rs` | parses requests, asks the store, counts, answers |
-//! | `settle.rs` | the store, or the fallback while it is down |
-//! | `plan.rs`, `plan/add.rs` | from checks to buckets, from outcomes to verdicts; pure |
+//! | `service.rs` | asks the store, counts, answers |
+//! | `backend.rs` | the store behind its queue, with a fallback for outages |
+//! | `plan.rs`, `plan/` | from checks to buckets, from outcomes to verdicts; pure, but for certificates and leases |
+//! | `effective.rs` | checks with their effective windows; pure |
 //! | `overrides.rs` | the overrides in force; pure |
 //! | `losses.rs` | overrides that the store has lost, or has again; pure |
-//! | `allowance.rs` | a check's effective windows: the policy's or an override's; pure |
 //! | `overridden.rs` | decisions made by overrides alone; pure |
-//! | `receipts.rs` | proofs that units were taken |
-//! | `fallback.rs` | the answer if the store gave no outcome |
 //! | `buckets.rs`, `receipts.rs` | the buckets of a limit; receipts on the wire |
+//! | `status.rs` | quota, window, remaining and reset of a verdict; pure |
 //! | `denials.rs` | denial certificates: cached denials, for as long as they are exact |
 //! | `leases.rs`, `leases/` | decisions from units that were taken in advance |
 //! | `epoch.rs` | the policy in force and its counters; their replacement while requests are served |
 
-mod allowance;
+mod backend;
 mod buckets;
 mod denials;
+mod effective;
 mod epoch;
-mod fallback;
 mod leases;
+mod lock;
 mod losses;
 mod overridden;
 mod overrides;
 mod plan;
 mod receipts;
 mod service;
-mod settle;
-mod wanted;
+mod status;
 
 pub use denials::Denials;
-pub use epoch::{Epoch, PolicyHandle, Reload};
-pub use fallback::Fallback;
+pub use epoch::{Epoch, PolicyHandle};
 pub use overrides::{Overrides, OverridesNow};
-pub use plan::{Basis, Plan};
+pub use plan::{Basis, Fallback, Plan};
 pub use service::Service;

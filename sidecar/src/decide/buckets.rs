@@ -4,8 +4,7 @@ use sluicegate_engine::{Bucket, BucketSpec, bucket_key};
 use sluicegate_protocol::{Code, Problem};
 use sluicegate_rules::config::nearest;
 
-use super::allowance::windows;
-use super::overrides::OverridesNow;
+use super::overrides::{Effect, OverridesNow};
 use crate::policy::Policy;
 
 /// The buckets of a limit for a key.
@@ -21,11 +20,21 @@ pub fn buckets(
     let limit = policy
         .limit(limit)
         .ok_or_else(|| unknown_limit(policy, "limit", limit))?;
+    // A key without a quota of its own may have taken units from the policy's windows before.
+    let windows = match overrides.find(&limit.name, key) {
+        Some((Effect::Windows(windows), _)) => windows,
+        _ => limit.windows.as_slice(),
+    };
+    Ok(buckets_of(windows, &limit.name, key))
+}
+
+/// The buckets of these windows of a limit for a key.
+pub fn buckets_of(windows: &[BucketSpec], limit: &str, key: &str) -> Vec<Bucket> {
     let bucket = |spec: &BucketSpec| Bucket {
-        key: bucket_key(key, &limit.name, spec),
+        key: bucket_key(key, limit, spec),
         spec: *spec,
     };
-    Ok(windows(limit, key, overrides).iter().map(bucket).collect())
+    windows.iter().map(bucket).collect()
 }
 
 /// The error for an unknown limit, with the name that it may misspell.

@@ -3,11 +3,12 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
-use sluicegate_certificates::{CallTimes, Certificates, fingerprint};
+use sluicegate_certificates::{self as certificates, CallTimes, Certificates};
 use sluicegate_protocol::{Check, Decision, LimitStatus, MAX_HOLD_MS, Verdict};
 
+use super::lock::lock;
 use crate::clock;
 
 /// Most cached denials; each takes about half a kilobyte.
@@ -21,11 +22,11 @@ const VOIDED_FOR_US: u64 = MAX_HOLD_MS * 1_000;
 /// Certificates of the policy in force.
 #[derive(Debug)]
 pub struct Denials {
-    held: Mutex<Held>,
+    state: Mutex<State>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct State {
     /// The epoch in which all of them were issued.
     epoch: u64,
     /// Increases whenever certificates are voided: an answer to a question asked before must not be cached after.
@@ -89,15 +90,14 @@ pub struct Moment {
 
 impl Default for Denials {
     fn default() -> Self {
-        let held = Held {
-            epoch: 0,
-            generation: 0,
-            oldest: 0,
-            voided: Voided::default(),
-            certificates: Certificates::new(CAPACITY),
-        };
         Self {
-            held: Mutex::new(held),
+            state: Mutex::new(State {
+                epoch: 0,
+                generation: 0,
+                oldest: 0,
+                voided: Voided::default(),
+                certificates: Certificates::new(CAPACITY),
+            }),
         }
     }
 }
@@ -107,7 +107,7 @@ impl Denials {
     pub fn moment(&self, epoch: u64) -> Moment {
         Moment {
             epoch,
-            generation: self.held().generation,
+            generation: lock(&self.state).generation,
             sent_us: clock::now_us(),
         }
     }
@@ -118,13 +118,13 @@ impl Denials {
         moment: Moment,
         decision: &Decision<'_>,
     ) -> Option<LimitStatus<'static>> {
-        let held = self.held();
-        if held.epoch != moment.epoch || held.certificates.is_empty() {
+        let state = lock(&self.state);
+        if state.epoch != moment.epoch || state.certificates.is_empty() {
             return None;
         }
-        let status = held
+        let status = state
             .certificates
-            .covering(&held.print(decision), clock::now_us())?;
+            .covering(&state.fingerprint_of(decision), clock::now_us())?;
         let limit = decision.checks.get(status.check)?.limit.as_ref();
         Some(LimitStatus {
             limit: limit.to_owned().into(),
@@ -141,17 +141,17 @@ impl Denials {
             sent_us: moment.sent_us,
             answered_us: clock::now_us(),
         };
-        let mut held = self.held();
-        let newest = held.voided.newest(decision).unwrap_or(0);
-        if newest.max(held.oldest) > moment.generation || held.epoch > moment.epoch {
+        let mut state = lock(&self.state);
+        let newest = state.voided.newest(decision).unwrap_or(0);
+        if newest.max(state.oldest) > moment.generation || state.epoch > moment.epoch {
             return;
         }
-        if held.epoch < moment.epoch {
-            held.certificates.clear();
-            held.epoch = moment.epoch;
+        if state.epoch < moment.epoch {
+            state.certificates.clear();
+            state.epoch = moment.epoch;
         }
-        let print = held.print(decision);
-        held.certificates.hold(&print, status, times);
+        let fingerprint = state.fingerprint_of(decision);
+        state.certificates.hold(&fingerprint, status, times);
     }
 
     /// Voids the certificates whose checks include one of these limits and keys: a reset or a give-back returned
@@ -162,50 +162,45 @@ impl Denials {
             return;
         }
         let now_us = clock::now_us();
-        let mut held = self.held();
-        held.generation += 1;
-        let generation = held.generation;
-        held.voided.drop_ended(now_us);
+        let mut state = lock(&self.state);
+        state.generation += 1;
+        let generation = state.generation;
+        state.voided.drop_ended(now_us);
         for check in checks {
-            held.voided.add(check, generation, now_us);
+            state.voided.add(check, generation, now_us);
         }
-        if held.voided.ends.len() > MOST_VOIDED {
-            held.voided = Voided::default();
-            held.oldest = generation;
-            held.certificates.clear();
+        if state.voided.ends.len() > MOST_VOIDED {
+            state.voided = Voided::default();
+            state.oldest = generation;
+            state.certificates.clear();
         }
     }
 
     /// The number of cached denials.
     pub fn len(&self) -> usize {
-        self.held().certificates.held(clock::now_us())
+        lock(&self.state).certificates.held(clock::now_us())
     }
 
     /// Whether no denial is cached.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-
-    fn held(&self) -> MutexGuard<'_, Held> {
-        // No code under the lock panics.
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-impl Held {
+impl State {
     /// The key of a decision's certificate. It includes the generation of the last voiding, so that an earlier
     /// certificate is not found.
-    fn print(&self, decision: &Decision<'_>) -> String {
+    fn fingerprint_of(&self, decision: &Decision<'_>) -> String {
         let checks = decision.checks.iter();
-        let mut print = fingerprint(checks.map(|check| {
+        let mut fingerprint = certificates::fingerprint(checks.map(|check| {
             let (limit, key) = (check.limit.as_ref(), check.key.as_ref());
             (limit, key, check.cost, check.quota)
         }));
         if let Some(generation) = self.voided.newest(decision) {
             // Writing to a `String` cannot fail.
-            let _ = write!(print, "{generation}");
+            let _ = write!(fingerprint, "{generation}");
         }
-        print
+        fingerprint
     }
 }
 
@@ -316,7 +311,7 @@ mod tests {
         denials.hold(before, &decision(), &denied());
         let keys: Vec<_> = (0..=MOST_VOIDED).map(|n| n.to_string()).collect();
         denials.void(keys.iter().map(|key| ("other", key.as_str())));
-        assert_eq!(denials.held().voided.generations.len(), 0);
+        assert_eq!(lock(&denials.state).voided.generations.len(), 0);
         assert!(denials.is_empty());
         denials.hold(before, &decision(), &denied());
         assert!(denials.is_empty(), "asked for before");

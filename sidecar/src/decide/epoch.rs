@@ -1,14 +1,16 @@
 //! The policy in force and its counters, and their replacement while requests are served.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
 use tracing::{error, info, warn};
 
+use super::lock::lock;
 use super::overrides::Overrides;
 use crate::policy::{Policy, PolicyError, PolicySource, changes};
 use crate::store::StoredOverrides;
+use crate::telemetry::events::EventKind;
 use crate::telemetry::history::Counts;
 use crate::telemetry::metrics::{Metrics, PolicyMetrics};
 
@@ -38,18 +40,22 @@ pub struct PolicyHandle {
     pub source: PolicySource,
 }
 
-/// The result of a reload.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Reload {
-    /// The file has not changed.
-    Unchanged,
-    /// The new policy is in force.
-    Loaded(
-        /// What has changed.
-        String,
-    ),
-    /// The file cannot be used; the previous policy stays in force.
-    Refused,
+impl Epoch {
+    /// The epoch in which a loaded policy comes into force.
+    fn loaded(
+        (number, policy_number): (u64, u64),
+        policy: Policy,
+        stored: Option<Arc<StoredOverrides>>,
+        metrics: &Metrics,
+    ) -> Self {
+        Self {
+            number,
+            policy_number,
+            metrics: Arc::new(metrics.policy_loaded(policy_number, &policy)),
+            overrides: Overrides::new(&policy, stored),
+            policy: Arc::new(policy),
+        }
+    }
 }
 
 impl PolicyHandle {
@@ -59,13 +65,7 @@ impl PolicyHandle {
     /// The file cannot be read, or its content is invalid.
     pub fn load(path: &Path, metrics: &Metrics) -> Result<Self, PolicyError> {
         let (source, policy) = PolicySource::open(path)?;
-        let epoch = Epoch {
-            number: 1,
-            policy_number: 1,
-            metrics: Arc::new(metrics.policy_loaded(1, &policy)),
-            overrides: Overrides::new(&policy, None),
-            policy: Arc::new(policy),
-        };
+        let epoch = Epoch::loaded((1, 1), policy, None, metrics);
         Ok(Self {
             current: ArcSwap::from_pointee(epoch),
             changing: Mutex::default(),
@@ -78,11 +78,12 @@ impl PolicyHandle {
         self.current.load_full()
     }
 
-    /// Reads the file again and puts its policy in force if it changed and is valid.
-    pub fn reload(&self, metrics: &Metrics) -> Reload {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Reads the file again and puts its policy in force if it changed and is valid. Returns the event to record, if the file has
+    /// changed.
+    pub fn reload(&self, metrics: &Metrics) -> Option<(EventKind, String)> {
+        let _changing = lock(&self.changing);
         let before = self.current.load_full();
-        let mut reload = Reload::Unchanged;
+        let mut event = None;
         let tried = self.source.reload(&before.policy, |policy| {
             let policy_number = before.policy_number + 1;
             let changes = changes(&before.policy, &policy).join("; ");
@@ -96,27 +97,25 @@ impl PolicyHandle {
                      rule's `when_unavailable` decides"
                 );
             }
-            self.current.store(Arc::new(Epoch {
-                number: before.number + 1,
-                policy_number,
-                metrics: Arc::new(metrics.policy_loaded(policy_number, &policy)),
-                overrides: Overrides::new(&policy, before.overrides.stored.clone()),
-                policy: Arc::new(policy),
-            }));
+            let numbers = (before.number + 1, policy_number);
+            let stored = before.overrides.stored.clone();
+            self.current.store(Arc::new(Epoch::loaded(numbers, policy, stored, metrics)));
             info!(epoch = policy_number, "policy reloaded: {changes}");
-            reload = Reload::Loaded(changes);
+            let detail = format!("epoch {policy_number}: {changes}");
+            event = Some((EventKind::PolicyLoaded, detail));
         });
         if let Err(why) = tried {
             error!("{why}; the previous policy stays in force");
             metrics.policy_refused();
-            return Reload::Refused;
+            let why = self.source.refusal().unwrap_or_default();
+            return Some((EventKind::PolicyRefused, why));
         }
-        reload
+        event
     }
 
     /// Puts overrides that were read from the store in force.
     pub fn override_by(&self, stored: StoredOverrides) {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = lock(&self.changing);
         let before = self.current.load_full();
         let known = before.overrides.stored.as_ref().map(|known| &known.entries);
         let changed = known.map_or(!stored.entries.is_empty(), |known| *known != stored.entries);
@@ -126,7 +125,7 @@ impl PolicyHandle {
 
     /// Begins an epoch with the same policy and overrides, so that filters void their denial certificates.
     pub fn void_denials(&self) {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = lock(&self.changing);
         let before = self.current.load_full();
         self.replace(&before, before.number + 1, before.overrides.stored.clone());
     }

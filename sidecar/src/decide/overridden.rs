@@ -5,6 +5,7 @@ use std::sync::Arc;
 use sluicegate_engine::BucketSpec;
 use sluicegate_protocol::{LimitStatus, Verdict};
 
+use super::status;
 use crate::policy::Limit;
 
 /// A check that an override decides by itself.
@@ -37,15 +38,11 @@ pub fn hold_until_end(ends_in_ms: Option<u64>) -> u64 {
 }
 
 impl Overridden<'_> {
-    /// Whether it decides rather than one of an earlier check: a block does, and of two the one that ends last.
-    pub fn is_stronger(&self, earlier: &Self) -> bool {
-        let end = |ends_in_ms: Option<u64>| ends_in_ms.unwrap_or(u64::MAX);
-        match (self.how, earlier.how) {
-            (How::Denied { ends_in_ms: one }, How::Denied { ends_in_ms: other }) => {
-                end(one) > end(other)
-            }
-            (How::Denied { .. }, How::Admitted) => true,
-            (How::Admitted, _) => false,
+    /// The one with the highest rank decides, among several the first: a block does, and of blocks the one that ends last.
+    pub fn rank(&self) -> (bool, u64) {
+        match self.how {
+            How::Denied { ends_in_ms } => (true, ends_in_ms.unwrap_or(u64::MAX)),
+            How::Admitted => (false, 0),
         }
     }
 
@@ -66,7 +63,7 @@ impl Overridden<'_> {
                 Verdict::Admitted(LimitStatus {
                     remaining: spec.most_at_once(),
                     receipt,
-                    ..self.status(spec, unix_us)
+                    ..status::in_window(self.check, self.limit, spec, unix_us)
                 })
             }
             How::Denied { ends_in_ms } => {
@@ -80,7 +77,7 @@ impl Overridden<'_> {
                     reset_ms: again_ms,
                     retry_after_ms: again_ms,
                     hold_ms: hold_until_end(ends_in_ms).min(denial_ttl_ms),
-                    ..self.status(spec, unix_us)
+                    ..status::in_window(self.check, self.limit, spec, unix_us)
                 })
             }
         }
@@ -89,20 +86,6 @@ impl Overridden<'_> {
     /// The policy's window with the largest value of `most`. A limit has at least one window.
     fn window(&self, most: impl Fn(&BucketSpec) -> u64) -> Option<&BucketSpec> {
         self.limit.windows.iter().max_by_key(|spec| most(spec))
-    }
-
-    fn status(&self, spec: &BucketSpec, unix_us: u64) -> LimitStatus<'static> {
-        LimitStatus {
-            check: self.check,
-            limit: self.limit.name.clone().into(),
-            quota: spec.most_at_once(),
-            window_ms: spec.refill_us(unix_us).div_ceil(1_000),
-            remaining: 0,
-            reset_ms: 0,
-            retry_after_ms: 0,
-            hold_ms: 0,
-            receipt: Vec::new(),
-        }
     }
 }
 
@@ -122,11 +105,8 @@ mod tests {
             how,
         };
         let block = |ends_in_ms| by(How::Denied { ends_in_ms });
-        assert!(block(None).is_stronger(&block(Some(5))));
-        assert!(!block(Some(5)).is_stronger(&block(None)));
-        assert!(block(Some(6)).is_stronger(&block(Some(5))));
-        assert!(!block(Some(5)).is_stronger(&block(Some(5))), "the first");
-        assert!(block(Some(5)).is_stronger(&by(How::Admitted)));
-        assert!(!by(How::Admitted).is_stronger(&block(Some(5))));
+        assert!(block(None).rank() > block(Some(5)).rank());
+        assert!(block(Some(6)).rank() > block(Some(5)).rank());
+        assert!(block(Some(5)).rank() > by(How::Admitted).rank());
     }
 }

@@ -53,18 +53,18 @@ impl Timed {
 }
 
 /// By limit: nearly all lookups end there.
-type ByLimit = HashMap<String, OfLimit>;
+type ByLimit = HashMap<String, LimitOverrides>;
 
 /// The overrides of a limit, by whom they are for.
 #[derive(Debug, Default)]
-struct OfLimit {
-    keys: HashMap<String, OfKey>,
-    subjects: HashMap<String, OfKey>,
-    all: OfKey,
+struct LimitOverrides {
+    keys: HashMap<String, KeyOverrides>,
+    subjects: HashMap<String, KeyOverrides>,
+    all: KeyOverrides,
 }
 
-impl OfLimit {
-    fn of(&self, whom: &Whom) -> Option<&OfKey> {
+impl LimitOverrides {
+    fn of(&self, whom: &Whom) -> Option<&KeyOverrides> {
         match whom {
             Whom::Key(key) => self.keys.get(key),
             Whom::Subject(digits) => self.subjects.get(digits),
@@ -72,7 +72,7 @@ impl OfLimit {
         }
     }
 
-    fn of_mut(&mut self, whom: &Whom) -> &mut OfKey {
+    fn of_mut(&mut self, whom: &Whom) -> &mut KeyOverrides {
         match whom {
             Whom::Key(key) => self.keys.entry(key.clone()).or_default(),
             Whom::Subject(digits) => self.subjects.entry(digits.clone()).or_default(),
@@ -80,7 +80,7 @@ impl OfLimit {
         }
     }
 
-    fn each(&self) -> impl Iterator<Item = &OfKey> {
+    fn each(&self) -> impl Iterator<Item = &KeyOverrides> {
         let of_some = self.keys.values().chain(self.subjects.values());
         of_some.chain([&self.all])
     }
@@ -132,7 +132,7 @@ pub fn client_chooses(key: &str) -> bool {
 
 /// The overrides of one key: the store's takes precedence over the policy's.
 #[derive(Debug, Default)]
-struct OfKey {
+struct KeyOverrides {
     store: Option<Timed>,
     policy: Option<Timed>,
 }
@@ -152,7 +152,7 @@ impl Overrides {
         for limit in policy.limits() {
             for (whom, one) in &limit.overrides {
                 if let Some(timed) = Timed::of(limit, one) {
-                    overrides.of_keys(&limit.name, whom).policy = Some(timed);
+                    overrides.for_whom(&limit.name, whom).policy = Some(timed);
                 }
             }
         }
@@ -160,14 +160,14 @@ impl Overrides {
         for ((limit, whom), entry) in entries.filter(|(_, entry)| entry.is_in_force()) {
             let fitting = policy.limit(limit);
             if let Some(timed) = fitting.and_then(|limit| Timed::of(limit, &entry.one)) {
-                overrides.of_keys(limit, whom).store = Some(timed);
+                overrides.for_whom(limit, whom).store = Some(timed);
             }
         }
         overrides.stored = stored;
         overrides
     }
 
-    fn of_keys(&mut self, limit: &str, whom: &Whom) -> &mut OfKey {
+    fn for_whom(&mut self, limit: &str, whom: &Whom) -> &mut KeyOverrides {
         let limit = self.by_limit.entry(limit.to_owned()).or_default();
         limit.of_mut(whom)
     }
@@ -182,8 +182,8 @@ impl Overrides {
     /// The number of overrides in force.
     pub fn counts(&self, now_ms: u64) -> OverrideCounts {
         let mut counts = OverrideCounts::default();
-        for of_key in self.by_limit.values().flat_map(OfLimit::each) {
-            match of_key.now(now_ms).map(|timed| &timed.effect) {
+        for entry in self.by_limit.values().flat_map(LimitOverrides::each) {
+            match entry.now(now_ms).map(|timed| &timed.effect) {
                 Some(Effect::Windows(_)) => counts.quota += 1,
                 Some(Effect::Unlimited) => counts.unlimited += 1,
                 Some(Effect::Blocked) => counts.blocked += 1,
@@ -231,13 +231,13 @@ impl Overrides {
             Whom::Subject(_) | Whom::AllKeys(_) => None,
         };
         let of_limit = self.by_limit.get(limit);
-        let of_key = of_limit.and_then(|of_limit| of_limit.of(whom));
-        let store = of_key.and_then(|of_key| of_key.store.as_ref());
+        let entry = of_limit.and_then(|of_limit| of_limit.of(whom));
+        let store = entry.and_then(|entry| entry.store.as_ref());
         let by_digits = of_limit.zip(key).and_then(|(of, key)| of.by_digits(key));
         let (own, hiding) = match source {
             OverrideSource::Store => (store, [None, None]),
             OverrideSource::Policy => (
-                of_key.and_then(|of_key| of_key.policy.as_ref()),
+                entry.and_then(|entry| entry.policy.as_ref()),
                 [store, by_digits],
             ),
         };
@@ -263,7 +263,7 @@ impl Overrides {
     }
 }
 
-impl OfKey {
+impl KeyOverrides {
     fn now(&self, now_ms: u64) -> Option<&Timed> {
         let both = [&self.store, &self.policy];
         let mut not_ended = both.into_iter().flatten();
@@ -307,11 +307,6 @@ impl<'a> OverridesNow<'a> {
     /// The time, in milliseconds since 1970; 0 if there are no overrides.
     pub fn unix_ms(self) -> u64 {
         self.overrides.map_or(0, |(_, now_ms)| now_ms)
-    }
-
-    /// The same in microseconds.
-    pub fn unix_us(self) -> u64 {
-        self.unix_ms().saturating_mul(1_000)
     }
 }
 

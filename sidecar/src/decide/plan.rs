@@ -6,18 +6,16 @@ mod open;
 use std::sync::Arc;
 
 use sluicegate_engine::{Batch, BatchBuilder, Bucket, Decision, Outcome, Take};
-use sluicegate_protocol::{Decision as Asked, Problem};
+use sluicegate_protocol::{Decision as Asked, Problem, WithoutStore};
 
 use super::denials::{Denials, Moment};
-use super::fallback::Fallback;
+use super::effective::EffectiveCheck;
 use super::leases::Leases;
 use super::overrides::OverridesNow;
-use super::wanted::Wanted;
 use crate::clock;
 use crate::policy::{Limit, Policy};
 use crate::telemetry::verdict::{Decided, Source};
-use deciders::{ByCertificate, ByLease, ByOverride, ByPolicy, ByShare, ByStore, Decider};
-pub use open::leased_status;
+use deciders::{Replies, after_the_store, before_the_store};
 use open::{Open, refused};
 
 /// What decides before the store is asked.
@@ -43,6 +41,20 @@ impl<'a> Basis<'a> {
             leases: None,
         }
     }
+
+    /// The longest time for which a denial may be cached.
+    fn denial_ttl_ms(&self) -> u64 {
+        clock::micros(self.policy.denial_ttl) / 1_000
+    }
+}
+
+/// The answer to a decision for which the store gave no outcome.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fallback {
+    /// This sidecar's share of the limits decided.
+    Share(Outcome),
+    /// No verdict. The policy may tell the caller what to do; `None` leaves it to the caller.
+    NoVerdict(Option<WithoutStore>),
 }
 
 /// A request's decisions: the verdicts that are known, and the rest as a batch for the store.
@@ -67,8 +79,8 @@ enum Entry<'a> {
     Open(Open<'a>),
 }
 
-/// Adds a decision that only looks at a bucket.
-pub fn look(builder: &mut BatchBuilder, of: &Bucket) -> usize {
+/// Adds a decision that only peeks at a bucket.
+pub fn peek(builder: &mut BatchBuilder, of: &Bucket) -> usize {
     let bucket = builder.bucket(of.key.clone(), of.spec);
     builder.push(Decision {
         takes: vec![Take { bucket, cost: 0 }],
@@ -80,18 +92,8 @@ pub fn look(builder: &mut BatchBuilder, of: &Bucket) -> usize {
 impl<'a> Plan<'a> {
     /// Decides what can be decided without the store, and collects the rest for it.
     pub fn new(basis: Basis<'a>, asked: &'a [Result<Asked<'a>, Problem>]) -> Self {
-        let denial_ttl_ms = clock::micros(basis.policy.denial_ttl) / 1_000;
-        let before_the_store: [&dyn Decider<'a>; 4] = [
-            &ByCertificate(basis.certificates),
-            &ByPolicy(basis),
-            &ByOverride {
-                unix_us: basis.overrides.unix_us(),
-                denial_ttl_ms,
-            },
-            &ByLease(basis),
-        ];
         let mut plan = Self {
-            denial_ttl_ms,
+            denial_ttl_ms: basis.denial_ttl_ms(),
             ..Self::default()
         };
         let mut builder = BatchBuilder::new();
@@ -100,19 +102,19 @@ impl<'a> Plan<'a> {
                 Err(problem) => Entry::Decided(refused(problem.clone())),
                 Ok(asked) => {
                     let mut open = Open::new(index, asked);
-                    let mut deciders = before_the_store.iter();
-                    let decided = deciders.find_map(|decider| decider.decide(&mut open));
+                    let decided = before_the_store(&basis, &mut open);
                     plan.refused_quotas.append(&mut open.all.refused_quotas);
-                    decided
-                        .or_else(|| open.add_to(&mut builder).err().map(refused))
-                        .map_or(Entry::Open(open), Entry::Decided)
+                    let decided = decided.or_else(|| open.add_to(&mut builder));
+                    decided.map_or(Entry::Open(open), Entry::Decided)
                 }
             };
             plan.decisions.push(entry);
         }
         // After the decisions themselves: their order says which is which.
-        for open in plan.decisions.iter_mut().filter_map(Entry::open_mut) {
-            open.add_looks_to(&mut builder);
+        for entry in &mut plan.decisions {
+            if let Entry::Open(open) = entry {
+                open.add_peeks_to(&mut builder);
+            }
         }
         plan.has_mixed_specs = builder.has_mixed_specs();
         plan.batch = Arc::new(builder.finish());
@@ -121,21 +123,22 @@ impl<'a> Plan<'a> {
 
     /// A plan that decides nothing: every decision is unavailable.
     pub fn unavailable(asked: &[Result<Asked<'_>, Problem>]) -> Self {
-        let entry = |one: &Result<Asked<'_>, Problem>| {
-            Entry::Decided(match one {
-                Err(problem) => refused(problem.clone()),
-                Ok(_) => Decided::unavailable(None, Source::Store, ""),
-            })
+        let decided = |asked: &Result<_, Problem>| match asked {
+            Err(problem) => Entry::Decided(refused(problem.clone())),
+            Ok(_) => Entry::Decided(Decided::unavailable(None, Source::Store, "")),
         };
         Self {
-            decisions: asked.iter().map(entry).collect(),
+            decisions: asked.iter().map(decided).collect(),
             ..Self::default()
         }
     }
 
     /// The decisions for the store with the limits that they take from, in the order of the batch.
     pub fn takes(&self) -> impl Iterator<Item = (&Decision, impl Iterator<Item = &Limit> + Clone)> {
-        let limits = self.open().map(Open::limits);
+        let limits = self.open().map(|open| {
+            let checks = open.checks_by_take();
+            checks.map(|check| check.limit.as_ref())
+        });
         self.batch.decisions.iter().zip(limits)
     }
 
@@ -143,11 +146,15 @@ impl<'a> Plan<'a> {
     pub fn for_leases<'p>(
         &'p self,
         outcomes: &'p [Option<Outcome>],
-    ) -> impl Iterator<Item = (Wanted<'a>, &'p Outcome, bool)> {
-        self.open()
-            .zip(outcomes)
-            .filter_map(|(open, outcome)| Some(open.for_leases(outcome.as_ref()?)))
-            .flatten()
+    ) -> impl Iterator<Item = (EffectiveCheck<'a>, &'p Outcome, bool)> {
+        let answered = self.open().zip(outcomes);
+        let answered = answered.filter_map(|(open, outcome)| Some((open, outcome.as_ref()?)));
+        answered.flat_map(|(open, outcome)| {
+            let decided_by = open.checks_by_take().nth(outcome.decided_by);
+            let decided_by = decided_by.map(|check| check.index);
+            let leasable = open.all.checks.iter().filter(|check| check.leasable);
+            leasable.map(move |check| (*check, outcome, decided_by == Some(check.index)))
+        })
     }
 
     /// The verdicts, in the order of the request. An outcome is `None` if the store did not answer; then the fallback at the
@@ -159,24 +166,16 @@ impl<'a> Plan<'a> {
         fallbacks: &[Fallback],
         now_us: u64,
     ) -> Vec<Decided> {
-        let asked: [&dyn Decider<'a>; 2] = [
-            &ByStore {
-                batch: &self.batch,
-                outcomes,
-                denial_ttl_ms: self.denial_ttl_ms,
-                now_us,
-            },
-            &ByShare {
-                batch: &self.batch,
-                fallbacks,
-                now_us,
-            },
-        ];
+        let replies = Replies {
+            batch: &self.batch,
+            outcomes,
+            fallbacks,
+            denial_ttl_ms: self.denial_ttl_ms,
+            now_us,
+        };
         let verdict = |entry| match entry {
             Entry::Decided(decided) => decided,
-            Entry::Open(mut open) => asked
-                .iter()
-                .find_map(|decider| decider.decide(&mut open))
+            Entry::Open(mut open) => after_the_store(&replies, &mut open)
                 .unwrap_or_else(|| open.unavailable(None, Source::Store)),
         };
         self.decisions.into_iter().map(verdict).collect()
@@ -187,15 +186,6 @@ impl<'a> Plan<'a> {
             Entry::Open(open) => Some(open),
             Entry::Decided(_) => None,
         })
-    }
-}
-
-impl<'a> Entry<'a> {
-    const fn open_mut(&mut self) -> Option<&mut Open<'a>> {
-        match self {
-            Self::Open(open) => Some(open),
-            Self::Decided(_) => None,
-        }
     }
 }
 

@@ -8,11 +8,11 @@ use std::time::Instant;
 use sluicegate_protocol::{Answer, Read};
 use tokio::runtime::Handle;
 
+use super::backend::Backend;
 use super::denials::Denials;
 use super::epoch::PolicyHandle;
 use super::leases::Leases;
 use super::plan::{Basis, Plan};
-use super::settle::Settler;
 use crate::clock;
 use crate::store::batch::Batcher;
 use crate::store::{Outage, Store};
@@ -20,14 +20,14 @@ use crate::telemetry::events::{EventKind, EventLog};
 use crate::telemetry::history::History;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::traces::{Trace, Traces, traceparent_of};
-use crate::telemetry::verdict::Source;
+use crate::telemetry::verdict::{Decided, Source};
 
 mod background;
+mod give_back;
 mod leases;
 mod neighbours;
 mod overrides;
 mod past_overrides;
-mod undo;
 
 use overrides::Start;
 
@@ -39,7 +39,7 @@ pub struct Service {
     /// The policy in force.
     pub policy: PolicyHandle,
     store: Arc<Store>,
-    settler: Settler,
+    backend: Backend,
     denials: Denials,
     leases: Arc<Leases>,
     /// The number of known steps of the store's clock.
@@ -76,7 +76,7 @@ impl Service {
         let share_limit = policy.current().policy.memory_limit / 4;
         Self {
             instance,
-            settler: Settler::new(
+            backend: Backend::new(
                 Arc::clone(&store),
                 batcher,
                 Outage::new(share_limit),
@@ -111,9 +111,9 @@ impl Service {
         for denied in &request.denied {
             epoch.metrics.count_filter_denials(denied, now_us);
         }
-        let lending = self.lending(&header, &epoch, now_us);
-        if asked.is_empty() {
-            lending.wait(&self.leases, self.store.timeout()).await;
+        let parts = self.account_parts(&header, &epoch, now_us);
+        if let (Some(wanted), true) = (&parts, asked.is_empty()) {
+            self.prepare_parts(wanted).await;
         }
         let traceparents = asked
             .iter()
@@ -137,11 +137,11 @@ impl Service {
         }
         let store_asked = !plan.batch.decisions.is_empty();
         let parent = trace.as_ref().and_then(Trace::parent);
-        let (outcomes, fallbacks) = self.settler.settle(&plan, parent).await;
-        for (wanted, outcome, decided) in plan.for_leases(&outcomes) {
-            let refusal = self.leases.note(wanted, epoch.number, outcome, decided);
+        let (outcomes, fallbacks) = self.backend.decide(&plan, parent).await;
+        for (check, outcome, decided) in plan.for_leases(&outcomes) {
+            let refusal = self.leases.note(check, epoch.number, outcome, decided);
             if let Some(refusal) = refusal
-                && let Some(metrics) = epoch.metrics.leases(&wanted.limit.name)
+                && let Some(metrics) = epoch.metrics.leases(&check.limit.name)
             {
                 metrics.count_refused(refusal);
             }
@@ -149,12 +149,13 @@ impl Service {
         let mut decided = plan.verdicts(&outcomes, &fallbacks, clock::now_us());
         self.look_past_overrides(&epoch, overrides, asked, &mut decided)
             .await;
-        // What this request's answers have shown. Of leases from before a step nothing more is lent.
+        // This request's answers may have shown a step. Nothing is lent of leases from before it.
         self.void_after_step();
-        let leases = if self.policy.current().number == epoch.number {
-            lending.lend(&self.leases, &epoch, asked)
-        } else {
-            Vec::new()
+        let leases = match parts {
+            Some(wanted) if self.policy.current().number == epoch.number => {
+                self.lend_parts(&wanted, &epoch, asked)
+            }
+            _ => Vec::new(),
         };
         for (decided, asked) in decided.iter().zip(asked) {
             let decision = asked.as_ref().ok();
@@ -163,17 +164,16 @@ impl Service {
                 self.denials.hold(moment, decision, &decided.verdict);
             }
         }
-        if store_asked
-            || decided.iter().any(|decided| {
-                let source = decided.source;
-                matches!(
-                    source,
-                    Source::Certificate | Source::Override | Source::Lease
-                )
-            })
-        {
-            self.metrics
-                .observe_decision(started.elapsed(), store_asked);
+        let by_itself = |decided: &Decided| {
+            let source = decided.source;
+            matches!(
+                source,
+                Source::Certificate | Source::Override | Source::Lease
+            )
+        };
+        if store_asked || decided.iter().any(by_itself) {
+            let took = started.elapsed();
+            self.metrics.observe_decision(took, store_asked);
         }
         if let Some(trace) = trace {
             trace.end(&decided);
@@ -203,7 +203,7 @@ impl Service {
     /// The metrics cannot be encoded.
     pub fn metrics_text(&self) -> Result<Vec<u8>, prometheus::Error> {
         let families = &self.metrics.families;
-        let (sidecars, unwritten) = self.settler.fleet_and_unwritten();
+        let (sidecars, unwritten) = self.backend.fleet_and_unwritten();
         families.sidecars.set(sidecars as f64);
         families.unwritten.set(unwritten as f64);
         families.certificates.set(self.denials.len() as f64);
@@ -212,13 +212,15 @@ impl Service {
         }
         let tasks = Handle::try_current().map_or(0, |runtime| runtime.metrics().num_alive_tasks());
         families.tasks.set(tasks as f64);
-        self.metrics.set_overrides(self.override_counts());
+        let overrides = &self.policy.current().overrides;
+        self.metrics
+            .set_overrides(overrides.counts(clock::unix_ms()));
         self.metrics.text(&self.store.facts(), &self.leases.held())
     }
 
     /// The number of sidecars that divide the limits among them; 0 if the store was never reached.
     pub fn sidecars(&self) -> u64 {
-        self.settler.fleet_and_unwritten().0
+        self.backend.fleet_and_unwritten().0
     }
 
     /// The kind of store, for people.

@@ -3,32 +3,32 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sluicegate_engine::lease::{EndedLease, Grant, LeaseRefusal};
-use sluicegate_engine::{BatchBuilder, bucket_key};
+use sluicegate_engine::{BatchBuilder, Outcome, bucket_key};
 
-use super::ask::{Asked, is_useless};
-use super::{KeyOf, Leases, Receipt, Wish, lock};
+use super::lease::useless_because;
+use super::{Command, Lease, LeaseKey, Leases, longest_us};
 use crate::clock;
+use crate::decide::backend::Backend;
 use crate::decide::denials::Denials;
 use crate::decide::epoch::PolicyHandle;
+use crate::decide::lock::lock;
 use crate::decide::receipts;
-use crate::decide::settle::Settler;
-use crate::policy::Limit;
-use crate::telemetry::metrics::LeaseMetrics;
 
-/// Renewals and returns wait for others for this part of the longest lease, at most, so that they share a call: a renewal begins
-/// when what is left lasts for about a third of it.
+/// Renewals and returns wait at most this part of the longest lease for others, so that they share a call: a renewal begins when
+/// what is left lasts for about a third of it.
 const GROUPING_PART: u64 = 5;
-/// Every ask waits for this part, at least.
+/// Every request for a lease waits at least this part.
 const LEAST_GROUPING_PART: u64 = 50;
 
-/// A filter that waits for a lease is told after this time at the latest: what others wish for meanwhile shares its call.
-const TELL_WITHIN_US: u64 = 2_000;
+/// A filter that waits for a lease is notified after this time at the latest: commands that arrive meanwhile share its call.
+const NOTIFY_WITHIN_US: u64 = 2_000;
 
 /// Units to return.
-type Returns = Vec<EndedLease<Arc<Receipt>>>;
+type Returns = Vec<EndedLease<Arc<Lease>>>;
 
 /// What the keeper works with.
 #[derive(Clone, Copy, Debug)]
@@ -36,56 +36,56 @@ pub struct Keeper<'a> {
     /// The leases.
     pub leases: &'a Leases,
     /// Asks the store.
-    pub settler: &'a Settler,
+    pub backend: &'a Backend,
     /// The policy in force.
     pub policy: &'a PolicyHandle,
-    /// Their certificates end when units come back.
+    /// Voided when units are returned.
     pub denials: &'a Denials,
 }
 
 impl Keeper<'_> {
     /// Keeps the leases. Never returns.
     pub async fn run(self) {
-        let mut wished = self.leases.wished.lock().await;
+        let mut received = self.leases.received.lock().await;
         // When leases end, and of which keys.
-        let mut ends: BTreeMap<u64, Vec<KeyOf>> = BTreeMap::new();
+        let mut ends: BTreeMap<u64, Vec<LeaseKey>> = BTreeMap::new();
         loop {
-            let mut wishes = Vec::new();
+            let mut commands = Vec::new();
             let mut begin_us = ends.iter().next().map(|(ends_us, keys)| {
                 let first = keys.first().map_or(0, grouping_us);
                 ends_us.saturating_add(first)
             });
-            // Until the first wish or return must not wait any longer.
+            // Collects commands until one of them, or the return of an ended lease, is due.
             loop {
                 tokio::select! {
-                    // In order, so that a simulation can repeat it; and no flood of wishes keeps leases from ending.
+                    // In this order, so that a simulation can repeat it and no flood of commands delays the returns.
                     biased;
                     () = sleep_until(begin_us) => break,
-                    wish = wished.recv() => {
-                        let Some(wish) = wish else { return };
-                        let by_us = clock::now_us().saturating_add(wish.may_wait_us());
+                    command = received.recv() => {
+                        let Some(command) = command else { return };
+                        let by_us = clock::now_us().saturating_add(command.may_wait_us());
                         begin_us = Some(begin_us.map_or(by_us, |begin_us| begin_us.min(by_us)));
-                        wishes.push(wish);
+                        commands.push(command);
                     }
                 }
             }
             let later = ends.split_off(&clock::now_us().saturating_add(1));
-            let (mut asks, mut returns, mut told) = (Vec::new(), Vec::new(), Vec::new());
+            let (mut asks, mut returns, mut notified) = (Vec::new(), Vec::new(), Vec::new());
             for key in ends.into_values().flatten() {
                 returns.extend(self.ended(&key));
             }
             ends = later;
-            for wish in wishes {
-                match wish {
-                    Wish::Ask { key, .. } => asks.push(key),
-                    Wish::Look(key) => returns.extend(self.ended(&key)),
-                    Wish::LookBefore(epoch) => returns.extend(self.all_of_before(epoch)),
-                    Wish::Return(ended) => returns.push(ended),
-                    Wish::Tell(sender) => told.push(sender),
+            for command in commands {
+                match command {
+                    Command::RequestLease { key, .. } => asks.push(key),
+                    Command::ReturnEnded(key) => returns.extend(self.ended(&key)),
+                    Command::ReturnBefore(epoch) => returns.extend(self.all_of_before(epoch)),
+                    Command::Return(ended) => returns.push(ended),
+                    Command::Notify(sender) => notified.push(sender),
                 }
             }
             let ((granted, useless), ()) = tokio::join!(self.ask(asks), self.give_back(returns));
-            drop(told);
+            drop(notified);
             self.give_back(useless).await;
             for (ends_us, key) in granted {
                 ends.entry(ends_us).or_default().push(key);
@@ -95,7 +95,7 @@ impl Keeper<'_> {
 
     /// Ends all leases for good, and returns them.
     pub async fn close(self) {
-        self.leases.close();
+        self.leases.closed.store(true, Ordering::Relaxed);
         self.give_back(self.all_of_before(u64::MAX)).await;
     }
 
@@ -104,161 +104,144 @@ impl Keeper<'_> {
         let mut returns = Vec::new();
         for shard in &self.leases.shards {
             let mut shard = lock(shard);
-            for of_key in shard.all().filter(|of_key| of_key.epoch < epoch) {
-                returns.extend(on_the_way(of_key.pool.ended(u64::MAX)));
+            for entry in shard.all().filter(|entry| entry.epoch < epoch) {
+                returns.extend(on_the_way(entry.pool.ended(u64::MAX)));
             }
         }
         returns
     }
 
     /// The leases of a key that have ended, with units left.
-    fn ended(&self, key: &KeyOf) -> Returns {
+    fn ended(&self, key: &LeaseKey) -> Returns {
         let mut shard = self.leases.shard(&key.key);
-        match shard.known(&key.limit.name, &key.key) {
-            Some(of_key) => on_the_way(of_key.pool.ended(clock::now_us())),
+        match shard.get_mut(&key.limit.name, &key.key) {
+            Some(entry) => on_the_way(entry.pool.ended(clock::now_us())),
             None => Vec::new(),
         }
     }
 
     /// Asks for leases. Returns when the granted ones end, and what is to be returned at once.
-    async fn ask(&self, keys: Vec<KeyOf>) -> (Vec<(u64, KeyOf)>, Returns) {
+    async fn ask(&self, keys: Vec<LeaseKey>) -> (Vec<(u64, LeaseKey)>, Returns) {
         let (mut granted, mut useless) = (Vec::new(), Vec::new());
-        let asked: Vec<_> = keys.iter().filter_map(|key| self.plan(key)).collect();
+        let asked: Vec<_> = keys.into_iter().filter_map(|key| self.plan(key)).collect();
         if asked.is_empty() {
             return (granted, useless);
         }
         let mut builder = BatchBuilder::new();
-        for one in &asked {
-            one.add_to(&mut builder);
+        for lease in &asked {
+            lease.add_to(&mut builder);
         }
         // Before the call: by the store's clock, the lease was not taken earlier than this.
         let sent_us = clock::now_us();
-        let outcomes = self
-            .settler
-            .take_in_advance(Arc::new(builder.finish()))
-            .await;
-        for (one, outcome) in asked.into_iter().zip(outcomes) {
-            let (key, metrics) = (one.key.clone(), Arc::clone(&one.metrics));
-            let grant = one.grant(outcome.as_ref(), sent_us);
-            match &outcome {
-                // Redis may have granted it. Its units are returned as far as they were taken.
-                None => {
-                    self.refuse(&key, &metrics, LeaseRefusal::Store, None);
-                    useless.extend(on_the_way(vec![unspent(grant)]));
-                }
-                Some(outcome) if !outcome.admitted => {
-                    let remaining = Some(outcome.remaining);
-                    self.refuse(&key, &metrics, LeaseRefusal::NearLimit, remaining);
-                }
-                Some(_) => {
-                    metrics.count_granted(grant.units);
-                    let ends_us = grant.ends_us;
-                    match self.install(&key, grant) {
-                        None => granted.push((ends_us, key)),
-                        Some(grant) => useless.extend(on_the_way(vec![unspent(grant)])),
-                    }
-                }
+        let batch = Arc::new(builder.finish());
+        let outcomes = self.backend.take_in_advance(batch).await;
+        for (lease, outcome) in asked.into_iter().zip(outcomes) {
+            let (key, grant) = (lease.key.clone(), lease.grant(outcome.as_ref(), sent_us));
+            let ends_us = grant.ends_us;
+            match self.install(grant, outcome.as_ref()) {
+                None => granted.push((ends_us, key)),
+                Some(ended) => useless.extend(on_the_way(vec![ended])),
             }
         }
         (granted, useless)
     }
 
     /// How many units to ask for, if any.
-    fn plan(&self, key: &KeyOf) -> Option<Asked> {
+    fn plan(&self, key: LeaseKey) -> Option<Lease> {
         let epoch = self.policy.current();
         let spec = key.limit.windows.first()?;
         let first = bucket_key(&key.key, &key.limit.name, spec);
-        let store_us = self.settler.clock_us(&first);
+        let store_us = self.backend.clock_us(&first);
         let secret = receipts::secret();
         let mut shard = self.leases.shard(&key.key);
-        let of_key = shard.known(&key.limit.name, &key.key)?;
+        let entry = shard.get_mut(&key.limit.name, &key.key)?;
         let now_us = clock::now_us();
         let metrics = epoch.metrics.leases(&key.limit.name);
-        let (Some(metrics), true, true) = (
-            metrics,
-            epoch.number == key.epoch,
-            of_key.epoch == key.epoch,
-        ) else {
-            // Another policy or other overrides are in force now.
-            of_key.pool.refused(now_us);
+        let (Some(metrics), true, true) =
+            (metrics, epoch.number == key.epoch, entry.epoch == key.epoch)
+        else {
+            // Another policy or other overrides have come into force.
+            entry.pool.refused(now_us);
             return None;
         };
-        let units = of_key.pool.ask(&key.limit.windows, now_us, store_us);
+        let units = entry.pool.ask(&key.limit.windows, now_us, store_us);
         match (units, secret) {
-            (Ok(units), Some(secret)) => Some(Asked::new(key.clone(), units, secret, metrics)),
+            (Ok(units), Some(secret)) => Some(Lease::new(key.clone(), units, secret, metrics)),
             (units, _) => {
-                of_key.pool.refused(now_us);
+                entry.pool.refused(now_us);
                 metrics.count_refused(units.err().unwrap_or(LeaseRefusal::Store));
                 None
             }
         }
     }
 
-    /// Puts a lease into its pool; returns it if it is of no use.
-    fn install(&self, key: &KeyOf, grant: Grant<Arc<Receipt>>) -> Option<Grant<Arc<Receipt>>> {
-        let now_us = clock::now_us();
-        if let Some(reason) = is_useless(&grant, now_us) {
-            self.refuse(key, &grant.tag.metrics, reason, Some(grant.remaining));
-            return Some(grant);
-        }
-        let mut shard = self.leases.shard(&key.key);
-        match shard.known(&key.limit.name, &key.key) {
-            Some(of_key)
-                if of_key.epoch == key.epoch
-                    && key.epoch == self.policy.current().number
-                    && !self.leases.is_closed() =>
-            {
-                of_key.pool.granted(grant);
-                None
-            }
-            of_key => {
-                if let Some(of_key) = of_key {
-                    of_key.pool.refused(now_us);
-                }
-                Some(grant)
-            }
-        }
-    }
-
-    fn refuse(
+    /// Adds a lease to its pool, or returns the units that are to be returned: all that the store may have taken.
+    fn install(
         &self,
-        key: &KeyOf,
-        metrics: &LeaseMetrics,
-        reason: LeaseRefusal,
-        remaining: Option<u64>,
-    ) {
-        metrics.count_refused(reason);
-        let mut shard = self.leases.shard(&key.key);
-        if let Some(of_key) = shard.known(&key.limit.name, &key.key) {
-            of_key.pool.refused(clock::now_us());
-            if let Some(remaining) = remaining {
-                of_key.pool.note_remaining(remaining);
+        grant: Grant<Arc<Lease>>,
+        outcome: Option<&Outcome>,
+    ) -> Option<EndedLease<Arc<Lease>>> {
+        let (lease, now_us) = (Arc::clone(&grant.tag), clock::now_us());
+        let key = &lease.key;
+        let refusal = match outcome {
+            // Redis may have granted it. Its units are returned as far as they were taken.
+            None => Some(LeaseRefusal::Store),
+            Some(outcome) if !outcome.admitted => Some(LeaseRefusal::NearLimit),
+            Some(_) => {
+                lease.metrics.count_granted(grant.units);
+                useless_because(&grant, now_us)
             }
+        };
+        if let Some(refusal) = refusal {
+            lease.metrics.count_refused(refusal);
         }
+        let may_be_taken = outcome.is_none_or(|outcome| outcome.admitted);
+        let ended = EndedLease {
+            units: if may_be_taken { grant.units } else { 0 },
+            tag: Arc::clone(&lease),
+        };
+        let mut shard = self.leases.shard(&key.key);
+        let Some(entry) = shard.get_mut(&key.limit.name, &key.key) else {
+            return Some(ended);
+        };
+        let is_current = entry.epoch == key.epoch && key.epoch == self.policy.current().number;
+        if refusal.is_none() && is_current && !self.leases.is_closed() {
+            entry.pool.granted(grant);
+            return None;
+        }
+        entry.pool.refused(now_us);
+        if let (Some(_), Some(outcome)) = (refusal, outcome) {
+            entry.pool.note_remaining(outcome.remaining);
+        }
+        Some(ended)
     }
 
     /// Returns units. Each is returned once: repeating a call whose answer was lost could return units that were spent,
     /// since the receipt is for all units of the lease.
     async fn give_back(&self, mut returns: Returns) {
         // A call names a bucket once, with one quota: so each epoch has its own.
-        returns.sort_by_key(|ended| ended.tag.epoch);
-        for of_epoch in returns.chunk_by(|one, other| one.tag.epoch == other.tag.epoch) {
+        returns.sort_by_key(|ended| ended.tag.key.epoch);
+        for of_epoch in returns.chunk_by(|one, other| one.tag.key.epoch == other.tag.key.epoch) {
             let entries = of_epoch
                 .iter()
                 .map(|ended| ended.tag.give_back(ended.units));
             let entries: Vec<_> = entries.collect();
-            let returned = self.settler.give_back(&entries).await;
+            let returned = self.backend.give_back(&entries).await;
             for (ended, returned) in of_epoch.iter().zip(returned) {
                 let metrics = &ended.tag.metrics;
                 metrics.remove_on_the_way(ended.units);
-                if ended.tag.is_granted {
+                if ended.tag.is_granted() {
                     metrics.count_returned(returned.unwrap_or(0));
                 }
             }
             if !self.denials.is_empty() {
                 let keys = of_epoch.iter();
-                let keys =
-                    keys.map(|ended| (ended.tag.limit.name.as_str(), ended.tag.key.as_str()));
+                let keys = keys.map(|ended| {
+                    (
+                        ended.tag.key.limit.name.as_str(),
+                        ended.tag.key.key.as_str(),
+                    )
+                });
                 self.denials.void(keys);
             }
         }
@@ -274,35 +257,24 @@ fn on_the_way(mut ended: Returns) -> Returns {
     ended
 }
 
-fn unspent(grant: Grant<Arc<Receipt>>) -> EndedLease<Arc<Receipt>> {
-    EndedLease {
-        units: grant.units,
-        tag: grant.tag,
-    }
-}
-
 /// How long a key's renewal or return waits for others.
-fn grouping_us(key: &KeyOf) -> u64 {
+fn grouping_us(key: &LeaseKey) -> u64 {
     longest_us(&key.limit) / GROUPING_PART
 }
 
-fn longest_us(limit: &Limit) -> u64 {
-    limit.lease.map_or(0, |terms| terms.longest_us)
-}
-
-impl Wish {
+impl Command {
     /// How long it waits for others.
     fn may_wait_us(&self) -> u64 {
         match self {
-            Self::Ask { key, within_us } => {
+            Self::RequestLease { key, within_us } => {
                 let most_us = grouping_us(key);
                 let least_us = most_us * GROUPING_PART / LEAST_GROUPING_PART;
                 (*within_us).clamp(least_us, most_us)
             }
             // A denial found them, or an operator ended them.
-            Self::Look(_) | Self::LookBefore(_) => 0,
-            Self::Return(ended) => longest_us(&ended.tag.limit) / 2,
-            Self::Tell(_) => TELL_WITHIN_US,
+            Self::ReturnEnded(_) | Self::ReturnBefore(_) => 0,
+            Self::Return(ended) => longest_us(&ended.tag.key.limit) / 2,
+            Self::Notify(_) => NOTIFY_WITHIN_US,
         }
     }
 }

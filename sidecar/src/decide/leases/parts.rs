@@ -1,38 +1,35 @@
 //! Units of leases that are lent to filters, which admit requests from them without asking. What a filter does not account for
 //! in time counts as spent.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use sluicegate_engine::lease::less_drift;
-use sluicegate_protocol::{LeasePart, PartReport};
+use sluicegate_protocol::{LeasePart, LimitStatus, PartReport};
 use tokio::sync::oneshot;
 
-use super::held::Leased;
-use super::{KeyOf, Leases, OfKey, Receipt, Shard, Wish};
+use super::{Command, Lease, LeaseKey, Leases};
 use crate::clock;
+use crate::decide::lock::lock;
 use crate::decide::receipts;
 use crate::policy::Limit;
 
 /// Most parts that filters hold; each has some hundred bytes. Then there is nothing to lend.
 const MAX_PARTS: usize = 16_384;
-/// How long after its end a filter may say what became of a part. It does so with its next call; then, or when it is gone,
-/// the part counts as spent.
+/// How long after its end a filter may report what it spent of a part, which it does with its next call. A part that is not
+/// reported by then counts as spent.
 const ACCOUNT_WITHIN_US: u64 = 3_000_000;
 
-/// What filters hold, by the parts' numbers.
-#[derive(Debug, Default)]
-pub(super) struct Parts(Mutex<HashMap<u64, Part>>);
-
+/// A part that a filter holds.
 #[derive(Debug)]
-struct Part {
-    receipt: Arc<Receipt>,
+pub(super) struct LentPart {
+    lease: Arc<Lease>,
     units: u64,
     spent: u64,
     decisions: u64,
     ends_us: u64,
-    /// When the filter last said what it had spent.
-    told_us: u64,
+    /// When the filter last reported what it had spent.
+    reported_us: u64,
     /// Units that were left for others.
     remaining: u64,
 }
@@ -40,43 +37,33 @@ struct Part {
 /// Decisions that filters made from a part of a lease.
 #[derive(Debug)]
 pub struct Admissions {
-    /// Where the units came from.
-    pub receipt: Arc<Receipt>,
+    /// The lease that the units came from.
+    pub lease: Arc<Lease>,
     /// How many they are.
     pub decisions: u64,
-    /// How the key stands.
-    pub leased: Leased,
+    /// The key's status.
+    pub status: LimitStatus<'static>,
 }
 
 /// A filter wants more units of a key.
 #[derive(Debug)]
-pub struct More {
-    key: KeyOf,
-    per_s: u64,
+pub struct PartRequest {
+    /// The key, under the epoch in which the units were taken that the filter holds.
+    pub key: LeaseKey,
+    /// For how many units a second the filter is asked.
+    pub per_s: u64,
     /// Units of the key that it holds.
-    held: u64,
-}
-
-impl More {
-    /// The epoch in which the units were taken that the filter holds.
-    pub const fn epoch(&self) -> u64 {
-        self.key.epoch
-    }
-
-    #[cfg(test)]
-    pub(super) fn new(key: KeyOf, per_s: u64, held: u64) -> Self {
-        Self { key, per_s, held }
-    }
+    pub held: u64,
 }
 
 impl Leases {
-    /// Notes what became of parts: what was spent is counted, and what was not is put back.
-    pub fn account(&self, reports: &[PartReport]) -> (Vec<Admissions>, Vec<More>) {
+    /// Applies filters' reports: units that were spent are counted, and those of an ended part that were not are put back.
+    pub fn account(&self, reports: &[PartReport]) -> (Vec<Admissions>, Vec<PartRequest>) {
         let now_us = clock::now_us();
         let mut admissions = Vec::new();
-        let mut by_key: BTreeMap<(String, String), More> = BTreeMap::new();
+        let mut by_key: BTreeMap<(String, String), PartRequest> = BTreeMap::new();
         for report in reports {
-            let mut parts = self.parts.lock();
+            let mut parts = lock(&self.parts);
             // An unknown part is another sidecar's, or of before a restart, or was accounted for.
             let Some(part) = parts.get_mut(&report.id) else {
                 continue;
@@ -88,35 +75,36 @@ impl Leases {
                 .saturating_sub(part.decisions);
             part.spent += spent;
             part.decisions += decisions;
-            let since_us = std::mem::replace(&mut part.told_us, now_us);
+            let since_us = std::mem::replace(&mut part.reported_us, now_us);
             let unspent = part.units - part.spent;
-            let receipt = Arc::clone(&part.receipt);
-            let remaining = part.remaining;
+            let lease = Arc::clone(&part.lease);
+            let remaining = part.remaining.saturating_add(unspent);
             if report.ended {
                 parts.remove(&report.id);
             }
             drop(parts);
-            if decisions > 0 {
-                let remaining = remaining.saturating_add(unspent);
-                admissions.push(Admissions {
-                    leased: receipt.leased(remaining, now_us),
-                    receipt: Arc::clone(&receipt),
-                    decisions,
-                });
-            }
-            let not_spent = if report.ended { unspent } else { 0 };
-            self.spent_by_filter(&receipt, (since_us, now_us), spent, not_spent);
-            let more = by_key.entry((receipt.limit.name.clone(), receipt.key.clone()));
-            let more = more.or_insert_with(|| More {
-                key: receipt.key_of(),
+            let returned = if report.ended { unspent } else { 0 };
+            self.spent_by_filter(&lease, (since_us, now_us), spent, returned);
+            let key = &lease.key;
+            let more = by_key.entry((key.limit.name.clone(), key.key.clone()));
+            let more = more.or_insert_with(|| PartRequest {
+                key: key.clone(),
                 per_s: 0,
                 held: 0,
             });
             more.per_s = more.per_s.max(report.wants_per_s);
+            more.held += unspent - returned;
             if report.ended {
-                self.put_back(&receipt, unspent);
-            } else {
-                more.held += unspent;
+                self.put_back(&lease, unspent);
+            }
+            if decisions > 0
+                && let Some(status) = lease.status(remaining, now_us)
+            {
+                admissions.push(Admissions {
+                    lease,
+                    decisions,
+                    status,
+                });
             }
         }
         let more = by_key.into_values().filter(|more| more.per_s > 0);
@@ -125,95 +113,101 @@ impl Leases {
 
     fn spent_by_filter(
         &self,
-        receipt: &Receipt,
+        lease: &Lease,
         (since_us, now_us): (u64, u64),
         spent: u64,
         unspent: u64,
     ) {
-        receipt.metrics.count_spent(spent);
-        let mut shard = self.shard(&receipt.key);
-        if let Some(of_key) = shard.known(&receipt.limit.name, &receipt.key) {
-            let pool = &mut of_key.pool;
+        lease.metrics.count_spent(spent);
+        let key = &lease.key;
+        if let Some(entry) = self.shard(&key.key).get_mut(&key.limit.name, &key.key) {
+            let pool = &mut entry.pool;
             pool.spent_by_filter(since_us, now_us, spent, unspent);
         }
     }
 
-    /// Asks for leases from which [`Leases::lend`] can lend what is wanted. Who is told when they are there, or that they will
-    /// not be; `None` if there is nothing to wait for.
-    pub fn prepare(&self, wanted: &[More]) -> Option<oneshot::Receiver<()>> {
+    /// Asks for leases from which [`Leases::lend`] can lend what is wanted. The receiver ends once
+    /// the keeper has asked the store; `None` if there is nothing to wait for.
+    pub fn prepare(&self, wanted: &[PartRequest]) -> Option<oneshot::Receiver<()>> {
         let mut wait = false;
         for more in wanted {
             let mut shard = self.shard(&more.key.key);
             let now_us = clock::now_us();
-            let Some(of_key) = shard.of_more(more) else {
+            let key = &more.key;
+            let Some(entry) = shard.in_epoch(&key.limit.name, &key.key, key.epoch) else {
                 continue;
             };
-            if of_key.pool.can_lend(now_us, more.per_s, more.held) {
+            if entry.pool.can_lend(now_us, more.per_s, more.held) {
                 continue;
             }
-            if of_key.pool.may_ask(now_us) {
-                self.wish_for_lease_within(of_key, more.key.clone(), 0, now_us);
+            if entry.pool.may_ask(now_us) {
+                self.request_lease_within(entry, more.key.clone(), 0, now_us);
             }
-            wait |= of_key.pool.is_asking();
+            wait |= entry.pool.is_asking();
         }
         let (sender, receiver) = oneshot::channel();
-        (wait && self.wish(Wish::Tell(sender))).then_some(receiver)
+        (wait && self.send(Command::Notify(sender))).then_some(receiver)
     }
 
-    /// Lends what a filter wants, as far as it is there.
-    pub fn lend(&self, more: &More) -> Option<LeasePart<'static>> {
-        let mut shard = self.shard(&more.key.key);
-        let of_key = shard.of_more(more)?;
-        self.lend_from(of_key, Some(more.per_s), more.held)
+    /// Lends the units that a filter wants, or as many as there are.
+    pub fn lend(&self, more: &PartRequest) -> Option<LeasePart<'static>> {
+        let key = &more.key;
+        self.lend_from(
+            &key.limit,
+            &key.key,
+            key.epoch,
+            (Some(more.per_s), more.held),
+        )
     }
 
-    /// Lends units of a key that a filter asked for, as far as they are there.
+    /// Lends the first units of a key that a filter has asked for, if there are any.
     pub fn lend_first(&self, limit: &Limit, key: &str, epoch: u64) -> Option<LeasePart<'static>> {
-        let mut shard = self.shard(key);
-        let of_key = shard.in_epoch(&limit.name, key, epoch)?;
-        self.lend_from(of_key, None, 0)
+        self.lend_from(limit, key, epoch, (None, 0))
     }
 
     fn lend_from(
         &self,
-        of_key: &mut OfKey,
-        per_s: Option<u64>,
-        held: u64,
+        limit: &Limit,
+        key: &str,
+        epoch: u64,
+        (per_s, held): (Option<u64>, u64),
     ) -> Option<LeasePart<'static>> {
+        let mut shard = self.shard(key);
+        let entry = shard.in_epoch(&limit.name, key, epoch)?;
         if self.is_closed() {
             return None;
         }
         let id = receipts::secret().map(short)?;
-        let mut parts = self.parts.lock();
+        let mut parts = lock(&self.parts);
         if parts.len() >= MAX_PARTS {
             return None;
         }
         let now_us = clock::now_us();
-        let taken = of_key.pool.lend(now_us, per_s, held)?;
-        let receipt = Arc::clone(taken.tag);
-        receipt.metrics.add_on_the_way(taken.units);
+        let taken = entry.pool.lend(now_us, per_s, held)?;
+        let lease = Arc::clone(taken.tag);
+        let status = lease.status(taken.remaining, now_us)?;
+        lease.metrics.add_on_the_way(taken.units);
         let left_us = taken.ends_us.saturating_sub(now_us);
-        let leased = receipt.leased(taken.remaining, now_us);
         let part = LeasePart {
             id,
-            limit: receipt.limit.name.clone().into(),
-            key: receipt.key.clone().into(),
+            limit: status.limit,
+            key: lease.key.key.clone().into(),
             units: taken.units,
             // The filter's clock may be another one.
             lasts_us: less_drift(left_us),
-            quota: leased.quota,
-            window_ms: leased.window_ms,
-            remaining: leased.remaining,
-            reset_ms: leased.reset_ms,
+            quota: status.quota,
+            window_ms: status.window_ms,
+            remaining: status.remaining,
+            reset_ms: status.reset_ms,
         };
-        let lent = Part {
+        let lent = LentPart {
             units: taken.units,
             spent: 0,
             decisions: 0,
             ends_us: taken.ends_us,
-            told_us: now_us,
+            reported_us: now_us,
             remaining: taken.remaining,
-            receipt,
+            lease,
         };
         parts.insert(id, lent);
         Some(part)
@@ -221,31 +215,17 @@ impl Leases {
 
     /// Counts parts as spent that no filter has accounted for in time. Call it about every second.
     pub fn forget_parts(&self, now_us: u64) {
-        let mut parts = self.parts.lock();
+        let mut parts = lock(&self.parts);
         let silent =
             parts.extract_if(|_, part| part.ends_us.saturating_add(ACCOUNT_WITHIN_US) < now_us);
         let silent: Vec<_> = silent.collect();
         drop(parts);
         for (_, part) in silent {
             let unspent = part.units - part.spent;
-            part.receipt.metrics.count_spent(unspent);
+            part.lease.metrics.count_spent(unspent);
             // The key was not asked for as often as this.
-            self.spent_by_filter(&part.receipt, (now_us, now_us), 0, unspent);
+            self.spent_by_filter(&part.lease, (now_us, now_us), 0, unspent);
         }
-    }
-}
-
-impl Shard {
-    /// The pool of which more is wanted.
-    fn of_more(&mut self, more: &More) -> Option<&mut OfKey> {
-        self.in_epoch(&more.key.limit.name, &more.key.key, more.key.epoch)
-    }
-}
-
-impl Parts {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Part>> {
-        // No code under the lock panics.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

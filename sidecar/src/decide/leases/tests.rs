@@ -3,7 +3,6 @@
 use sluicegate_engine::Outcome;
 use sluicegate_protocol::{LeasePart, PartReport};
 
-use super::ask::Asked;
 use super::*;
 use crate::policy::Policy;
 use crate::telemetry::metrics::{Metrics, PolicyMetrics};
@@ -36,33 +35,39 @@ fn outcome(admitted: bool, remaining: u64) -> Outcome {
 }
 
 impl World {
-    fn wanted<'a>(&'a self, key: &'a str, cost: u64) -> Wanted<'a> {
+    fn check<'a>(&'a self, key: &'a str, cost: u64) -> EffectiveCheck<'a> {
         let limit = &self.limit;
-        Wanted::of(limit, key, cost)
+        EffectiveCheck::of(limit, key, cost)
     }
 
-    fn take(&self, key: &str, cost: u64, epoch: u64) -> Option<Held> {
-        self.leases.take(self.wanted(key, cost), epoch, true)
+    fn take(&self, key: &str, cost: u64, epoch: u64) -> Option<Reservation> {
+        self.leases.take(self.check(key, cost), epoch, true)
     }
 
     /// What the store says of this cost for a key; the key's limit denied or did not.
     fn note_denied(&self, cost: u64, remaining: u64, by_this_limit: bool) {
         let denied = outcome(false, remaining);
-        let wanted = self.wanted("k", cost);
-        self.leases.note(wanted, 1, &denied, by_this_limit);
+        let check = self.check("k", cost);
+        self.leases.note(check, 1, &denied, by_this_limit);
     }
 
     /// A lease of 100 units for a key that was asked for.
     fn grant(&self, key: &str, epoch: u64) {
         assert!(self.take(key, 1, epoch).is_none());
         let outcome = outcome(true, 5_000);
-        let key_of = self.wanted(key, 1).under(epoch);
+        let lease_key = self.check(key, 1).under(epoch);
         let metrics = self.metrics.leases("l").unwrap();
-        let asked = Asked::new(key_of, 100, 7, metrics);
+        let asked = Lease::new(lease_key, 100, 7, metrics);
         let grant = asked.grant(Some(&outcome), clock::now_us());
-        assert_eq!(ask::is_useless(&grant, clock::now_us()), None);
+        assert_eq!(lease::useless_because(&grant, clock::now_us()), None);
         let mut shard = self.leases.shard(key);
-        shard.known("l", key).unwrap().pool.granted(grant);
+        shard.get_mut("l", key).unwrap().pool.granted(grant);
+    }
+
+    /// A filter wants more units of key `k`.
+    fn more(&self, per_s: u64, held: u64) -> PartRequest {
+        let key = self.check("k", 1).under(1);
+        PartRequest { key, per_s, held }
     }
 
     fn held(&self) -> u64 {
@@ -74,11 +79,12 @@ impl World {
 fn units_are_spent_or_put_back() {
     let world = world();
     world.grant("k", 1);
-    let held = world.take("k", 30, 1).unwrap();
-    assert_eq!((held.leased.remaining, held.leased.quota), (5_070, 9_000));
-    assert_eq!(held.leased.window_ms, 86_400_000);
+    let mut held = world.take("k", 30, 1).unwrap();
+    let status = held.status(0).unwrap();
+    assert_eq!((status.remaining, status.quota), (5_070, 9_000));
+    assert_eq!(status.window_ms, 86_400_000);
     // Of a minute, on a machine that may stall.
-    assert!((50_000..=60_000).contains(&held.leased.reset_ms));
+    assert!((50_000..=60_000).contains(&status.reset_ms));
     held.spend();
     drop(held);
     assert_eq!(world.held(), 70);
@@ -94,7 +100,7 @@ fn what_is_put_back_late_reaches_no_other_lease() {
     world.grant("k", 1);
     let held = world.take("k", 30, 1).unwrap();
     let mut shard = world.leases.shard("k");
-    let ended = shard.known("l", "k").unwrap().pool.ended(u64::MAX);
+    let ended = shard.get_mut("l", "k").unwrap().pool.ended(u64::MAX);
     assert_eq!(ended[0].units, 70);
     shard.sweep(clock::now_us() + 10_000_000);
     assert_eq!(shard.keys, 0, "the key is forgotten");
@@ -102,8 +108,8 @@ fn what_is_put_back_late_reaches_no_other_lease() {
     world.grant("k", 1);
     drop(held);
     assert_eq!(world.held(), 100, "what the store has granted");
-    let mut wished = world.leases.wished.try_lock().unwrap();
-    let Ok(Wish::Return(late)) = wished.try_recv() else {
+    let mut received = world.leases.received.try_lock().unwrap();
+    let Ok(Command::Return(late)) = received.try_recv() else {
         panic!("they are returned");
     };
     assert_eq!(late.units, 30);
@@ -141,7 +147,7 @@ fn another_epoch_and_a_shutdown_end_all() {
     }
     assert!(world.take("a", 1, 2).is_none() && world.take("b", 1, 2).is_none());
     world.grant("a", 2);
-    world.leases.close();
+    world.leases.closed.store(true, Ordering::Relaxed);
     assert!(world.take("a", 1, 2).is_none());
     assert!(Leases::new(None).is_closed(), "the store is not shared");
 }
@@ -163,8 +169,8 @@ fn keys_are_bounded_and_idle_ones_make_room() {
     assert_eq!((shard.keys, shard.by_limit.len()), (0, 0));
 }
 
-/// What a filter says of a part.
-fn told(id: u64, spent: u64, ended: bool, wants_per_s: u64) -> PartReport {
+/// What a filter reports of a part.
+fn report(id: u64, spent: u64, ended: bool, wants_per_s: u64) -> PartReport {
     PartReport {
         id,
         spent,
@@ -191,7 +197,7 @@ fn what_a_filter_tells_is_counted_once_and_the_rest_comes_back() {
     let world = world();
     world.grant("k", 1);
     assert!(world.lend("other", 1).is_none() && world.lend("k", 2).is_none());
-    let more = More::new(world.wanted("k", 1).under(1), 5, 0);
+    let more = world.more(5, 0);
     let part = world.leases.lend(&more).unwrap();
     assert_eq!((part.limit.as_ref(), part.key.as_ref()), ("l", "k"));
     assert_eq!((part.quota, part.remaining), (9_000, 5_100 - part.units));
@@ -202,18 +208,18 @@ fn what_a_filter_tells_is_counted_once_and_the_rest_comes_back() {
     assert_eq!(world.spent_and_held(), (0, 100), "lent is held");
     let account = |report| world.leases.account(&[report]);
     for _ in 0..2 {
-        let (_, wanted) = account(told(part.id, 10, false, 0));
+        let (_, wanted) = account(report(part.id, 10, false, 0));
         assert!(wanted.is_empty());
         assert_eq!(world.spent_and_held(), (10, 90), "a total");
     }
-    let (admissions, wanted) = account(told(part.id, 12, true, 7));
+    let (admissions, wanted) = account(report(part.id, 12, true, 7));
     assert_eq!((admissions.len(), admissions[0].decisions), (1, 2));
     assert_eq!(wanted.len(), 1);
     assert_eq!(world.spent_and_held(), (12, 88));
     assert_eq!(world.held(), 88, "it is in the lease again");
-    let (admissions, wanted) = account(told(part.id, 40, true, 7));
+    let (admissions, wanted) = account(report(part.id, 40, true, 7));
     assert!(admissions.is_empty() && wanted.is_empty(), "it is over");
-    account(told(1, 40, true, 7));
+    account(report(1, 40, true, 7));
     assert_eq!(world.spent_and_held(), (12, 88), "an unknown part");
 }
 
@@ -221,11 +227,11 @@ fn what_a_filter_tells_is_counted_once_and_the_rest_comes_back() {
 fn a_filter_cannot_spend_more_than_it_was_lent() {
     let world = world();
     world.grant("k", 1);
-    let more = More::new(world.wanted("k", 1).under(1), 1_000, 0);
+    let more = world.more(1_000, 0);
     let part = world.leases.lend(&more).unwrap();
     assert_eq!(part.units, 100);
     assert!(world.leases.lend(&more).is_none(), "nothing is left");
-    world.leases.account(&[told(part.id, u64::MAX, true, 0)]);
+    world.leases.account(&[report(part.id, u64::MAX, true, 0)]);
     assert_eq!(world.spent_and_held(), (100, 0));
 }
 
@@ -233,7 +239,7 @@ fn a_filter_cannot_spend_more_than_it_was_lent() {
 fn a_part_that_is_not_accounted_for_in_time_is_spent() {
     let world = world();
     world.grant("k", 1);
-    let more = More::new(world.wanted("k", 1).under(1), 1_000, 0);
+    let more = world.more(1_000, 0);
     world.leases.lend(&more).unwrap();
     world.leases.forget_parts(clock::now_us() + 12_000_000);
     assert_eq!(world.spent_and_held(), (0, 100));
@@ -245,12 +251,15 @@ fn a_part_that_is_not_accounted_for_in_time_is_spent() {
 async fn a_filter_that_wants_more_waits_for_the_keeper_and_for_nothing_else() {
     let world = world();
     world.grant("k", 1);
-    let more = |per_s| [More::new(world.wanted("k", 1).under(1), per_s, 0)];
+    let more = |per_s| [world.more(per_s, 0)];
     assert!(world.leases.prepare(&[]).is_none());
     assert!(world.leases.prepare(&more(10)).is_none(), "it is there");
-    let told = world.leases.prepare(&more(1_000)).unwrap();
-    let mut wished = world.leases.wished.lock().await;
-    assert!(matches!(wished.try_recv(), Ok(Wish::Ask { .. })));
-    drop(wished.try_recv());
-    assert!(told.await.is_err(), "the keeper has done what it could");
+    let notified = world.leases.prepare(&more(1_000)).unwrap();
+    let mut received = world.leases.received.lock().await;
+    assert!(matches!(
+        received.try_recv(),
+        Ok(Command::RequestLease { .. })
+    ));
+    drop(received.try_recv());
+    assert!(notified.await.is_err(), "the keeper has done what it could");
 }

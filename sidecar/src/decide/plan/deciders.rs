@@ -1,155 +1,133 @@
-//! Who decides: each of these in turn, the first that can.
+//! The deciders, in this order: the first that can decide does.
 //!
 //! | | decides |
 //! |---|---|
-//! | [`ByCertificate`] | what was denied a moment ago and still is |
-//! | [`ByPolicy`] | what the policy cannot decide: an error |
-//! | [`ByOverride`] | blocked and unlimited keys |
-//! | [`ByLease`] | what units suffice for that this sidecar took in advance |
-//! | [`ByStore`] | the rest, in one call for all decisions of a request |
-//! | [`ByShare`] | that, if the store gave no outcome: this sidecar's share, or what the policy says then |
-
-use std::sync::Arc;
+//! | [`by_certificate`] | decisions with a cached denial |
+//! | [`by_policy`] | checks that the policy cannot decide: an error |
+//! | [`by_override`] | blocked and unlimited keys |
+//! | [`by_lease`] | checks of keys that this sidecar holds enough leased units of |
+//! | [`by_store`] | all others, in one call for all decisions of a request |
+//! | [`by_share`] | those without an outcome of the store: by this sidecar's share, or as the policy says |
 
 use sluicegate_engine::{Batch, Outcome};
-use sluicegate_protocol::Verdict;
+use sluicegate_protocol::{Verdict, WithoutStore};
 
-use super::Basis;
-use super::open::{Open, refused, spend, tightest};
+use super::open::{Open, tightest};
+use super::{Basis, Fallback};
 use crate::clock;
-use crate::decide::denials::{Denials, Moment};
-use crate::decide::fallback::Fallback;
+use crate::decide::effective::EffectiveChecks;
 use crate::decide::leases;
 use crate::decide::overridden::How;
-use crate::decide::receipts;
-use crate::decide::wanted::AllWanted;
 use crate::telemetry::verdict::{Decided, Source};
 
-/// Decides what it can. What it leaves goes to the next.
-pub(super) trait Decider<'a> {
-    fn decide(&self, open: &mut Open<'a>) -> Option<Decided>;
+/// Decides what needs no answer of the store.
+pub(super) fn before_the_store<'a>(basis: &Basis<'a>, open: &mut Open<'a>) -> Option<Decided> {
+    by_certificate(basis, open)
+        .or_else(|| by_policy(basis, open))
+        .or_else(|| by_override(basis, open))
+        .or_else(|| by_lease(basis, open))
 }
 
-pub(super) struct ByCertificate<'a>(pub Option<(&'a Denials, Moment)>);
-
-impl<'a> Decider<'a> for ByCertificate<'a> {
-    fn decide(&self, open: &mut Open<'a>) -> Option<Decided> {
-        let (denials, moment) = self.0?;
-        let status = denials.covering(moment, open.asked)?;
-        Some(Decided::by(Source::Certificate, Verdict::Denied(status)))
-    }
+/// Decides what the store was asked for.
+pub(super) fn after_the_store(replies: &Replies<'_>, open: &mut Open<'_>) -> Option<Decided> {
+    by_store(replies, open).or_else(|| by_share(replies, open))
 }
 
-pub(super) struct ByPolicy<'a>(pub Basis<'a>);
-
-impl<'a> Decider<'a> for ByPolicy<'a> {
-    fn decide(&self, open: &mut Open<'a>) -> Option<Decided> {
-        match AllWanted::of(self.0.policy, open.asked, self.0.overrides) {
-            Ok(all) => open.all = all,
-            Err(problem) => return Some(refused(open.in_request(problem))),
-        }
-        None
-    }
-}
-
-pub(super) struct ByOverride {
-    /// The time of the overrides.
-    pub unix_us: u64,
-    pub denial_ttl_ms: u64,
-}
-
-impl<'a> Decider<'a> for ByOverride {
-    fn decide(&self, open: &mut Open<'a>) -> Option<Decided> {
-        let overridden = open.all.overridden?;
-        let receipt = match overridden.how {
-            How::Denied { .. } => Vec::new(),
-            // The other checks take units.
-            How::Admitted if !open.all.checks.is_empty() => return None,
-            How::Admitted => {
-                let secrets = open.all.receipts.iter().filter_map(|_| receipts::secret());
-                secrets.map(receipts::to_text).collect()
-            }
-        };
-        let verdict = overridden.verdict(self.unix_us, self.denial_ttl_ms, receipt);
-        Some(Decided::by(Source::Override, verdict))
-    }
-}
-
-pub(super) struct ByLease<'a>(pub Basis<'a>);
-
-impl<'a> Decider<'a> for ByLease<'a> {
-    fn decide(&self, open: &mut Open<'a>) -> Option<Decided> {
-        let (leases, epoch) = self.0.leases?;
-        let denial_ttl_us = clock::micros(self.0.policy.denial_ttl);
-        let alone = open.all.checks.len() == 1;
-        open.all.checks.retain(|check| {
-            if !check.leasable {
-                return true;
-            }
-            if let Some(held) = leases.take(*check, epoch, alone) {
-                open.leased.push((check.index, held));
-                return false;
-            }
-            let longest_us = check.limit.lease.map_or(0, |terms| terms.longest_us);
-            if denial_ttl_us > longest_us && leases.was_denied(*check, epoch) {
-                let marker = leases::marker(check.limit, check.key);
-                open.looks
-                    .extend(marker.map(|marker| (check.index, marker, usize::MAX)));
-            }
-            true
-        });
-        if !open.all.checks.is_empty() {
-            return None;
-        }
-        spend(&open.leased);
-        let status = tightest(&open.leased)?;
-        Some(Decided::by(Source::Lease, Verdict::Admitted(status)))
-    }
-}
-
-pub(super) struct ByStore<'p> {
-    pub batch: &'p Arc<Batch>,
+/// What the store and the fallback have answered.
+pub(super) struct Replies<'p> {
+    pub batch: &'p Batch,
     pub outcomes: &'p [Option<Outcome>],
-    pub denial_ttl_ms: u64,
-    pub now_us: u64,
-}
-
-impl<'a> Decider<'a> for ByStore<'_> {
-    fn decide(&self, open: &mut Open<'a>) -> Option<Decided> {
-        let outcome = self.outcomes.get(open.place)?.as_ref()?;
-        let mut status = open.status(self.batch, outcome)?;
-        let mut most_ms = self.denial_ttl_ms.min(open.all.most_hold_ms);
-        if !open.has_nothing_leased(outcome, self.outcomes) {
-            most_ms = most_ms.min(open.all.most_hold_leased_ms);
-        }
-        if outcome.admitted {
-            status.receipt = open.receipts();
-        } else {
-            // Rounded down: a certificate may end early and never late.
-            status.hold_ms = (outcome.retry_after_us / 1_000).min(most_ms);
-        }
-        Some(open.decided(outcome.admitted, status, Source::Store, self.now_us))
-    }
-}
-
-pub(super) struct ByShare<'p> {
-    pub batch: &'p Arc<Batch>,
     pub fallbacks: &'p [Fallback],
+    pub denial_ttl_ms: u64,
+    /// By the monotonic clock.
     pub now_us: u64,
 }
 
-impl<'a> Decider<'a> for ByShare<'_> {
-    fn decide(&self, open: &mut Open<'a>) -> Option<Decided> {
-        match self.fallbacks.get(open.place)? {
-            // Its denial is not cached, since the units may be available as soon as the store is back, which knows of no receipt.
-            Fallback::Share(outcome) => {
-                let status = open.status(self.batch, outcome)?;
-                Some(open.decided(outcome.admitted, status, Source::Share, self.now_us))
-            }
-            Fallback::NoVerdict(then) => {
-                let then = open.without_store(*then, self.now_us);
-                Some(open.unavailable(then, Source::Store))
-            }
+fn by_certificate(basis: &Basis<'_>, open: &Open<'_>) -> Option<Decided> {
+    let (denials, moment) = basis.certificates?;
+    let status = denials.covering(moment, open.asked)?;
+    Some(Decided::by(Source::Certificate, Verdict::Denied(status)))
+}
+
+fn by_policy<'a>(basis: &Basis<'a>, open: &mut Open<'a>) -> Option<Decided> {
+    match EffectiveChecks::of(basis.policy, open.asked, basis.overrides) {
+        Ok(all) => open.all = all,
+        Err(problem) => return Some(open.refused(problem)),
+    }
+    None
+}
+
+fn by_override(basis: &Basis<'_>, open: &mut Open<'_>) -> Option<Decided> {
+    let overridden = open.all.overridden?;
+    let is_admitted = matches!(overridden.how, How::Admitted);
+    // Units have to decide the other checks.
+    if is_admitted && !open.all.checks.is_empty() {
+        return None;
+    }
+    open.draw_secrets();
+    let receipts = open.receipts();
+    let unix_us = basis.overrides.unix_ms().saturating_mul(1_000);
+    let verdict = overridden.verdict(unix_us, basis.denial_ttl_ms(), receipts);
+    Some(Decided::by(Source::Override, verdict))
+}
+
+fn by_lease(basis: &Basis<'_>, open: &mut Open<'_>) -> Option<Decided> {
+    let (leases, epoch) = basis.leases?;
+    let denial_ttl_us = clock::micros(basis.policy.denial_ttl);
+    let alone = open.all.checks.len() == 1;
+    open.all.checks.retain(|check| {
+        if !check.leasable {
+            return true;
+        }
+        if let Some(units) = leases.take(*check, epoch, alone) {
+            open.leased.push((check.index, units));
+            return false;
+        }
+        let longest_us = leases::longest_us(check.limit);
+        if denial_ttl_us > longest_us && leases.was_denied(*check, epoch) {
+            let marker = leases::marker(check.limit, check.key);
+            open.peeks
+                .extend(marker.map(|marker| (check.index, marker, usize::MAX)));
+        }
+        true
+    });
+    if !open.all.checks.is_empty() {
+        return None;
+    }
+    open.spend();
+    let status = tightest(&open.leased)?;
+    Some(Decided::by(Source::Lease, Verdict::Admitted(status)))
+}
+
+fn by_store(replies: &Replies<'_>, open: &mut Open<'_>) -> Option<Decided> {
+    let outcome = replies.outcomes.get(open.batch_index)?.as_ref()?;
+    let mut status = open.status(replies.batch, outcome)?;
+    let mut most_ms = replies.denial_ttl_ms.min(open.all.most_hold_ms);
+    if !open.has_nothing_leased(outcome, replies.outcomes) {
+        most_ms = most_ms.min(open.all.most_hold_leased_ms);
+    }
+    if outcome.admitted {
+        status.receipt = open.receipts();
+    } else {
+        // Rounded down: a certificate may end early and never late.
+        status.hold_ms = (outcome.retry_after_us / 1_000).min(most_ms);
+    }
+    Some(open.decided(outcome.admitted, status, Source::Store, replies.now_us))
+}
+
+fn by_share(replies: &Replies<'_>, open: &mut Open<'_>) -> Option<Decided> {
+    match replies.fallbacks.get(open.batch_index)? {
+        // Its denial is not cached, since units may be available as soon as the store is back. It has no receipts, since the store
+        // would not know them.
+        Fallback::Share(outcome) => {
+            let status = open.status(replies.batch, outcome)?;
+            Some(open.decided(outcome.admitted, status, Source::Share, replies.now_us))
+        }
+        Fallback::NoVerdict(then) => {
+            // A caller that admits the request spends the leased units too: their limits may not be among those that allow everything.
+            let may_be = |then: &_| *then != WithoutStore::Allow || open.spend_live(replies.now_us);
+            let then = then.filter(may_be);
+            Some(open.unavailable(then, Source::Store))
         }
     }
 }

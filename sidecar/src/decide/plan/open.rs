@@ -1,39 +1,40 @@
-//! A decision that nobody has decided yet.
+//! A decision that is still open.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::iter::repeat_n;
 
 use sluicegate_engine::{
-    Batch, BatchBuilder, Bucket, Decision, MAX_REQUEST_WEIGHT, Outcome, Receipt, Take, bucket_key,
+    Batch, BatchBuilder, Bucket, Decision, MAX_REQUEST_WEIGHT, Outcome, Take, bucket_key,
     receipt_key,
 };
 use sluicegate_protocol::{
     Code, DECISIONS, Decision as Asked, LimitStatus, Problem, Verdict, WithoutStore,
 };
 
-use super::look;
-use crate::decide::leases::{Held, Leased, MARKER_QUOTA};
-use crate::decide::receipts;
-use crate::decide::wanted::{AllWanted, Wanted};
-use crate::policy::Limit;
+use super::peek;
+use crate::decide::effective::{EffectiveCheck, EffectiveChecks};
+use crate::decide::leases::{MARKER_QUOTA, Reservation};
+use crate::decide::{receipts, status};
 use crate::telemetry::verdict::{Decided, Source};
 
-/// A decision that nobody has decided yet.
+/// A decision that is still open.
 #[derive(Debug)]
 pub(super) struct Open<'a> {
     /// Its index in the request.
     index: usize,
     pub asked: &'a Asked<'a>,
-    /// What its checks want, without those that leases decide.
-    pub all: AllWanted<'a>,
-    /// What was taken from leases, by the index of the check. Dropped, it is put back.
-    pub leased: Vec<(usize, Held)>,
-    /// Of checks that were denied before: which they are, the markers of their leases, and the decision of the batch that looks
-    /// at each.
-    pub looks: Vec<(usize, Bucket, usize)>,
+    /// Its checks, without those that leases decide.
+    pub all: EffectiveChecks<'a>,
+    /// The units that were taken from leases, with the index of the check. They are put back when this is dropped.
+    pub leased: Vec<(usize, Reservation)>,
+    /// For each check that was denied before: its index, the marker of its leases, and the index of the decision in the batch
+    /// that peeks at the marker.
+    pub peeks: Vec<(usize, Bucket, usize)>,
     /// Its index in the batch.
-    pub place: usize,
-    /// For each take of its decision in the batch: which of its checks.
-    takes: Vec<usize>,
-    /// The receipt secrets of the checks that were not merged into another, with their indexes.
-    secrets: Vec<(usize, u128)>,
+    pub batch_index: usize,
+    /// The secrets of its receipts, by the index of the check that it was merged into.
+    secrets: BTreeMap<usize, u128>,
 }
 
 /// A decision that cannot be made.
@@ -46,158 +47,114 @@ impl<'a> Open<'a> {
         Self {
             index,
             asked,
-            all: AllWanted::default(),
+            all: EffectiveChecks::default(),
             leased: Vec::new(),
-            looks: Vec::new(),
-            place: usize::MAX,
-            takes: Vec::new(),
-            secrets: Vec::new(),
+            peeks: Vec::new(),
+            batch_index: usize::MAX,
+            secrets: BTreeMap::new(),
         }
     }
 
-    /// The problem, with its place in the request.
-    pub fn in_request(&self, problem: Problem) -> Problem {
-        problem.of_entry(DECISIONS, self.index)
+    /// The answer to this decision if it cannot be made.
+    pub fn refused(&self, problem: Problem) -> Decided {
+        refused(problem.of_entry(DECISIONS, self.index))
     }
 
-    /// Adds it to the store's batch.
-    ///
-    /// # Errors
-    /// With it, the request would be too large.
-    pub fn add_to(&mut self, builder: &mut BatchBuilder) -> Result<(), Problem> {
-        let checks = &self.all.checks;
-        let visits: usize = checks.iter().map(|check| check.windows().len()).sum();
-        let weight = builder.weight() + visits;
+    /// Adds it to the store's batch, unless it is decided by that: with it, the request would be too large.
+    pub fn add_to(&mut self, builder: &mut BatchBuilder) -> Option<Decided> {
+        let weight = builder.weight() + self.checks_by_take().count();
         if weight > MAX_REQUEST_WEIGHT {
-            let problem = Problem::new(
+            return Some(self.refused(Problem::new(
                 Code::RequestTooLarge,
                 format_args!(
                     "`decisions`: with this one the request asks for {weight} buckets (its checks, each counted once for each window of its limit), and a request may ask for {MAX_REQUEST_WEIGHT}: send the decisions in several requests"
                 ),
-            );
-            return Err(self.in_request(problem));
+            )));
         }
-        let mut takes = Vec::with_capacity(visits);
-        for (number, check) in checks.iter().enumerate() {
+        self.draw_secrets();
+        let mut takes = Vec::with_capacity(weight - builder.weight());
+        let mut receipts = Vec::new();
+        for check in &self.all.checks {
             for spec in check.windows() {
                 let bucket = builder.bucket(bucket_key(check.key, &check.limit.name, &spec), spec);
                 takes.push(Take {
                     bucket,
                     cost: check.cost,
                 });
-                self.takes.push(number);
+            }
+            // One for all windows of a check.
+            if let Some(secret) = self.secrets.get(&check.index) {
+                let key = receipt_key(check.key, &check.limit.name, *secret);
+                receipts.push(receipts::receipt(key, check.cost, check.windows()));
             }
         }
-        let receipts = self.new_receipts();
-        self.place = builder.push(Decision {
+        self.batch_index = builder.push(Decision {
             takes,
             peek: self.asked.peek,
             receipts,
         });
-        Ok(())
+        None
     }
 
-    /// Adds the looks at the markers of its leases.
-    pub fn add_looks_to(&mut self, builder: &mut BatchBuilder) {
-        for (_, marker, place) in &mut self.looks {
-            *place = look(builder, marker);
+    /// Adds the peeks at the markers of its leases.
+    pub fn add_peeks_to(&mut self, builder: &mut BatchBuilder) {
+        for (_, marker, batch_index) in &mut self.peeks {
+            *batch_index = peek(builder, marker);
         }
     }
 
-    /// The receipts that the store is to keep, if they are wanted: one for all windows of a check.
-    fn new_receipts(&mut self) -> Vec<Receipt> {
-        let mut kept = Vec::new();
-        if self.all.receipts.is_empty() {
-            return kept;
-        }
-        for check in &self.all.checks {
-            if let Some(secret) = receipts::secret() {
-                let key = receipt_key(check.key, &check.limit.name, secret);
-                kept.push(receipts::receipt(key, check.cost, check.windows()));
-                self.secrets.push((check.index, secret));
-            }
-        }
-        // Checks that an override made unlimited took nothing, so their receipts return nothing.
+    /// Draws the secrets of the receipts that are wanted. Checks that an override made unlimited take nothing, so the store keeps
+    /// no receipt for them, and theirs return nothing.
+    pub fn draw_secrets(&mut self) {
         for index in &self.all.receipts {
-            if !self.secrets.iter().any(|(known, _)| known == index)
+            if let Entry::Vacant(vacant) = self.secrets.entry(*index)
                 && let Some(secret) = receipts::secret()
             {
-                self.secrets.push((*index, secret));
+                vacant.insert(secret);
             }
         }
-        kept
     }
 
-    /// The receipts for the caller.
+    /// The receipts for the caller, one for each check.
     pub fn receipts(&self) -> Vec<String> {
-        let secret = |check: &usize| {
-            let (_, secret) = self.secrets.iter().find(|(of, _)| of == check)?;
-            Some(receipts::to_text(*secret))
-        };
-        self.all.receipts.iter().filter_map(secret).collect()
+        let wanted = self.all.receipts.iter();
+        let secrets = wanted.filter_map(|check| self.secrets.get(check));
+        secrets.map(|secret| receipts::to_text(*secret)).collect()
     }
 
-    /// The check that a take is for.
-    fn check_of(&self, take: usize) -> Option<&Wanted<'a>> {
-        self.all.checks.get(*self.takes.get(take)?)
+    /// The check of each take of its decision in the batch.
+    pub fn checks_by_take(&self) -> impl Iterator<Item = &EffectiveCheck<'a>> + Clone {
+        let checks = self.all.checks.iter();
+        checks.flat_map(|check| repeat_n(check, check.windows().len()))
     }
 
-    /// The limits that it takes from.
-    pub fn limits(&self) -> impl Iterator<Item = &Limit> + Clone {
-        let checks = self
-            .takes
-            .iter()
-            .filter_map(|number| self.all.checks.get(*number));
-        checks.map(|check| check.limit.as_ref())
-    }
-
-    /// The checks that leases might have decided, with the store's outcome, and whether the check decided.
-    pub fn for_leases<'p>(
-        &'p self,
-        outcome: &'p Outcome,
-    ) -> impl Iterator<Item = (Wanted<'a>, &'p Outcome, bool)> {
-        let decided_by = self.check_of(outcome.decided_by).map(|check| check.index);
-        let leasable = self.all.checks.iter().filter(|check| check.leasable);
-        leasable.map(move |check| (*check, outcome, decided_by == Some(check.index)))
-    }
-
-    /// Whether it is known that nobody has leased units of the check that decided.
+    /// Whether it is certain that nobody holds leased units of the check that decided.
     pub fn has_nothing_leased(&self, decided: &Outcome, all: &[Option<Outcome>]) -> bool {
-        let Some(check) = self.check_of(decided.decided_by) else {
+        let Some(check) = self.checks_by_take().nth(decided.decided_by) else {
             return false;
         };
-        let look = self.looks.iter().find(|(of, ..)| *of == check.index);
-        let look = look.and_then(|(_, _, place)| all.get(*place)?.as_ref());
-        // Sub-batches of one request may go in any order: a lease that was granted in between would not be seen.
-        look.is_some_and(|look| look.remaining == MARKER_QUOTA && look.at_us >= decided.at_us)
+        let peek = self.peeks.iter().find(|(of, ..)| *of == check.index);
+        let peek = peek.and_then(|(_, _, batch_index)| all.get(*batch_index)?.as_ref());
+        // The parts of a batch may reach a Cluster in any order, so the peek may have missed a lease that was granted in between.
+        peek.is_some_and(|peek| peek.remaining == MARKER_QUOTA && peek.at_us >= decided.at_us)
     }
 
     /// How the check that decided stands.
     pub fn status(&self, batch: &Batch, outcome: &Outcome) -> Option<LimitStatus<'static>> {
-        let check = self.check_of(outcome.decided_by)?;
+        let check = self.checks_by_take().nth(outcome.decided_by)?;
         let take = batch
             .decisions
-            .get(self.place)?
+            .get(self.batch_index)?
             .takes
             .get(outcome.decided_by)?;
         let spec = batch.buckets.get(take.bucket)?.spec;
-        Some(LimitStatus {
-            check: check.index,
-            limit: check.limit.name.clone().into(),
-            quota: spec.most_at_once(),
-            window_ms: spec.refill_us(outcome.at_us).div_ceil(1_000),
-            remaining: outcome.remaining,
-            reset_ms: outcome.reset_us.div_ceil(1_000),
-            retry_after_ms: outcome.retry_after_us.div_ceil(1_000),
-            hold_ms: 0,
-            receipt: Vec::new(),
-        })
+        Some(status::of_outcome(check.index, check.limit, &spec, outcome))
     }
 
-    /// The verdict. If one of the leases that decided a part has ended while the store was asked, there is none: its units must not
-    /// be spent any more.
+    /// The verdict. There is none if one of its leases has ended while the store was asked: that lease's units must not be spent any
+    /// more.
     pub fn decided(
-        &self,
+        &mut self,
         admitted: bool,
         status: LimitStatus<'static>,
         source: Source,
@@ -225,49 +182,24 @@ impl<'a> Open<'a> {
         Decided::unavailable(then, source, first.map_or("", |check| &check.limit.name))
     }
 
-    /// What the caller is to do without the store's outcome. If it admits, it spends what leases decided: their limits need
-    /// not be among those that allow everything.
-    pub fn without_store(&self, then: Option<WithoutStore>, now_us: u64) -> Option<WithoutStore> {
-        if then == Some(WithoutStore::Allow) && !self.spend_live(now_us) {
-            return None;
-        }
-        then
-    }
-
     /// Spends what leases decided; `false` if one of them has ended while the store was asked.
-    fn spend_live(&self, now_us: u64) -> bool {
-        let are_live = self.leased.iter().all(|(_, held)| held.is_live(now_us));
+    pub fn spend_live(&mut self, now_us: u64) -> bool {
+        let is_live = |(_, units): &(usize, Reservation)| units.is_live(now_us);
+        let are_live = self.leased.iter().all(is_live);
         if are_live {
-            spend(&self.leased);
+            self.spend();
         }
         are_live
     }
-}
 
-/// Spends the units of an admitted decision.
-pub(super) fn spend(leased: &[(usize, Held)]) {
-    leased.iter().for_each(|(_, held)| held.spend());
-}
-
-/// The status of the check of which a lease has the least left.
-pub(super) fn tightest(leased: &[(usize, Held)]) -> Option<LimitStatus<'static>> {
-    let (check, held) = leased
-        .iter()
-        .min_by_key(|(_, held)| held.leased.remaining)?;
-    Some(leased_status(*check, held.limit(), held.leased))
-}
-
-/// The status of a check that a lease decides.
-pub fn leased_status(check: usize, limit: &Limit, leased: Leased) -> LimitStatus<'static> {
-    LimitStatus {
-        check,
-        limit: limit.name.clone().into(),
-        quota: leased.quota,
-        window_ms: leased.window_ms,
-        remaining: leased.remaining,
-        reset_ms: leased.reset_ms,
-        retry_after_ms: 0,
-        hold_ms: 0,
-        receipt: Vec::new(),
+    /// Spends what leases decided.
+    pub fn spend(&mut self) {
+        self.leased.iter_mut().for_each(|(_, units)| units.spend());
     }
+}
+
+/// The status of the check whose lease has the least left.
+pub(super) fn tightest(leased: &[(usize, Reservation)]) -> Option<LimitStatus<'static>> {
+    let tightest = leased.iter().min_by_key(|(_, held)| held.remaining);
+    tightest.and_then(|(check, held)| held.status(*check))
 }

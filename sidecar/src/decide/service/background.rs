@@ -1,13 +1,13 @@
 //! What a sidecar does without being asked: it looks after its store and reloads its policy.
 
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::Duration;
 
 use super::Service;
 use crate::clock;
-use crate::decide::epoch::Reload;
+use crate::decide::lock::lock;
 use crate::store::{Health, HealthState};
-use crate::telemetry::events::{EventKind, without_store};
+use crate::telemetry::events::without_store;
 use crate::telemetry::history::{History, Reading};
 
 /// A connection that is replaced within this time is not reported as an outage.
@@ -24,13 +24,12 @@ impl Service {
         self.leases.forget_parts(clock::now_us());
         // What was leased under earlier policies and overrides is returned.
         self.leases.end_earlier(self.policy.current().number);
-        self.settler.sweep();
+        self.backend.outage.sweep();
     }
 
     /// The history for the live page, with a sample that is not older than `age_ms`.
     pub fn sampled(&self, age_ms: u64) -> MutexGuard<'_, History> {
-        let history = self.history.lock();
-        let mut history = history.unwrap_or_else(PoisonError::into_inner);
+        let mut history = lock(&self.history);
         let at_ms = clock::unix_ms();
         if history.is_older_than(age_ms, at_ms) {
             history.add(Reading {
@@ -80,24 +79,13 @@ impl Service {
 
     /// Writes units that were admitted without the store back to it. Never returns.
     pub async fn write_back(&self) {
-        self.settler.write_back().await;
+        self.backend.write_back().await;
     }
 
     /// Reloads the policy file and records the result.
     pub fn reload(&self) {
-        match self.policy.reload(&self.metrics) {
-            Reload::Unchanged => {}
-            Reload::Loaded(changes) => {
-                let epoch = self.policy.current().policy_number;
-                let detail = format!("epoch {epoch}: {changes}");
-                let now_ms = clock::unix_ms();
-                self.events.add(now_ms, EventKind::PolicyLoaded, detail);
-            }
-            Reload::Refused => {
-                let why = self.policy.source.refusal().unwrap_or_default();
-                let now_ms = clock::unix_ms();
-                self.events.add(now_ms, EventKind::PolicyRefused, why);
-            }
+        if let Some((kind, detail)) = self.policy.reload(&self.metrics) {
+            self.events.add(clock::unix_ms(), kind, detail);
         }
     }
 }

@@ -1,91 +1,61 @@
 //! Leases: keeps them while the sidecar runs, returns them when it stops, shows what they hold.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use sluicegate_protocol::{Decision, LEASES_HEADER, LeasePart, MAX_PARTS, PartReport, Problem};
+use tokio::time::timeout;
 
 use super::Service;
 use crate::decide::epoch::Epoch;
-use crate::decide::leases::{Keeper, Leases, More};
-use crate::decide::plan::leased_status;
-use crate::policy::Policy;
+use crate::decide::leases::{Keeper, PartRequest};
 use crate::telemetry::metrics::LeaseTotals;
 
-/// What a filter that can spend parts of leases gets with its answer.
-pub(super) struct Lending {
-    /// It says that it can.
-    can_spend: bool,
-    wanted: Vec<More>,
-}
-
-impl Lending {
-    /// Waits for the leases that a filter asks for, if the store has to be asked. Only for a call without decisions: nobody
-    /// waits for its answer.
-    pub async fn wait(&self, leases: &Leases, timeout: Duration) {
-        if let Some(told) = leases.prepare(&self.wanted) {
-            // What is not there by then is not lent.
-            let _ = tokio::time::timeout(timeout, told).await;
-        }
-    }
-
-    /// Lends what the filter wants more of, and some of every key that it asked for and has a lease.
-    pub fn lend(
-        self,
-        leases: &Leases,
-        epoch: &Epoch,
-        asked: &[Result<Decision<'_>, Problem>],
-    ) -> Vec<LeasePart<'static>> {
-        if !self.can_spend {
-            return Vec::new();
-        }
-        let enforced = asked
-            .iter()
-            .flatten()
-            .filter(|asked| asked.shadow.is_none());
-        let mut seen = BTreeSet::new();
-        let first = enforced
-            .flat_map(|asked| &asked.checks)
-            .filter_map(|check| {
-                let limit = epoch.policy.limit(&check.limit)?;
-                let is_new = limit.lease.is_some() && seen.insert((&check.limit, &check.key));
-                is_new.then(|| leases.lend_first(limit, &check.key, epoch.number))?
-            });
-        let more = self.wanted.iter().filter_map(|more| leases.lend(more));
-        more.chain(first).take(MAX_PARTS).collect()
-    }
-}
-
 impl Service {
-    /// Notes what a filter says of its parts of leases.
-    pub(super) fn lending<'h>(
+    /// Applies a filter's reports on its parts of leases. What it wants more of; `None` if it cannot spend parts.
+    pub(super) fn account_parts<'h>(
         &self,
         header: impl Fn(&str) -> Option<&'h str>,
         epoch: &Epoch,
         now_us: u64,
-    ) -> Lending {
-        let reports = header(LEASES_HEADER).and_then(PartReport::read_all);
-        let can_spend = reports.is_some();
-        let (admissions, mut wanted) = self.leases.account(&reports.unwrap_or_default());
+    ) -> Option<Vec<PartRequest>> {
+        let reports = header(LEASES_HEADER).and_then(PartReport::read_all)?;
+        let (admissions, mut wanted) = self.leases.account(&reports);
         // What was taken under another epoch may be of a key that is blocked now, or of a limit without leases.
-        wanted.retain(|more| more.epoch() == epoch.number);
-        for of_part in admissions {
-            let status = leased_status(0, &of_part.receipt.limit, of_part.leased);
-            let key = &of_part.receipt.key;
-            epoch
-                .metrics
-                .count_leased(&status, key, of_part.decisions, now_us);
+        wanted.retain(|more| more.key.epoch == epoch.number);
+        for part in admissions {
+            let (metrics, key) = (&epoch.metrics, &part.lease.key.key);
+            metrics.count_leased(&part.status, key, part.decisions, now_us);
         }
-        Lending { can_spend, wanted }
+        Some(wanted)
     }
 
-    /// Ends the leases of limits and keys that were reset.
-    pub(super) fn end_leases(&self, policy: &Policy, reset: &[(&str, &str)]) {
-        let leased = reset.iter().filter_map(|(limit, key)| {
-            let limit = policy.limit(limit)?;
-            limit.lease.is_some().then_some((limit, *key))
+    /// Waits for the leases that a filter asks for, if the store has to be asked. Only for a call without decisions: nobody
+    /// waits for its answer.
+    pub(super) async fn prepare_parts(&self, wanted: &[PartRequest]) {
+        if let Some(prepared) = self.leases.prepare(wanted) {
+            // A lease that has not arrived by then is not lent.
+            let _ = timeout(self.store.timeout(), prepared).await;
+        }
+    }
+
+    /// Lends the units that the filter wants more of, and some of each leased key that it has asked about.
+    pub(super) fn lend_parts(
+        &self,
+        wanted: &[PartRequest],
+        epoch: &Epoch,
+        asked: &[Result<Decision<'_>, Problem>],
+    ) -> Vec<LeasePart<'static>> {
+        let enforced = asked.iter().flatten();
+        let enforced = enforced.filter(|asked| asked.shadow.is_none());
+        let mut seen = BTreeSet::new();
+        let checks = enforced.flat_map(|asked| &asked.checks);
+        let first = checks.filter_map(|check| {
+            let limit = epoch.policy.limit(&check.limit)?;
+            let is_new = limit.lease.is_some() && seen.insert((&check.limit, &check.key));
+            is_new.then(|| self.leases.lend_first(limit, &check.key, epoch.number))?
         });
-        self.leases.end(leased);
+        let more = wanted.iter().filter_map(|more| self.leases.lend(more));
+        more.chain(first).take(MAX_PARTS).collect()
     }
 
     /// Asks for leases and returns what was not spent. Never returns.
@@ -96,7 +66,7 @@ impl Service {
     fn keeper(&self) -> Keeper<'_> {
         Keeper {
             leases: &self.leases,
-            settler: &self.settler,
+            backend: &self.backend,
             policy: &self.policy,
             denials: &self.denials,
         }
@@ -105,7 +75,7 @@ impl Service {
     /// Returns what is leased, and announces to the store that this sidecar is shutting down.
     pub async fn leave(&self) {
         self.keeper().close().await;
-        self.settler.leave().await;
+        self.backend.leave().await;
     }
 
     /// What leases hold and have spent, if a limit of the policy in force has some.

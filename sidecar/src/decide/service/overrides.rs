@@ -6,24 +6,23 @@ use std::time::Duration;
 
 use sluicegate_engine::BatchBuilder;
 use sluicegate_protocol::{
-    BODY, Code, ListedOverride, OverrideList, OverrideSource, OverrideWasRemoved, OverrideWasSet,
-    Problem, RemoveOverride, SetOverride, Whom,
+    BODY, Code, OverrideList, OverrideSource, OverrideWasRemoved, OverrideWasSet, Problem,
+    RemoveOverride, SetOverride, Whom,
 };
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::warn;
 
 use super::Service;
-use super::neighbours::{LOOK_EVERY, Neighbours};
+use super::neighbours::{CHECK_EVERY as CHECK_NEIGHBOURS_EVERY, Neighbours};
 use crate::clock;
 use crate::decide::buckets::{buckets, unknown_limit};
 use crate::decide::losses::Losses;
 use crate::decide::overrides::{OverridesNow, client_chooses};
-use crate::decide::plan::look;
+use crate::decide::plan::peek;
 use crate::policy::{Grant, Override, check_texts};
 use crate::store::{StoreError, StoredOverrides};
 use crate::telemetry::audit;
 use crate::telemetry::events::EventKind;
-use crate::telemetry::metrics::OverrideCounts;
 
 /// How often to announce this sidecar to the store, which answers whether overrides changed. All sidecars must apply a
 /// change within a second.
@@ -57,45 +56,30 @@ impl Service {
     pub async fn watch_fleet(&self) {
         let mut ticks = interval(ANNOUNCE_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // What was last reported: an outage is reported elsewhere, a missing permission and too many overrides are not.
-        let (mut refused, mut too_many) = (false, false);
+        // The last lasting error that was reported; `watch_store` reports outages.
+        let mut reported = None;
         let (mut swept, mut read_after) = (Instant::now(), Instant::now());
-        let (mut neighbours, mut look_at) = (Neighbours::default(), Instant::now());
+        let (mut neighbours, mut check_at) = (Neighbours::default(), Instant::now());
         loop {
-            // On an error the last answer stays in force; `watch_store` reports whether the store is there.
-            let version = self.settler.announce().await;
+            let version = self.backend.announce().await;
             let answered = version.is_ok();
             self.leases.note_sidecars(self.sidecars());
-            let read = if Instant::now() < read_after {
-                None
-            } else {
-                Some(self.read_overrides(version).await)
-            };
-            match &read {
-                None => {}
-                Some(Ok(())) => (refused, too_many) = (false, false),
-                Some(Err(error @ StoreError::Refused(_))) => {
-                    read_after = Instant::now() + REFUSED_READ_EVERY;
-                    if !std::mem::replace(&mut refused, true) {
-                        warn!(
-                            "cannot read overrides from the store, or write back what it lost: {error}; docs/redis.md has \
-                             the permissions"
-                        );
+            if Instant::now() >= read_after {
+                match self.read_overrides(version).await {
+                    Ok(()) => reported = None,
+                    Err(error) => {
+                        if let Some((what, note)) = lasting(&error) {
+                            read_after = Instant::now() + REFUSED_READ_EVERY;
+                            if reported.replace(what) != Some(what) {
+                                warn!("cannot {what}: {error}; {note}");
+                            }
+                        }
                     }
                 }
-                Some(Err(error @ StoreError::TooManyOverrides(_))) => {
-                    read_after = Instant::now() + REFUSED_READ_EVERY;
-                    if !std::mem::replace(&mut too_many, true) {
-                        warn!(
-                            "cannot use the store's overrides: {error}; earlier ones stay in force"
-                        );
-                    }
-                }
-                Some(Err(_)) => {}
             }
-            if answered && Instant::now() >= look_at {
-                look_at = Instant::now() + LOOK_EVERY;
-                self.look_at_neighbours(&mut neighbours).await;
+            if answered && Instant::now() >= check_at {
+                check_at = Instant::now() + CHECK_NEIGHBOURS_EVERY;
+                self.check_neighbours(&mut neighbours).await;
             }
             if swept.elapsed() >= SWEEP_EVERY {
                 swept = Instant::now();
@@ -126,7 +110,9 @@ impl Service {
         }
         let cause = self.store.health_changes().borrow().cause().cloned();
         let late = || StoreError::Timeout(self.store.timeout());
-        self.settler.record_error(&cause.unwrap_or_else(late));
+        self.backend
+            .batcher
+            .record_error(&cause.unwrap_or_else(late));
         if self.store.is_down_for_overrides() {
             Start::WithoutStore
         } else {
@@ -161,8 +147,12 @@ impl Service {
             Ok(version) => self.read_changed_overrides(version).await,
             Err(error) => Err(error),
         };
-        if let Ok(()) | Err(StoreError::Refused(_) | StoreError::TooManyOverrides(_)) = read {
-            // Trying again does not help against missing permissions, nor against too many: the policy file's apply.
+        if read
+            .as_ref()
+            .err()
+            .is_none_or(|error| lasting(error).is_some())
+        {
+            // Trying again does not help against a lasting error: the policy file's overrides apply.
             self.overrides_were_read.store(true, Ordering::Relaxed);
         }
         read
@@ -175,42 +165,42 @@ impl Service {
             return Ok(());
         }
         let read = self.store.overrides().await?;
-        if let Some(known) = known {
-            let losses = Losses::between(known, &read, clock::unix_ms());
-            let counts = losses.counts();
-            if !losses.remedies.is_empty() {
-                let mut next = read.clone();
-                next.entries.extend(losses.remedies);
-                next.version = known.version;
-                let written = if next.fit() {
-                    self.store.change_overrides(&read, &next).await
-                } else {
-                    Err(StoreError::TooManyOverrides(next.entries.len()))
-                };
-                return match written {
-                    // What was known stays in force until the next announcement, which finds what is there then: this, what
-                    // somebody faster has written, or another loss.
-                    Ok(was_written) => {
-                        if was_written {
-                            self.tell_losses(counts);
-                        }
-                        Ok(())
-                    }
-                    Err(error @ (StoreError::Refused(_) | StoreError::TooManyOverrides(_))) => {
-                        // This sidecar applies it alone, and tries again.
-                        self.policy.override_by(next);
-                        Err(error)
-                    }
-                    Err(error) => Err(error),
-                };
-            }
-            self.tell_losses(counts);
+        let Some(known) = known else {
+            self.policy.override_by(read);
+            return Ok(());
+        };
+        let losses = Losses::between(known, &read, clock::unix_ms());
+        let counts = losses.counts();
+        if losses.remedies.is_empty() {
+            self.report_losses(counts);
+            self.policy.override_by(read);
+            return Ok(());
         }
-        self.policy.override_by(read);
+        let mut next = read.clone();
+        next.entries.extend(losses.remedies);
+        next.version = known.version;
+        let written = if next.fit() {
+            self.store.change_overrides(&read, &next).await
+        } else {
+            Err(StoreError::TooManyOverrides(next.entries.len()))
+        };
+        match written {
+            // The known overrides stay in force until the next announcement, which finds what the store has then: this, what
+            // another sidecar wrote first, or another loss.
+            Ok(true) => self.report_losses(counts),
+            Ok(false) => {}
+            Err(error) => {
+                if lasting(&error).is_some() {
+                    // This sidecar applies it alone, and tries again.
+                    self.policy.override_by(next);
+                }
+                return Err(error);
+            }
+        }
         Ok(())
     }
 
-    fn tell_losses(&self, (restored, returned, gone): (usize, usize, usize)) {
+    fn report_losses(&self, (restored, returned, gone): (usize, usize, usize)) {
         let all = restored + returned + gone;
         if all > 0 {
             let what = format!(
@@ -283,7 +273,9 @@ impl Service {
         let replaced = self.change_overrides(set).await?;
         let (limit, whom) = &name;
         audit::override_set(&self.events, limit, whom, &one.terms);
-        let now = self.listed(limit, whom, &one, OverrideSource::Store);
+        let overrides = &self.policy.current().overrides;
+        let now_ms = clock::unix_ms();
+        let now = overrides.listed(limit, whom, &one, OverrideSource::Store, now_ms);
         Ok(OverrideWasSet {
             now,
             replaced,
@@ -297,9 +289,9 @@ impl Service {
         let buckets = buckets(&epoch.policy, OverridesNow::default(), limit, key).ok()?;
         let mut batch = BatchBuilder::new();
         for bucket in &buckets {
-            look(&mut batch, bucket);
+            peek(&mut batch, bucket);
         }
-        let outcomes = self.settler.take_in_advance(Arc::new(batch.finish())).await;
+        let outcomes = self.backend.take_in_advance(Arc::new(batch.finish())).await;
         let outcomes: Option<Vec<_>> = outcomes.into_iter().collect();
         let mut both = buckets.iter().zip(outcomes?);
         Some(both.any(|(bucket, outcome)| outcome.remaining < bucket.spec.most_at_once()))
@@ -335,7 +327,9 @@ impl Service {
         let epoch = self.policy.current();
         let in_policy = epoch.policy.limit(limit);
         let in_policy = in_policy.and_then(|limit| limit.overrides.get(whom));
-        let in_policy = in_policy.map(|one| self.listed(limit, whom, one, OverrideSource::Policy));
+        let (source, now_ms) = (OverrideSource::Policy, clock::unix_ms());
+        let listed = |one| epoch.overrides.listed(limit, whom, one, source, now_ms);
+        let in_policy = in_policy.map(listed);
         Ok(OverrideWasRemoved { removed, in_policy })
     }
 
@@ -376,21 +370,19 @@ impl Service {
         }
         Err(unconfirmed(&"others have changed them each time"))
     }
+}
 
-    fn listed(
-        &self,
-        limit: &str,
-        whom: &Whom,
-        one: &Override,
-        source: OverrideSource,
-    ) -> ListedOverride {
-        let overrides = &self.policy.current().overrides;
-        overrides.listed(limit, whom, one, source, clock::unix_ms())
-    }
-
-    /// The number of overrides in force, by kind.
-    pub(super) fn override_counts(&self) -> OverrideCounts {
-        self.policy.current().overrides.counts(clock::unix_ms())
+/// What cannot be done because of an error that does not go away by itself, and a note on it.
+const fn lasting(error: &StoreError) -> Option<(&'static str, &'static str)> {
+    match error {
+        StoreError::Refused(_) => Some((
+            "read overrides from the store, or write back what it lost",
+            "docs/redis.md has the permissions",
+        )),
+        StoreError::TooManyOverrides(_) => {
+            Some(("use the store's overrides", "earlier ones stay in force"))
+        }
+        _ => None,
     }
 }
 

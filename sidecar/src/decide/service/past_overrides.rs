@@ -1,4 +1,4 @@
-//! The true end of a denial that lasts as long as an override or longer: then what the override hides decides.
+//! When a denial really ends, if an override of its checks ends first: from then on, what the override hides decides.
 
 use futures_util::future::join_all;
 use sluicegate_protocol::{Decision, LimitStatus, Problem, Verdict};
@@ -12,8 +12,8 @@ use crate::decide::plan::{Basis, Plan};
 use crate::telemetry::verdict::{Decided, Source};
 
 impl Service {
-    /// Corrects the waits of denials that do not end before an override of their checks does. Takes as long as one call to
-    /// the store, at most: what is not known by then stays as it is.
+    /// Corrects the waits of denials that outlast an override of their checks. Takes at most as long as one call to the store:
+    /// waits that are not known by then stay as they are.
     pub(super) async fn look_past_overrides(
         &self,
         epoch: &Epoch,
@@ -21,7 +21,7 @@ impl Service {
         asked: &[Result<Decision<'_>, Problem>],
         decided: &mut [Decided],
     ) {
-        let looks = decided
+        let peeks = decided
             .iter_mut()
             .zip(asked)
             .filter_map(|(decided, asked)| {
@@ -33,14 +33,14 @@ impl Service {
                 let any_ends = is_new && overrides.first_end_ms(&asked.checks).is_some();
                 any_ends.then(|| self.look_past(epoch, overrides, asked, status))
             });
-        let looks: Vec<_> = looks.collect();
-        if !looks.is_empty() {
+        let peeks: Vec<_> = peeks.collect();
+        if !peeks.is_empty() {
             // On the heap, because most requests have none.
-            let _ = Box::pin(timeout(self.store.timeout(), join_all(looks))).await;
+            let _ = Box::pin(timeout(self.store.timeout(), join_all(peeks))).await;
         }
     }
 
-    /// Asks how the decision would stand after each end of an override that comes before the denial's own end.
+    /// Peeks at the decision as it would be after each end of an override that comes before the denial's own end.
     async fn look_past(
         &self,
         epoch: &Epoch,
@@ -49,7 +49,7 @@ impl Service {
         status: &mut LimitStatus<'static>,
     ) {
         let now_ms = overrides.unix_ms();
-        let look = [Ok(Decision {
+        let peek = [Ok(Decision {
             peek: true,
             receipt: false,
             ..asked.clone()
@@ -60,8 +60,8 @@ impl Service {
                 return;
             }
             overrides = overrides.at(end_ms);
-            let plan = Plan::new(Basis::of(&epoch.policy, overrides), &look);
-            let (outcomes, fallbacks) = self.settler.settle(&plan, None).await;
+            let plan = Plan::new(Basis::of(&epoch.policy, overrides), &peek);
+            let (outcomes, fallbacks) = self.backend.decide(&plan, None).await;
             let verdicts = plan.verdicts(&outcomes, &fallbacks, clock::now_us());
             status.retry_after_ms = match verdicts.first().map(|of| (of.source, &of.verdict)) {
                 Some((_, Verdict::Admitted(_))) => ends_in_ms,

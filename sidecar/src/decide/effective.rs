@@ -1,19 +1,18 @@
-//! What the checks of a decision want, by the policy and the overrides in force. Pure.
+//! The checks of a decision by the policy and the overrides in force: the only place that determines what they may take. Pure.
 
 use std::sync::Arc;
 
 use sluicegate_engine::BucketSpec;
 use sluicegate_protocol::{Code, Decision as Asked, Problem};
 
-use super::allowance::{Allowance, allowance};
 use super::buckets::unknown_limit;
 use super::overridden::{How, Overridden, hold_until_end};
-use super::overrides::OverridesNow;
+use super::overrides::{Effect, OverridesNow};
 use crate::policy::{Limit, Policy, most};
 
 /// A check that units have to decide.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct EffectiveCheck<'a> {
     /// Its index among the decision's checks.
     pub index: usize,
     /// Its key.
@@ -29,11 +28,11 @@ pub struct Wanted<'a> {
     pub leasable: bool,
 }
 
-/// What all checks of a decision want.
+/// All checks of a decision.
 #[derive(Debug, Default)]
-pub struct AllWanted<'a> {
+pub struct EffectiveChecks<'a> {
     /// The checks that units have to decide, those of one limit and key merged.
-    pub checks: Vec<Wanted<'a>>,
+    pub checks: Vec<EffectiveCheck<'a>>,
     /// The strongest override that decides a check by itself.
     pub overridden: Option<Overridden<'a>>,
     /// If receipts are wanted: for each check, the index of the check that it was merged into, or its own index.
@@ -46,7 +45,7 @@ pub struct AllWanted<'a> {
     pub refused_quotas: Vec<&'a Arc<Limit>>,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> EffectiveCheck<'a> {
     /// A check of this limit and key, by the limit's own windows.
     #[cfg(test)]
     pub fn of(limit: &'a Arc<Limit>, key: &'a str, cost: u64) -> Self {
@@ -98,8 +97,8 @@ impl<'a> Wanted<'a> {
     }
 }
 
-impl<'a> AllWanted<'a> {
-    /// Looks the checks of a decision up.
+impl<'a> EffectiveChecks<'a> {
+    /// Looks up the limits and overrides of a decision's checks.
     ///
     /// # Errors
     /// The policy lacks a limit, or a cost is more than its limit ever admits.
@@ -120,62 +119,67 @@ impl<'a> AllWanted<'a> {
             if check.quota.is_some() && limit.accepted_quota(check.quota).is_none() {
                 all.refused_quotas.push(limit);
             }
-            let how = match allowance(limit, &check.key, check.quota, overrides) {
-                Allowance::Unlimited => How::Admitted,
-                Allowance::Blocked { ends_in_ms } => How::Denied { ends_in_ms },
-                Allowance::Windows {
-                    windows,
-                    quota,
-                    ends_in_ms,
-                    overridden,
-                } => {
-                    all.most_hold_ms = all.most_hold_ms.min(hold_until_end(ends_in_ms));
-                    all.add(Wanted {
-                        index,
-                        key: &check.key,
-                        cost: check.cost,
-                        limit,
-                        windows,
-                        quota,
-                        leasable: limit.lease.is_some()
-                            && !overridden
-                            && quota.is_none()
-                            && check.cost > 0
-                            && !asked.peek
-                            && !asked.receipt,
-                    });
+            let found = overrides.find(&limit.name, &check.key);
+            let (windows, quota, ends_in_ms) = match found {
+                None => (
+                    limit.windows.as_slice(),
+                    limit.accepted_quota(check.quota),
+                    None,
+                ),
+                Some((Effect::Windows(windows), ends_in_ms)) => {
+                    (windows.as_ref(), None, ends_in_ms)
+                }
+                Some((Effect::Unlimited, _)) => {
+                    all.receipts.push(index);
+                    all.override_check(index, limit, How::Admitted);
+                    continue;
+                }
+                Some((Effect::Blocked, ends_in_ms)) => {
+                    all.override_check(index, limit, How::Denied { ends_in_ms });
                     continue;
                 }
             };
-            if matches!(how, How::Admitted) {
-                all.receipts.push(index);
-            }
-            let overridden = Overridden {
-                check: index,
+            all.most_hold_ms = all.most_hold_ms.min(hold_until_end(ends_in_ms));
+            all.add(EffectiveCheck {
+                index,
+                key: &check.key,
+                cost: check.cost,
                 limit,
-                how,
-            };
-            if (all.overridden.as_ref()).is_none_or(|earlier| overridden.is_stronger(earlier)) {
-                all.overridden = Some(overridden);
-            }
+                windows,
+                quota,
+                leasable: limit.lease.is_some()
+                    && found.is_none()
+                    && quota.is_none()
+                    && check.cost > 0
+                    && !asked.peek
+                    && !asked.receipt,
+            });
         }
         if !asked.receipt || asked.peek {
             all.receipts.clear();
         }
         all.checks
             .iter()
-            .find_map(Wanted::cost_problem)
+            .find_map(EffectiveCheck::cost_problem)
             .map_or(Ok(all), Err)
+    }
+
+    /// Notes that an override decides this check.
+    fn override_check(&mut self, check: usize, limit: &'a Arc<Limit>, how: How) {
+        let next = Overridden { check, limit, how };
+        if Some(next.rank()) > self.overridden.map(|earlier| earlier.rank()) {
+            self.overridden = Some(next);
+        }
     }
 
     /// Adds a check. Two of the same limit and key in one decision are one of both costs: separately, both might be admitted into
     /// capacity that only one of them can take.
-    fn add(&mut self, next: Wanted<'a>) {
+    fn add(&mut self, next: EffectiveCheck<'a>) {
         if let Some(terms) = &next.limit.lease {
             // Units may come back as soon as other sidecars' leases end.
             self.most_hold_leased_ms = self.most_hold_leased_ms.min(terms.longest_us / 1_000);
         }
-        let is_same = |earlier: &&mut Wanted<'a>| {
+        let is_same = |earlier: &&mut EffectiveCheck<'a>| {
             (earlier.limit.name == next.limit.name) && earlier.key == next.key
         };
         match self.checks.iter_mut().find(is_same) {

@@ -24,7 +24,7 @@ impl Service {
             Ok(asked)
         });
         let read: Vec<Result<_, Problem>> = read.collect();
-        let mut units = self.settler.give_back(&entries).await.into_iter();
+        let mut units = self.backend.give_back(&entries).await.into_iter();
         let mut void = Vec::new();
         let outcomes = read.into_iter().map(|entry| match entry {
             Err(problem) => GivenBack::Error(problem),
@@ -64,7 +64,7 @@ impl Service {
                 Ok((asked, buckets)) => {
                     void.push((asked.limit.as_ref(), asked.key.as_ref()));
                     let keys: Vec<_> = buckets.into_iter().map(|bucket| bucket.key).collect();
-                    let held = self.settler.reset(&keys).await;
+                    let held = self.backend.reset(&keys).await;
                     held.map_or(WasReset::Unavailable, |held| WasReset::Reset {
                         held: held.contains(&true),
                     })
@@ -72,7 +72,10 @@ impl Service {
             };
             outcomes.push(outcome);
         }
-        self.end_leases(&epoch.policy, &void);
+        let limits = void
+            .iter()
+            .map(|(limit, key)| Some((epoch.policy.limit(limit)?, *key)));
+        self.leases.end(limits.flatten());
         self.denials.void(void);
         Listed { outcomes }
     }

@@ -15,14 +15,14 @@ use crate::telemetry::metrics::Metrics;
 const POLICY: &str =
     "limits: { l: { algorithm: sliding_log, windows: [{ quota: 100, per: 1h }] } }";
 
-fn settler() -> Settler {
+fn backend() -> Backend {
     let store = Store::open(&StoreAddress::Memory, Duration::from_millis(50));
     let store = Arc::new(store);
     let metrics = Arc::new(Metrics::new().unwrap());
     let batcher = Batcher::start(Arc::clone(&store), metrics, Arc::<EventLog>::default());
     let outage = Outage::new(1 << 20);
     outage.settle(FleetPosition { rank: 0, of: 1 });
-    Settler::new(store, batcher, outage, "me".to_owned())
+    Backend::new(store, batcher, outage, "me".to_owned())
 }
 
 /// A decision for each of these keys.
@@ -50,17 +50,17 @@ async fn owed_keys_wait_for_the_write_back_and_then_the_store_decides() {
     let policy = Policy::parse(POLICY).unwrap();
     let basis = Basis::of(&policy, OverridesNow::default());
     let asked = asked(&["owed", "free"]);
-    let (settler, plan) = (settler(), Plan::new(basis, &asked));
+    let (backend, plan) = (backend(), Plan::new(basis, &asked));
     let batch = &plan.batch;
-    let outage = &settler.outage;
-    let outcome = outage.decide(&settler.store, batch, &batch.decisions[0], &[0]);
+    let outage = &backend.outage;
+    let outcome = outage.decide(&backend.store, batch, &batch.decisions[0], &[0]);
     assert!(outcome.unwrap().admitted);
     let began = Instant::now();
-    let (outcomes, fallbacks) = settler.settle(&plan, None).await;
-    assert!(began.elapsed() >= settler.store.timeout() / 2 && fallbacks.is_empty());
+    let (outcomes, fallbacks) = backend.decide(&plan, None).await;
+    assert!(began.elapsed() >= backend.store.timeout() / 2 && fallbacks.is_empty());
     assert_eq!(outcomes[0].as_ref().unwrap().remaining, 99);
     assert_eq!(outage.pending(), 1, "no share was asked");
-    let in_advance = async || settler.take_in_advance(Arc::clone(batch)).await;
+    let in_advance = async || backend.take_in_advance(Arc::clone(batch)).await;
     assert_eq!(in_advance().await, [None, None]);
     let written = async {
         while outage.pending() > 0 {
@@ -68,10 +68,10 @@ async fn owed_keys_wait_for_the_write_back_and_then_the_store_decides() {
         }
     };
     tokio::select! {
-        () = settler.write_back() => {}
+        () = backend.write_back() => {}
         () = written => {}
     }
-    let (outcomes, fallbacks) = settler.settle(&plan, None).await;
+    let (outcomes, fallbacks) = backend.decide(&plan, None).await;
     assert!(outcomes.iter().all(Option::is_some) && fallbacks.is_empty());
     assert!(in_advance().await.iter().all(Option::is_some));
 }

@@ -1,4 +1,4 @@
-//! Gets the outcomes of a plan's decisions from the store, or from the fallback while it is down.
+//! The store behind its queue, with a fallback for outages.
 
 use std::sync::Arc;
 
@@ -7,8 +7,7 @@ use sluicegate_protocol::WithoutStore;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::fallback::{Fallback, Mode};
-use super::plan::Plan;
+use super::plan::{Fallback, Plan};
 use crate::policy::{Limit, WhenStoreIsDown};
 use crate::store::batch::{Answer, Batcher};
 use crate::store::{GiveBackEntry, NoShare, Outage, Store, StoreError};
@@ -16,17 +15,19 @@ use crate::telemetry::traces::Parent;
 
 /// The store, the queue in front of it, and the fallback for outages.
 #[derive(Debug)]
-pub struct Settler {
+pub struct Backend {
     store: Arc<Store>,
-    batcher: Batcher,
-    outage: Outage,
+    /// The queue.
+    pub batcher: Batcher,
+    /// Decides while the store is down.
+    pub outage: Outage,
     /// This sidecar's name among the sidecars that share the store.
     name: String,
     /// Whether it has left. Held during each announcement, or the last one could arrive after that.
     has_left: Mutex<bool>,
 }
 
-impl Settler {
+impl Backend {
     /// Creates it for the sidecar with this name.
     pub fn new(store: Arc<Store>, batcher: Batcher, outage: Outage, name: String) -> Self {
         Self {
@@ -39,7 +40,7 @@ impl Settler {
     }
 
     /// The store's outcome for each decision of a plan, and the fallback's answer where the store gave none.
-    pub async fn settle(
+    pub async fn decide(
         &self,
         plan: &Plan<'_>,
         parent: Option<Parent>,
@@ -66,24 +67,23 @@ impl Settler {
                 let ranks = batch.spec_ranks();
                 order.sort_by_key(|index| ranks.get(*index).copied());
             }
-            self.settle_some(batch, &order, parent).await
+            self.decide_some(batch, &order, parent).await
         };
         if outcomes.iter().all(Option::is_some) {
             return (outcomes, Vec::new());
         }
         let asked = plan.takes().zip(&outcomes).enumerate();
         let fallbacks = asked.map(|(index, ((decision, limits), outcome))| {
-            // Asked only where the store gave no outcome.
-            let is_out = || self.outage.is_out(&self.store, batch, decision);
-            match Mode::of(limits.clone()) {
-                _ if outcome.is_some() => Fallback::NoVerdict(None),
-                // A late call, or a key or a store that cannot be used: the caller's own setting decides.
-                _ if !is_out() => Fallback::NoVerdict(None),
-                Mode::Allow => Fallback::NoVerdict(Some(WithoutStore::Allow)),
-                Mode::Deny => Fallback::NoVerdict(Some(WithoutStore::Deny)),
+            // Where it is not out: a late call, or a key or a store that cannot be used. The caller's own setting decides.
+            if outcome.is_some() || !self.outage.is_out(&self.store, batch, decision) {
+                return Fallback::NoVerdict(None);
+            }
+            match strictest(limits.clone()) {
+                WhenStoreIsDown::Allow => Fallback::NoVerdict(Some(WithoutStore::Allow)),
+                WhenStoreIsDown::Deny => Fallback::NoVerdict(Some(WithoutStore::Deny)),
                 // A share that admitted it would count it once more.
-                Mode::Share if in_doubt && !is_held(index) => Fallback::NoVerdict(None),
-                Mode::Share => self.share(batch, decision, limits),
+                WhenStoreIsDown::Share if in_doubt && !is_held(index) => Fallback::NoVerdict(None),
+                WhenStoreIsDown::Share => self.share(batch, decision, limits),
             }
         });
         let fallbacks = fallbacks.collect();
@@ -110,7 +110,7 @@ impl Settler {
     }
 
     /// The store's outcomes for some decisions of a batch, in this order; none for the others.
-    async fn settle_some(&self, batch: &Batch, order: &[usize], parent: Option<Parent>) -> Answer {
+    async fn decide_some(&self, batch: &Batch, order: &[usize], parent: Option<Parent>) -> Answer {
         let mut some = BatchBuilder::new();
         for decision in order.iter().filter_map(|index| batch.decisions.get(*index)) {
             some.add(batch, decision);
@@ -146,7 +146,7 @@ impl Settler {
         }
         let (units, error) = self.store.give_back(entries).await;
         if let Some(error) = error {
-            self.record_error(&error);
+            self.batcher.record_error(&error);
         }
         units
     }
@@ -157,17 +157,7 @@ impl Settler {
     /// Some of them are not known to have been reset.
     pub async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {
         let reset = self.outage.reset(&self.store, keys).await;
-        reset.inspect_err(|error| self.record_error(error))
-    }
-
-    /// Records the error of a call that was made beside the queue.
-    pub fn record_error(&self, error: &StoreError) {
-        self.batcher.record_error(error);
-    }
-
-    /// Frees what shares hold of windows that have ended.
-    pub fn sweep(&self) {
-        self.outage.sweep();
+        reset.inspect_err(|error| self.batcher.record_error(error))
     }
 
     /// Announces this sidecar to the store, which answers with the number of sidecars and the version of the overrides.
@@ -183,7 +173,7 @@ impl Settler {
         let (announced, version) = answer.inspect_err(|error| {
             // Everything else is an outage, which is reported by itself.
             if error.is_answer() && self.store.health_changes().borrow().is_up() {
-                self.record_error(error);
+                self.batcher.record_error(error);
             }
         })?;
         if let Some(announced) = announced {
@@ -211,6 +201,17 @@ impl Settler {
         let sidecars = self.outage.position().map_or(0, |position| position.of);
         (sidecars, self.outage.pending())
     }
+}
+
+/// What the strictest of a decision's limits says.
+fn strictest<'a>(limits: impl Iterator<Item = &'a Limit>) -> WhenStoreIsDown {
+    let rank = |when: &WhenStoreIsDown| match when {
+        WhenStoreIsDown::Allow => 0,
+        WhenStoreIsDown::Share => 1,
+        WhenStoreIsDown::Deny => 2,
+    };
+    let all = limits.map(|limit| limit.when_store_is_down);
+    all.max_by_key(rank).unwrap_or(WhenStoreIsDown::Allow)
 }
 
 #[cfg(test)]

@@ -1,0 +1,159 @@
+//! A lease: the decision that asks for it, what its outcome grants, and the give-back. Pure.
+
+use std::sync::Arc;
+
+use sluicegate_engine::lease::{Grant, LeaseRefusal, LeaseTerms, reserve};
+use sluicegate_engine::{
+    Algorithm, BatchBuilder, Bucket, BucketSpec, Decision, Outcome, Receipt, Take, bucket_key,
+    receipt_key,
+};
+use sluicegate_protocol::LimitStatus;
+
+use super::{LeaseKey, longest_us};
+use crate::decide::buckets::buckets_of;
+use crate::decide::status;
+use crate::policy::Limit;
+use crate::store::GiveBackEntry;
+use crate::telemetry::metrics::LeaseMetrics;
+
+/// How long the store keeps the receipt of a lease after its end. A key has some leases each second, and a window may last
+/// for days: receipts that lasted as long would fill the store. Units that are returned later are held for one window.
+const RETURN_WITHIN_US: u64 = 5_000_000;
+
+/// For how long after its grant units of a lease may be returned: the longest lease that a policy may have, plus the time for
+/// which the store then keeps its receipt. Not by policy, since all sidecars read each other's markers.
+const MAY_COME_BACK_US: u64 = 10_000_000 + RETURN_WITHIN_US;
+/// The quota of markers: it is never used up.
+pub const MARKER_QUOTA: u64 = 2_147_483_647;
+
+/// A bucket beside a limit's own from which each lease takes one unit, for as long as units may be returned. While it is empty,
+/// nobody holds a lease of the key, and a denial may be cached like one by a limit without leases. `None`: the limit has none.
+pub fn marker(limit: &Limit, key: &str) -> Option<Bucket> {
+    limit.lease?;
+    let spec = BucketSpec {
+        algorithm: Algorithm::SlidingWindow {
+            precision_us: 1_000_000,
+            leased: false,
+        },
+        quota: MARKER_QUOTA,
+        window_us: MAY_COME_BACK_US,
+    };
+    // No limit's name contains a slash.
+    let key = bucket_key(key, &format!("{}/leases", limit.name), &spec);
+    Some(Bucket { key, spec })
+}
+
+/// A lease, from the request for it until its units were returned.
+#[derive(Debug)]
+pub struct Lease {
+    /// Whose units they are.
+    pub key: LeaseKey,
+    /// The metrics of the limit's leases.
+    pub metrics: Arc<LeaseMetrics>,
+    /// How many units were asked for.
+    units: u64,
+    /// The receipt's key in the store.
+    store_key: String,
+    /// What the units are taken from.
+    buckets: Vec<Bucket>,
+    /// The key's status when the store granted the lease, if it is known to have done so.
+    granted: Option<LimitStatus<'static>>,
+    /// When the whole quota is available again, by this process's clock.
+    whole_us: u64,
+}
+
+impl Lease {
+    /// A lease that is still to be asked for.
+    pub(super) fn new(key: LeaseKey, units: u64, secret: u128, metrics: Arc<LeaseMetrics>) -> Self {
+        let limit = &key.limit;
+        Self {
+            metrics,
+            units,
+            store_key: receipt_key(&key.key, &limit.name, secret),
+            buckets: buckets_of(&limit.windows, &limit.name, &key.key),
+            granted: None,
+            whole_us: 0,
+            key,
+        }
+    }
+
+    /// Adds the decision to a batch: the units from every window, with a receipt.
+    pub(super) fn add_to(&self, builder: &mut BatchBuilder) {
+        let limit = &self.key.limit;
+        let units = self.buckets.iter().cloned();
+        let units = units.map(|bucket| (bucket, self.units));
+        let marked = marker(limit, &self.key.key).map(|marker| (marker, 1));
+        let takes = units.chain(marked).map(|(bucket, cost)| Take {
+            bucket: builder.bucket(bucket.key, bucket.spec),
+            cost,
+        });
+        let takes = takes.collect();
+        builder.push(Decision {
+            takes,
+            peek: false,
+            receipts: vec![Receipt {
+                key: self.store_key.clone(),
+                units: self.units,
+                lifetime_us: longest_us(limit).saturating_add(RETURN_WITHIN_US),
+                taken_at_us: Vec::new(),
+            }],
+        });
+    }
+
+    /// The lease after the store's outcome. `sent_us` is a moment before the call was sent, by this process's clock.
+    pub(super) fn grant(mut self, outcome: Option<&Outcome>, sent_us: u64) -> Grant<Arc<Self>> {
+        let limit = &self.key.limit;
+        let mut ends_us = sent_us;
+        if let Some(outcome) = outcome.filter(|outcome| outcome.admitted) {
+            let length_us = |terms: &LeaseTerms| terms.length_us(&limit.windows, outcome.at_us);
+            ends_us = sent_us.saturating_add(limit.lease.as_ref().map_or(0, length_us));
+            self.whole_us = sent_us.saturating_add(outcome.reset_us);
+            let bucket = self.buckets.get(outcome.decided_by);
+            // The marker may have decided.
+            let bucket = bucket.or(self.buckets.first());
+            let status = |bucket: &Bucket| status::of_outcome(0, limit, &bucket.spec, outcome);
+            self.granted = bucket.map(status);
+        }
+        Grant {
+            units: self.units,
+            ends_us,
+            remaining: outcome.map_or(0, |outcome| outcome.remaining),
+            tag: Arc::new(self),
+        }
+    }
+
+    /// Whether the store is known to have granted it.
+    pub(super) const fn is_granted(&self) -> bool {
+        self.granted.is_some()
+    }
+
+    /// The status of a check that the lease decides, with this many units left in it and in the store.
+    pub(super) fn status(&self, remaining: u64, now_us: u64) -> Option<LimitStatus<'static>> {
+        let granted = self.granted.as_ref()?;
+        Some(LimitStatus {
+            remaining: remaining.min(granted.quota),
+            reset_ms: self.whole_us.saturating_sub(now_us).div_ceil(1_000),
+            ..granted.clone()
+        })
+    }
+
+    /// The request that returns units to the store.
+    pub(super) fn give_back(&self, units: u64) -> GiveBackEntry {
+        GiveBackEntry {
+            receipt: self.store_key.clone(),
+            units,
+            buckets: self.buckets.clone(),
+        }
+    }
+}
+
+/// Why a lease that was granted is returned at once.
+pub(super) fn useless_because(grant: &Grant<Arc<Lease>>, now_us: u64) -> Option<LeaseRefusal> {
+    let limit = &grant.tag.key.limit;
+    let terms = limit.lease.as_ref()?;
+    if now_us >= grant.ends_us {
+        return Some(LeaseRefusal::Late);
+    }
+    // Others have taken units since this sidecar last knew.
+    (grant.remaining < reserve(terms, &limit.windows)).then_some(LeaseRefusal::NearLimit)
+}
