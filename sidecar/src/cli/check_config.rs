@@ -69,7 +69,10 @@ impl Report {
         let numbered = mistake
             .strip_prefix("line ")
             .and_then(|rest| rest.split_once(": "))
-            .and_then(|(number, why)| Some((number.parse::<usize>().ok()?, why)));
+            .and_then(|(place, why)| {
+                let number = place.split_once(',').map_or(place, |(line, _)| line);
+                Some((number.parse::<usize>().ok()?, why))
+            });
         let (number, why) = numbered.unwrap_or((1, mistake));
         let message = format!(
             "{what}{why}; the sidecar refuses this policy: a running one keeps the old, a new one does not start"

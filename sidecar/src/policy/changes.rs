@@ -74,7 +74,15 @@ fn of_limit(before: &Limit, after: &Limit) -> Vec<String> {
         before.max_requested_quota != after.max_requested_quota,
     );
     note("lease", before.lease != after.lease);
-    note("overrides", before.overrides != after.overrides);
+    match (before.is_enforced(), after.is_enforced()) {
+        (true, false) => found.push("no longer enforced".to_owned()),
+        (false, true) => found.push("enforced again".to_owned()),
+        _ if before.overrides != after.overrides => found.push("overrides changed".to_owned()),
+        _ => {}
+    }
+    if found.is_empty() {
+        found.push("its windows have another order".to_owned());
+    }
     found
 }
 
@@ -110,6 +118,7 @@ mod tests {
              quota: 5, per: 1s | quota: 5, burst: 9, per: 2s | m: no longer token_bucket 5 per 1s, now token_bucket 5 per 2s with burst 9, whose counts start at zero
              per: 10m }] | per: 10m }], when_store_is_down: deny | l: when_store_is_down changed
              per: 10m }] | per: 10m }], overrides: [{ key: k, blocked: true }] | l: overrides changed
+             per: 10m }] | per: 10m }], enforce: false | l: no longer enforced
              l: | n: | l removed; n added
              limits: | denial_ttl: 2s\\nlimits: | denial_ttl 1s -> 2s
              limits: | # A comment.\\nlimits: | no limit changed",

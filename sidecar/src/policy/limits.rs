@@ -78,6 +78,11 @@ impl Limit {
         requested.filter(|quota| (1..=max).contains(quota))
     }
 
+    /// Whether the policy file does not switch it off.
+    pub fn is_enforced(&self) -> bool {
+        !self.overrides.contains_key(&Whom::AllKeys(true))
+    }
+
     /// The largest cost that every window could ever admit.
     pub fn most(&self) -> u64 {
         most(self.windows.iter().copied())

@@ -1,7 +1,12 @@
 //! The policy file: read at the start, and reloaded when it may have changed.
 
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+
+use rustix::fs::OFlags;
 
 use super::limits::Policy;
 
@@ -14,7 +19,7 @@ pub enum PolicyError {
         /// The file.
         path: PathBuf,
         /// The system's error.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// The file is not a policy.
     #[error("policy {path}: {message}")]
@@ -27,6 +32,13 @@ pub enum PolicyError {
 }
 
 impl PolicyError {
+    fn unreadable(path: &Path, source: io::Error) -> Self {
+        Self::Read {
+            path: path.to_owned(),
+            source,
+        }
+    }
+
     /// A mistake in the file.
     pub fn invalid(path: &Path, message: String) -> Self {
         Self::Invalid {
@@ -42,15 +54,32 @@ impl Policy {
     /// # Errors
     /// It cannot be read, or something in it is wrong: the error names file, line, field and remedy.
     pub fn load(path: &Path) -> Result<Self, PolicyError> {
-        Self::parse(&read(path)?).map_err(|message| PolicyError::invalid(path, message))
+        let read = std::fs::read_to_string(path);
+        let text = read.map_err(|source| PolicyError::unreadable(path, source))?;
+        Self::parse(&text).map_err(|message| PolicyError::invalid(path, message))
     }
 }
 
+/// Most bytes of a running sidecar's policy: as many as 100,000 limits have.
+const MAX_BYTES: u64 = 16 * 1_024 * 1_024;
+
+/// Reads a regular file. In its place, a pipe would keep the sidecar waiting, and a device would never end.
 fn read(path: &Path) -> Result<String, PolicyError> {
-    std::fs::read_to_string(path).map_err(|source| PolicyError::Read {
-        path: path.to_owned(),
-        source,
-    })
+    let read = || {
+        let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
+        let file = File::options().read(true).custom_flags(flags).open(path)?;
+        let found = file.metadata()?;
+        if !found.is_file() {
+            return Err(io::Error::other("it is not a regular file"));
+        }
+        if found.len() > MAX_BYTES {
+            return Err(io::Error::other("it has more than 16 MiB"));
+        }
+        let mut text = String::new();
+        file.take(MAX_BYTES).read_to_string(&mut text)?;
+        Ok(text)
+    };
+    read().map_err(|source| PolicyError::unreadable(path, source))
 }
 
 /// The policy file of a running sidecar.
@@ -136,7 +165,9 @@ impl PolicySource {
 
     /// Whether the file has another content than at the last attempt to load it.
     pub async fn has_changed(&self) -> bool {
-        let text = tokio::fs::read_to_string(&self.path).await.ok();
+        let path = self.path.clone();
+        let text = tokio::task::spawn_blocking(move || read(&path).ok()).await;
+        let text = text.unwrap_or_default();
         let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         newest.text != text
     }
@@ -173,5 +204,22 @@ mod tests {
         assert!(source.refusal().is_some(), "the file is still refused");
         std::fs::write(&path, GOOD).unwrap();
         assert_eq!((again(), source.refusal()), (Some(true), None));
+    }
+
+    #[test]
+    fn only_a_regular_file_of_a_bounded_size_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("policy.yaml");
+        let why = || read(&path).unwrap_err().to_string();
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success());
+        assert!(why().ends_with("it is not a regular file"), "{}", why());
+        for (target, end) in [("/dev/zero", "regular file"), ("large", "more than 16 MiB")] {
+            std::fs::remove_file(&path).unwrap();
+            std::os::unix::fs::symlink(folder.path().join(target), &path).unwrap();
+            let large = File::create(folder.path().join("large")).unwrap();
+            large.set_len(MAX_BYTES + 1).unwrap();
+            assert!(why().ends_with(end), "{}", why());
+        }
     }
 }
