@@ -167,10 +167,10 @@ where
         // What follows the last chunk could be a part of this request for a proxy in front, which reads its length otherwise.
         let last = request.headers().contains_key(header::TRANSFER_ENCODING);
         let request = request.map(|body| {
-            body.map_frame(move |frame| {
+            body.map_err(move |error| {
                 // Owned by this closure, and so dropped with the body.
                 let _ = &unread;
-                frame
+                error
             })
         });
         answer(

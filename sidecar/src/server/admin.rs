@@ -14,11 +14,12 @@ use sluicegate_protocol::{
     RemoveOverride, Resets, SetOverride, TOP_PATH, Top, WasReset, Whom, read_remove_override,
     read_resets, read_set_override,
 };
+use tokio::sync::Semaphore;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::access::{Access, MISDIRECTED, NEEDS_TOKEN, NO_TOKEN, guard};
-use super::body::{JSON, answer, whole};
+use super::body::{JSON, answer, turns, whole};
 use super::openapi::{self, Describe, of};
 use super::paths::{HEALTHZ_PATH, METRICS_PATH, READYZ_PATH};
 use super::readiness::Readiness;
@@ -29,6 +30,8 @@ use crate::page;
 
 const TEXT: &str = "text/plain";
 const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+static LARGE_BODIES: Semaphore = turns();
 
 const NOT_ENCODED: Refusal = Refusal::of_server(
     Code::Internal,
@@ -184,7 +187,7 @@ async fn metrics(State(admin): State<Admin>) -> Response {
 )]
 async fn reset(State(admin): State<Admin>, body: Body) -> Response {
     answer(async {
-        let body = whole(body).await?;
+        let body = whole(body, &LARGE_BODIES).await?;
         Ok(admin.service.reset(&read_resets(&body)?).await)
     })
     .await
@@ -240,7 +243,7 @@ async fn list_overrides(State(admin): State<Admin>) -> Response {
 )]
 async fn set_override(State(admin): State<Admin>, body: Body) -> Response {
     answer(async {
-        let asked = read_set_override(&whole(body).await?)?;
+        let asked = read_set_override(&whole(body, &LARGE_BODIES).await?)?;
         Ok(admin.service.set_override(asked).await?)
     })
     .await
@@ -267,7 +270,7 @@ async fn set_override(State(admin): State<Admin>, body: Body) -> Response {
 )]
 async fn remove_override(State(admin): State<Admin>, body: Body) -> Response {
     answer(async {
-        let asked = read_remove_override(&whole(body).await?)?;
+        let asked = read_remove_override(&whole(body, &LARGE_BODIES).await?)?;
         Ok(admin.service.remove_override(asked).await?)
     })
     .await

@@ -15,10 +15,11 @@ use sluicegate_protocol::{
     GivenBack, LimitStatus, Listed, PROBLEM_JSON, Problem, ProblemDetails, Request, Verdict,
     WithoutStore, read_decisions, read_give_backs,
 };
+use tokio::sync::Semaphore;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::body::{JSON, answer, json, whole};
+use super::body::{JSON, answer, json, turns, whole};
 use super::openapi::{self, Describe, of};
 use super::refusal::{Refusal, with_fallbacks};
 use super::web_pages::{BAD_HOST, NOT_JSON, ORIGIN_FIELD, from_a_page, not_from_a_page};
@@ -26,6 +27,8 @@ use crate::decide::Service;
 
 /// In the query of `/v1/decide`: answer with the verdict as the HTTP status.
 const AS_STATUS: &str = "denied=";
+
+static LARGE_BODIES: Semaphore = turns();
 
 const BAD_STATUS: Refusal = Refusal::new(
     Code::BadQuery,
@@ -80,7 +83,7 @@ pub(super) fn router(service: Arc<Service>) -> Router {
 )]
 async fn give_back(State(service): State<Arc<Service>>, body: Body) -> Response {
     answer(async {
-        let body = whole(body).await?;
+        let body = whole(body, &LARGE_BODIES).await?;
         Ok(service.give_back(&read_give_backs(&body)?).await)
     })
     .await
@@ -167,7 +170,7 @@ async fn decide(
     let parts = query.as_deref().unwrap_or_default().split('&');
     let Some(denied) = parts.filter_map(|part| part.strip_prefix(AS_STATUS)).next() else {
         return answer(async {
-            let body = whole(body).await?;
+            let body = whole(body, &LARGE_BODIES).await?;
             Ok(service
                 .decide(&read_decisions(&body)?, named(&headers))
                 .await)
@@ -193,7 +196,7 @@ async fn decide_one(
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Response, Refusal> {
-    let body = whole(body).await?;
+    let body = whole(body, &LARGE_BODIES).await?;
     let asked = read_decisions(&body)?;
     // Checked before any units are taken.
     if asked.decisions.len() != 1 {
