@@ -9,10 +9,11 @@ use axum::extract::{Path, RawQuery, State};
 use axum::http::header;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use sluicegate_protocol::{
-    Code, Listed, OVERRIDES_PATH, OverrideList, OverrideWasRemoved, OverrideWasSet, RESET_PATH,
-    RemoveOverride, Resets, SetOverride, TOP_PATH, Top, WasReset, Whom, read_remove_override,
-    read_resets, read_set_override,
+    Code, Listed, OPENAPI_PATH, OVERRIDES_PATH, OverrideList, OverrideWasRemoved, OverrideWasSet,
+    RESET_PATH, RemoveOverride, Resets, SetOverride, TOP_PATH, Top, WasReset, Whom,
+    read_remove_override, read_resets, read_set_override,
 };
 use tokio::sync::Semaphore;
 use utoipa_axum::router::OpenApiRouter;
@@ -63,7 +64,7 @@ pub(super) struct Admin {
     pub readiness: Readiness,
 }
 
-/// The routes, with their descriptions.
+/// The routes, with the descriptions of all but the document's and the live page's, which change with them.
 pub(super) fn routes() -> OpenApiRouter<Admin> {
     let probes = OpenApiRouter::new()
         .routes(routes!(healthz))
@@ -84,14 +85,14 @@ pub(super) fn routes() -> OpenApiRouter<Admin> {
     let operators = guarded
         .routes(routes!(metrics).refusing(&[NOT_ENCODED]))
         .routes(routes!(top))
-        .routes(routes!(openapi::serve))
-        .routes(routes!(live_page))
-        .routes(routes!(snapshot))
-        .routes(routes!(file).refusing(&[UNKNOWN_PATH]))
         .with_token()
         .refusing(&[NO_TOKEN]);
     let all = operators.merge(probes);
     all.refusing(&[BAD_HOST, foreign(ORIGIN_FIELD), MISDIRECTED])
+        .route(OPENAPI_PATH, get(openapi::serve))
+        .route("/", get(async || page::page()))
+        .route("/page/snapshot", get(snapshot))
+        .route("/page/{name}", get(file))
 }
 
 /// The router of the port.
@@ -323,47 +324,6 @@ async fn top(State(admin): State<Admin>) -> Response {
     answer(async { Ok(admin.service.metrics.top()) }).await
 }
 
-/// The live page
-///
-/// For browsers: which subjects are limited, by which limit and since when.
-#[utoipa::path(
-    get,
-    path = "/",
-    operation_id = "page",
-    tag = "page",
-    responses((
-        status = 200,
-        description = "The page.",
-        content_type = "text/html",
-        body = String,
-        example = "<!doctype html>",
-    )),
-)]
-async fn live_page() -> Response {
-    page::page()
-}
-
-/// What the live page shows
-///
-/// Internal to the page; may change with it.
-#[utoipa::path(
-    get,
-    path = "/page/snapshot",
-    operation_id = "pageSnapshot",
-    tag = "page",
-    params((
-        "after" = Option<u64>,
-        Query,
-        description = "The time of the newest sample that the page has, in milliseconds since 1970.",
-        example = 0,
-    )),
-    responses((
-        status = 200,
-        description = "The state at this moment, and the samples of the last minutes that are newer.",
-        body = serde_json::Value,
-        example = json!({ "samples": [] }),
-    )),
-)]
 async fn snapshot(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Response {
     // Whatever is asked for instead of a time is answered with all of them.
     let after_ms = query
@@ -373,23 +333,6 @@ async fn snapshot(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Resp
     ([(header::CONTENT_TYPE, JSON)], shown).into_response()
 }
 
-/// A file of the live page
-///
-/// The page's style sheet, scripts and icon.
-#[utoipa::path(
-    get,
-    path = "/page/{name}",
-    operation_id = "pageFile",
-    tag = "page",
-    params(("name" = String, Path, description = "The file's name.", example = "page.js")),
-    responses((
-        status = 200,
-        description = "The file.",
-        content_type = "text/javascript",
-        body = String,
-        example = "export {};\n",
-    )),
-)]
 async fn file(name: Result<Path<String>, PathRejection>) -> Response {
     // No file has a name that is not UTF-8.
     let file = name.ok().and_then(|Path(name)| page::named(&name));

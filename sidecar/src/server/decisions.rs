@@ -8,12 +8,13 @@ use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::from_fn;
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use schemars::JsonSchema;
 use serde::Serialize;
 use sluicegate_protocol::{
     Answer, Code, DECIDE_PATH, DECISIONS, FILTER_HEADER, FilterInfo, GIVE_BACK_PATH, GiveBacks,
-    GivenBack, LimitStatus, Listed, PROBLEM_JSON, Problem, ProblemDetails, Request, Verdict,
-    WithoutStore, read_decisions, read_give_backs,
+    GivenBack, LimitStatus, Listed, OPENAPI_PATH, PROBLEM_JSON, Problem, ProblemDetails, Request,
+    Verdict, WithoutStore, read_decisions, read_give_backs,
 };
 use tokio::sync::Semaphore;
 use utoipa_axum::router::OpenApiRouter;
@@ -51,8 +52,8 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Service>> {
         .routes(routes!(decide).refusing(&[BAD_STATUS]))
         .routes(routes!(give_back))
         .with_body()
-        .routes(routes!(openapi::serve))
         .refusing(&[BAD_HOST, from_a_page(ORIGIN_FIELD), NOT_JSON])
+        .route(OPENAPI_PATH, get(openapi::serve))
 }
 
 /// The router of the port.
