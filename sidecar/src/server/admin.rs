@@ -20,7 +20,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::access::{Access, MISDIRECTED, NEEDS_TOKEN, NO_TOKEN, guard};
-use super::body::{JSON, answer, turns, whole};
+use super::body::{answer, turns, whole};
 use super::openapi::{self, Describe, of};
 use super::paths::{HEALTHZ_PATH, METRICS_PATH, READYZ_PATH};
 use super::readiness::Readiness;
@@ -329,8 +329,7 @@ async fn snapshot(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Resp
     let after_ms = query
         .as_deref()
         .and_then(|query| query.strip_prefix("after=")?.parse().ok());
-    let shown = page::snapshot(&admin.service, after_ms.unwrap_or(0));
-    ([(header::CONTENT_TYPE, JSON)], shown).into_response()
+    answer(async { Ok(page::snapshot(&admin.service, after_ms.unwrap_or(0))) }).await
 }
 
 async fn file(name: Result<Path<String>, PathRejection>) -> Response {
