@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
-use prometheus::{Encoder, Histogram, IntCounter, Registry, TextEncoder};
+use prometheus::{Encoder, IntCounter, Registry, TextEncoder};
 use sluicegate_engine::BucketSpec;
 use sluicegate_protocol::{FilterInfo, Top};
 
@@ -58,8 +58,6 @@ pub struct Metrics {
     registry: Registry,
     /// The table of all metrics.
     pub(crate) families: Families,
-    decision_seconds_store: Histogram,
-    decision_seconds_certificate: Histogram,
     shared: Arc<Shared>,
     /// The metrics of every limit in the policy in force.
     limits: Mutex<BTreeMap<String, Arc<LimitMetrics>>>,
@@ -120,13 +118,11 @@ impl Metrics {
         }
         let without_limit = DecisionCounters::new(families.decisions.clone(), "");
         without_limit.count(Outcome::Error, Source::Request, 0);
-        let decision_seconds = |source: Source| {
+        for source in [Source::Store, Source::Certificate] {
             let seconds = &families.decision_seconds;
-            seconds.with_label_values(&[source.name()])
-        };
+            seconds.with_label_values(&[source.name()]);
+        }
         Ok(Self {
-            decision_seconds_store: decision_seconds(Source::Store),
-            decision_seconds_certificate: decision_seconds(Source::Certificate),
             shared: Arc::new(Shared {
                 without_limit,
                 shadow_decisions: families.shadow_decisions.clone(),
@@ -145,11 +141,13 @@ impl Metrics {
 
     /// Records how long a caller waited for its verdicts, and whether any of them needed the store.
     pub fn observe_decision(&self, duration: Duration, store_asked: bool) {
-        let seconds = if store_asked {
-            &self.decision_seconds_store
+        let source = if store_asked {
+            Source::Store
         } else {
-            &self.decision_seconds_certificate
+            Source::Certificate
         };
+        let seconds = &self.families.decision_seconds;
+        let seconds = seconds.with_label_values(&[source.name()]);
         seconds.observe(duration.as_secs_f64());
     }
 

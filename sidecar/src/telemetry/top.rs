@@ -6,11 +6,13 @@
 //! Denials are counted by the frequent-items sketch of Apache DataSketches, which never counts too low and states by
 //! how much it may count too high. The nearest subjects need no estimate: the few highest ratios are known exactly.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use datasketches::frequencies::{ErrorType, FrequentItemsSketch};
+use sluicegate_protocol::{TopDenied, TopNearest};
 
 use crate::telemetry::subject::Subject;
 
@@ -71,17 +73,6 @@ impl<T> Halves<T> {
     }
 }
 
-/// How often a subject was denied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeniedSubject {
-    /// The subject.
-    pub subject: Subject,
-    /// An upper bound of its denials.
-    pub count: u64,
-    /// By how much `count` may be too high.
-    pub error: u64,
-}
-
 /// The denials of a limit, by subject.
 #[derive(Clone, Debug)]
 pub struct DenialCounts {
@@ -139,7 +130,7 @@ impl DenialCounts {
     }
 
     /// The most denied subjects, the most denied first.
-    pub fn top(&mut self, now_us: u64) -> Vec<DeniedSubject> {
+    pub fn top(&mut self, now_us: u64) -> Vec<TopDenied> {
         self.rotate(now_us);
         let mut known = BTreeMap::new();
         for half in self.halves.iter() {
@@ -153,15 +144,15 @@ impl DenialCounts {
                 *most = most.saturating_add(half.items.upper_bound(subject));
             }
         }
-        let denials = |(subject, (least, most)): (Subject, (u64, u64))| DeniedSubject {
-            subject,
+        let mut denials: Vec<_> = known.into_iter().collect();
+        denials.sort_by_key(|(subject, (_, most))| (Reverse(*most), *subject));
+        let shown = denials.into_iter().take(MAX_SHOWN);
+        let shown = shown.map(|(subject, (least, most))| TopDenied {
+            subject: subject.to_string(),
             count: most,
             error: most - least,
-        };
-        let mut denials: Vec<_> = known.into_iter().map(denials).collect();
-        denials.sort_by_key(|one| (std::cmp::Reverse(one.count), one.subject));
-        denials.truncate(MAX_SHOWN);
-        denials
+        });
+        shown.collect()
     }
 
     fn rotate(&mut self, now_us: u64) {
@@ -204,14 +195,13 @@ pub struct Nearest {
 }
 
 /// How near a subject was to its limit.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct NearSubject {
+#[derive(Clone, Copy, Debug)]
+struct NearSubject {
     // Of its key, for lookup: much cheaper than the subject's SHA-256.
     hash: u64,
-    /// The subject.
-    pub subject: Subject,
+    subject: Subject,
     /// The highest share of its quota that it had used, 0 to 1.
-    pub used_ratio: f64,
+    used_ratio: f64,
 }
 
 /// Lets a caller skip subjects that cannot be among the nearest, without a lock. Its two fields may be of different moments:
@@ -266,7 +256,7 @@ impl Nearest {
     }
 
     /// The nearest subjects, the nearest first.
-    pub fn top(&mut self, now_us: u64) -> Vec<NearSubject> {
+    pub fn top(&mut self, now_us: u64) -> Vec<TopNearest> {
         self.halves.rotate(now_us, Vec::new);
         let mut all: Vec<NearSubject> = Vec::with_capacity(2 * MAX_SHOWN);
         for near in self.halves.iter().flatten() {
@@ -279,8 +269,12 @@ impl Nearest {
             let higher = b.used_ratio.total_cmp(&a.used_ratio);
             higher.then(a.subject.cmp(&b.subject))
         });
-        all.truncate(MAX_SHOWN);
-        all
+        let shown = all.into_iter().take(MAX_SHOWN);
+        let shown = shown.map(|near| TopNearest {
+            subject: near.subject.to_string(),
+            used_ratio: near.used_ratio,
+        });
+        shown.collect()
     }
 }
 
