@@ -40,8 +40,8 @@ impl FailureLog {
         let logged = self.throttle().failed(clock::now_us(), kind);
         match logged {
             None => {}
-            Some(0) => warn!(%kind, "{}: {why}", self.failure),
-            Some(repeated) => warn!(%kind, repeated, "{}: {why}", self.failure),
+            Some(1) => warn!(%kind, "{}: {why}", self.failure),
+            Some(times) => warn!(%kind, repeated = times - 1, "{}: {why}", self.failure),
         }
     }
 

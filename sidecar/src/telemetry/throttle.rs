@@ -14,28 +14,20 @@ pub const EVERY_US: u64 = 10_000_000;
 #[derive(Debug, Default)]
 pub struct Throttle {
     logged_us: Option<u64>,
-    suppressed: u64,
+    /// Since the last line.
+    times: u64,
 }
 
 impl Throttle {
-    /// A throttle that has let no line through yet.
-    pub const fn new() -> Self {
-        Self {
-            logged_us: None,
-            suppressed: 0,
-        }
-    }
-
-    /// Counts an occurrence. `Some` means that it should be logged, with the number of occurrences that were suppressed
-    /// since the last line.
+    /// Counts an occurrence. `Some` means that it should be logged, with how often it occurred since the last line.
     pub fn occurred(&mut self, now_us: u64) -> Option<u64> {
+        self.times += 1;
         let is_recent = |logged_us| now_us.saturating_sub(logged_us) < EVERY_US;
         if self.logged_us.is_some_and(is_recent) {
-            self.suppressed += 1;
             return None;
         }
         self.logged_us = Some(now_us);
-        Some(std::mem::take(&mut self.suppressed))
+        Some(std::mem::take(&mut self.times))
     }
 }
 
@@ -66,8 +58,8 @@ pub struct OutageEnd {
 }
 
 impl FailureThrottle {
-    /// Counts a failed call. `Some` means that it should be logged, with the number of failures of this kind that were
-    /// suppressed since the last line.
+    /// Counts a failed call. `Some` means that it should be logged, with the number of failures of this kind since the last
+    /// line.
     pub fn failed(&mut self, now_us: u64, kind: FailureKind) -> Option<u64> {
         // One that ended long ago without a call that could report it is not continued.
         let is_old = |over_us| now_us.saturating_sub(over_us) >= EVERY_US;
@@ -97,7 +89,7 @@ impl FailureThrottle {
         self.outage = None;
         // The line about the end of the outage counts them.
         for kind in self.kinds.values_mut() {
-            kind.suppressed = 0;
+            kind.times = 0;
         }
         Some(over)
     }
@@ -117,11 +109,11 @@ mod tests {
         let mut logged = Vec::new();
         for call in 0..25_000 {
             let now_us = call * 1_000;
-            if let Some(repeated) = throttle.failed(now_us, Timeout) {
-                logged.push((now_us / SECOND, repeated));
+            if let Some(times) = throttle.failed(now_us, Timeout) {
+                logged.push((now_us / SECOND, times));
             }
         }
-        assert_eq!(logged, [(0, 0), (10, 9_999), (20, 9_999)]);
+        assert_eq!(logged, [(0, 1), (10, 10_000), (20, 10_000)]);
         assert_eq!(
             throttle.succeeded(26 * SECOND),
             Some(OutageEnd {
@@ -151,10 +143,10 @@ mod tests {
     #[test]
     fn each_kind_of_failure_is_logged_separately() {
         let mut throttle = FailureThrottle::default();
-        assert_eq!(throttle.failed(0, Timeout), Some(0));
-        assert_eq!(throttle.failed(1, Connection), Some(0));
+        assert_eq!(throttle.failed(0, Timeout), Some(1));
+        assert_eq!(throttle.failed(1, Connection), Some(1));
         assert_eq!(throttle.failed(2, Timeout), None);
-        assert_eq!(throttle.failed(EVERY_US, Timeout), Some(1));
+        assert_eq!(throttle.failed(EVERY_US, Timeout), Some(2));
         assert_eq!(throttle.failed(EVERY_US, Connection), None);
         assert_eq!(throttle.succeeded(EVERY_US).unwrap().failed, 5);
     }
