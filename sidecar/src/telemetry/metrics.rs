@@ -33,24 +33,12 @@ use crate::policy::Policy;
 use crate::telemetry::history::{Counts, Failures};
 use crate::telemetry::labels::{ConnectionCause, FailureKind, Outcome, ReloadOutcome, Source};
 use crate::telemetry::recent::Recent;
-use crate::telemetry::top::DenialCounts;
 use decisions::DecisionCounters;
 use families::Families;
 pub use leases::{LeaseMetrics, LeaseTotals};
 use limit::LimitMetrics;
 pub use of_policy::PolicyMetrics;
 use of_policy::Shared;
-
-/// Why metrics cannot be registered: a defect of `families.rs`, or of `top.rs`.
-#[derive(Debug, thiserror::Error)]
-pub enum MetricsError {
-    /// Two have the same name, or one has a name that Prometheus refuses.
-    #[error("metrics: {0}")]
-    Family(#[from] prometheus::Error),
-    /// The sketch was given an invalid size.
-    #[error("the sketch of denied subjects: {0}")]
-    Sketch(#[from] datasketches::error::Error),
-}
 
 /// The sidecar's metrics.
 #[derive(Debug)]
@@ -67,8 +55,6 @@ pub struct Metrics {
     leases: Mutex<BTreeMap<String, Arc<LeaseMetrics>>>,
     /// Version and configuration of the filters that ask.
     filters: Mutex<Recent<(String, String)>>,
-    /// An empty sketch of denied subjects, for new limits.
-    no_denials: DenialCounts,
 }
 
 /// What is known of a store besides its health.
@@ -102,7 +88,7 @@ impl Metrics {
     ///
     /// # Errors
     /// Two metrics have the same name, which would be a bug in `families.rs`.
-    pub fn new() -> Result<Self, MetricsError> {
+    pub fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
         registry.register(Box::new(ProcessCollector::for_self()))?;
         let families = Families::register(&registry)?;
@@ -133,7 +119,6 @@ impl Metrics {
             windows: Mutex::default(),
             leases: Mutex::default(),
             filters: Mutex::default(),
-            no_denials: DenialCounts::new()?,
             registry,
             families,
         })
@@ -179,10 +164,9 @@ impl Metrics {
         *lock(&self.windows) = windows::windows(policy);
         let mut known = lock(&self.limits);
         let limits = policy.limits().map(|limit| {
-            let limit_metrics = known.remove(&limit.name).unwrap_or_else(|| {
-                let no_denials = self.no_denials.clone();
-                Arc::new(LimitMetrics::new(&self.families, &limit.name, no_denials))
-            });
+            let limit_metrics = known
+                .remove(&limit.name)
+                .unwrap_or_else(|| Arc::new(LimitMetrics::new(&self.families, &limit.name)));
             if limit.lease.is_some() {
                 let decisions = &limit_metrics.decisions;
                 decisions.count(Outcome::Admitted, Source::Lease, 0);

@@ -1,4 +1,4 @@
-//! The metrics of one limit. They are looked up once per decision; counting an admitted decision usually takes no lock.
+//! The metrics of one limit. They are looked up once per decision.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -10,7 +10,7 @@ use super::families::Families;
 use super::lock;
 use crate::telemetry::labels::Source;
 use crate::telemetry::subject::Subject;
-use crate::telemetry::top::{DenialCounts, Gate, Nearest, RecentKeys};
+use crate::telemetry::top::{DenialCounts, Nearest, RecentKeys};
 
 /// The metrics of one limit.
 #[derive(Debug)]
@@ -20,11 +20,10 @@ pub struct LimitMetrics {
     pub(super) refused_quotas: IntCounter,
     used: Histogram,
     subjects: Mutex<Subjects>,
-    gate: Gate,
 }
 
 /// The subjects to report.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Subjects {
     denied: DenialCounts,
     nearest: Nearest,
@@ -32,8 +31,8 @@ struct Subjects {
 }
 
 impl LimitMetrics {
-    /// Makes the series of a limit, at 0. `no_denials`: an empty sketch.
-    pub(super) fn new(families: &Families, limit: &str, no_denials: DenialCounts) -> Self {
+    /// Makes the series of a limit, at 0.
+    pub(super) fn new(families: &Families, limit: &str) -> Self {
         let decisions = DecisionCounters::new(families.decisions.clone(), limit);
         decisions.start();
         Self {
@@ -41,12 +40,7 @@ impl LimitMetrics {
             decisions,
             refused_quotas: families.refused_quotas.with_label_values(&[limit]),
             used: families.used.with_label_values(&[limit]),
-            subjects: Mutex::new(Subjects {
-                denied: no_denials,
-                nearest: Nearest::default(),
-                keys: RecentKeys::default(),
-            }),
-            gate: Gate::default(),
+            subjects: Mutex::default(),
         }
     }
 
@@ -81,9 +75,8 @@ impl LimitMetrics {
         let used = status.quota.saturating_sub(status.remaining);
         let used = ratio(used, status.quota);
         self.used.observe(used);
-        if !self.gate.excludes(used, now_us) {
-            let mut subjects = self.subjects();
-            subjects.nearest.note(key, used, now_us, &self.gate);
+        let mut subjects = self.subjects();
+        if subjects.nearest.note(key, used, now_us) {
             subjects.keys.keep(key);
         }
     }
