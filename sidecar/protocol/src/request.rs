@@ -262,8 +262,7 @@ fn read_entries<'a, T: Deserialize<'a>>(
 fn malformed_body(list: &str, error: &FieldError) -> Problem {
     let why = error.within("");
     let why = format_args!("the body is not {{\"{list}\": [...]}}: {why}");
-    let problem = Problem::new(Code::MalformedJson, why);
-    problem.at(error.field().as_deref().unwrap_or(BODY))
+    error.problem(Code::MalformedJson, why)
 }
 
 /// Parses each entry of a list.

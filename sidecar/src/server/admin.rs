@@ -20,7 +20,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::access::{Access, MISDIRECTED, NEEDS_TOKEN, NO_TOKEN, guard};
-use super::body::{answer, turns, whole};
+use super::body::{ok, turns, whole};
 use super::openapi::{self, Describe, of};
 use super::paths::{HEALTHZ_PATH, METRICS_PATH, READYZ_PATH};
 use super::readiness::Readiness;
@@ -158,14 +158,12 @@ async fn readyz(State(admin): State<Admin>) -> Response {
         example = "# HELP sluicegate_store_up Whether the store answers.\n# TYPE sluicegate_store_up gauge\nsluicegate_store_up 1\n",
     )),
 )]
-async fn metrics(State(admin): State<Admin>) -> Response {
-    match admin.service.metrics_text() {
-        Ok(text) => ([(header::CONTENT_TYPE, PROMETHEUS_TEXT)], text).into_response(),
-        Err(error) => {
-            tracing::error!("the metrics cannot be encoded: {error}");
-            NOT_ENCODED.into_response()
-        }
-    }
+async fn metrics(State(admin): State<Admin>) -> Result<Response, Refusal> {
+    let text = admin.service.metrics_text().map_err(|error| {
+        tracing::error!("the metrics cannot be encoded: {error}");
+        NOT_ENCODED
+    })?;
+    Ok(([(header::CONTENT_TYPE, PROMETHEUS_TEXT)], text).into_response())
 }
 
 /// Restore the whole quota of a limit for keys
@@ -186,12 +184,9 @@ async fn metrics(State(admin): State<Admin>) -> Response {
         example = json!({ "outcomes": [{ "outcome": "reset", "held": true }] }),
     )),
 )]
-async fn reset(State(admin): State<Admin>, body: Body) -> Response {
-    answer(async {
-        let body = whole(body, &LARGE_BODIES).await?;
-        Ok(admin.service.reset(&read_resets(&body)?).await)
-    })
-    .await
+async fn reset(State(admin): State<Admin>, body: Body) -> Result<Response, Refusal> {
+    let body = whole(body, &LARGE_BODIES).await?;
+    Ok(ok(&admin.service.reset(&read_resets(&body)?).await))
 }
 
 /// List all overrides
@@ -213,7 +208,7 @@ async fn reset(State(admin): State<Admin>, body: Body) -> Response {
     )),
 )]
 async fn list_overrides(State(admin): State<Admin>) -> Response {
-    answer(async { Ok(admin.service.list_overrides()) }).await
+    ok(&admin.service.list_overrides())
 }
 
 /// Give a key another quota, lift its limit or block it
@@ -242,12 +237,9 @@ async fn list_overrides(State(admin): State<Admin>) -> Response {
         } }),
     )),
 )]
-async fn set_override(State(admin): State<Admin>, body: Body) -> Response {
-    answer(async {
-        let asked = read_set_override(&whole(body, &LARGE_BODIES).await?)?;
-        Ok(admin.service.set_override(asked).await?)
-    })
-    .await
+async fn set_override(State(admin): State<Admin>, body: Body) -> Result<Response, Refusal> {
+    let asked = read_set_override(&whole(body, &LARGE_BODIES).await?)?;
+    Ok(ok(&admin.service.set_override(asked).await?))
 }
 
 /// Remove an override from the store
@@ -269,12 +261,9 @@ async fn set_override(State(admin): State<Admin>, body: Body) -> Response {
         example = json!({ "removed": true }),
     )),
 )]
-async fn remove_override(State(admin): State<Admin>, body: Body) -> Response {
-    answer(async {
-        let asked = read_remove_override(&whole(body, &LARGE_BODIES).await?)?;
-        Ok(admin.service.remove_override(asked).await?)
-    })
-    .await
+async fn remove_override(State(admin): State<Admin>, body: Body) -> Result<Response, Refusal> {
+    let asked = read_remove_override(&whole(body, &LARGE_BODIES).await?)?;
+    Ok(ok(&admin.service.remove_override(asked).await?))
 }
 
 /// Find the key of a subject
@@ -295,9 +284,9 @@ async fn remove_override(State(admin): State<Admin>, body: Body) -> Response {
 async fn subject(
     State(admin): State<Admin>,
     subject: Result<Path<String>, PathRejection>,
-) -> Response {
+) -> Result<Response, Refusal> {
     let subject = subject.map_or_else(|_| String::new(), |Path(subject)| subject);
-    answer(async { Ok(admin.service.find_key(&subject)?) }).await
+    Ok(ok(&admin.service.find_key(&subject)?))
 }
 
 /// Most denied subjects, and subjects nearest to a limit
@@ -321,7 +310,7 @@ async fn subject(
     )),
 )]
 async fn top(State(admin): State<Admin>) -> Response {
-    answer(async { Ok(admin.service.metrics.top()) }).await
+    ok(&admin.service.metrics.top())
 }
 
 async fn snapshot(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Response {
@@ -329,11 +318,11 @@ async fn snapshot(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Resp
     let after_ms = query
         .as_deref()
         .and_then(|query| query.strip_prefix("after=")?.parse().ok());
-    answer(async { Ok(page::snapshot(&admin.service, after_ms.unwrap_or(0))) }).await
+    ok(&page::snapshot(&admin.service, after_ms.unwrap_or(0)))
 }
 
-async fn file(name: Result<Path<String>, PathRejection>) -> Response {
+async fn file(name: Result<Path<String>, PathRejection>) -> Result<Response, Refusal> {
     // No file has a name that is not UTF-8.
     let file = name.ok().and_then(|Path(name)| page::named(&name));
-    file.unwrap_or_else(|| UNKNOWN_PATH.into_response())
+    file.ok_or(UNKNOWN_PATH)
 }

@@ -94,14 +94,9 @@ pub(super) fn json(status: StatusCode, kind: &'static str, answer: &impl Seriali
     (status, [(header::CONTENT_TYPE, kind)], body).into_response()
 }
 
-/// The answer to a request.
-pub(super) async fn answer(
-    made: impl Future<Output = Result<impl Serialize, Refusal>>,
-) -> Response {
-    match made.await {
-        Ok(answer) => json(StatusCode::OK, JSON, &answer),
-        Err(refusal) => refusal.into_response(),
-    }
+/// The usual answer to a request.
+pub(super) fn ok(answer: &impl Serialize) -> Response {
+    json(StatusCode::OK, JSON, answer)
 }
 
 fn too_large() -> Refusal {

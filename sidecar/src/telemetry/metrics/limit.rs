@@ -89,9 +89,9 @@ impl LimitMetrics {
     /// The most denied subject's share of the denials: its lower bound, since an alert on it must not fire because of the
     /// sketch's error.
     pub(super) fn top_denied_ratio(&self, now_us: u64) -> f64 {
-        let denied = &mut self.subjects().denied;
-        let least = denied.top(now_us).first().map(|one| one.count - one.error);
-        ratio(least.unwrap_or(0), denied.total(now_us))
+        let top = self.top(now_us);
+        let least = top.most_denied.first().map(|one| one.count - one.error);
+        ratio(least.unwrap_or(0), top.denied_total)
     }
 
     /// The most denied subjects and those nearest to the limit.
