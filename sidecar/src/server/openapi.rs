@@ -178,7 +178,7 @@ pub fn document() -> Value {
             },
         },
     });
-    sluicegate_rules::config::schema::sorted(unwrapped(document))
+    sluicegate_rules::config::schema::sorted(document)
 }
 
 /// The types that the descriptions of endpoints name, and those that they consist of.
@@ -206,21 +206,4 @@ fn schemas() -> Map<String, Value> {
     generator.subschema_for::<VerdictProblem<'_>>();
     generator.subschema_for::<Whom>();
     generator.take_definitions(true)
-}
-
-/// Joins the lines of descriptions, which are made from wrapped comments.
-fn unwrapped(value: Value) -> Value {
-    match value {
-        Value::Object(fields) => {
-            let fields = fields.into_iter().map(|(name, field)| match field {
-                Value::String(text) if name == "description" => {
-                    (name, text.replace('\n', " ").into())
-                }
-                other => (name, unwrapped(other)),
-            });
-            Value::Object(fields.collect())
-        }
-        Value::Array(list) => list.into_iter().map(unwrapped).collect(),
-        other => other,
-    }
 }
