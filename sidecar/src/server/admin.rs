@@ -64,7 +64,7 @@ pub(super) struct Admin {
     pub readiness: Readiness,
 }
 
-/// The routes, with the descriptions of all but the document's and the live page's, which change with them.
+/// The routes that the document describes.
 pub(super) fn routes() -> OpenApiRouter<Admin> {
     let probes = OpenApiRouter::new()
         .routes(routes!(healthz))
@@ -89,15 +89,20 @@ pub(super) fn routes() -> OpenApiRouter<Admin> {
         .refusing(&[NO_TOKEN]);
     let all = operators.merge(probes);
     all.refusing(&[BAD_HOST, foreign(ORIGIN_FIELD), MISDIRECTED])
-        .route(OPENAPI_PATH, get(openapi::serve))
-        .route("/", get(async || page::page()))
-        .route("/page/snapshot", get(snapshot))
-        .route("/page/{name}", get(file))
 }
 
 /// The router of the port.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the document leaves out itself and the live page, whose files change together"
+)]
 pub(super) fn router(admin: Admin, access: Access) -> Router {
-    with_fallbacks(routes())
+    let all = routes()
+        .route(OPENAPI_PATH, get(openapi::serve))
+        .route("/", get(async || page::page()))
+        .route("/page/snapshot", get(snapshot))
+        .route("/page/{name}", get(file));
+    with_fallbacks(all)
         .with_state(admin)
         .layer(from_fn_with_state(Arc::new(access), guard))
 }

@@ -46,19 +46,22 @@ pub(super) struct VerdictProblem<'a> {
     answer: Answer<'a>,
 }
 
-/// The routes, with their descriptions.
+/// The routes that the document describes.
 pub(super) fn routes() -> OpenApiRouter<Arc<Service>> {
     OpenApiRouter::new()
         .routes(routes!(decide).refusing(&[BAD_STATUS]))
         .routes(routes!(give_back))
         .with_body()
         .refusing(&[BAD_HOST, from_a_page(ORIGIN_FIELD), NOT_JSON])
-        .route(OPENAPI_PATH, get(openapi::serve))
 }
 
 /// The router of the port.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the document does not describe itself"
+)]
 pub(super) fn router(service: Arc<Service>) -> Router {
-    with_fallbacks(routes())
+    with_fallbacks(routes().route(OPENAPI_PATH, get(openapi::serve)))
         .layer(from_fn(not_from_a_page))
         .with_state(service)
 }
