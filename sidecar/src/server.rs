@@ -43,7 +43,6 @@ use crate::decide::Service;
 use accept::Port;
 pub use access::{Access, Token};
 use admin::Admin;
-use connection::ClientTimeouts;
 use listen::Listener;
 use phase::Phase;
 pub use phase::Stop;
@@ -72,16 +71,10 @@ const MAX_ADMIN_HEAD_BYTES: usize = 64 << 10;
 
 /// Longer than the hour after which Envoy closes an unused connection by default: whoever closes first may cut off a
 /// request that is on its way.
-const DECISIONS_TIMEOUTS: ClientTimeouts = ClientTimeouts {
-    head: Duration::from_secs(10),
-    idle: Duration::from_mins(65),
-};
+const DECISIONS_IDLE: Duration = Duration::from_mins(65);
 
 /// Longer than Prometheus waits from one scrape to the next, usually.
-const ADMIN_TIMEOUTS: ClientTimeouts = ClientTimeouts {
-    head: Duration::from_secs(10),
-    idle: Duration::from_mins(2),
-};
+const ADMIN_IDLE: Duration = Duration::from_mins(2);
 
 /// The two listeners.
 #[derive(Debug)]
@@ -146,7 +139,7 @@ pub async fn run(
         name: "decisions",
         router: decisions::router(Arc::clone(&service)),
         max_connections: settings.max_connections,
-        timeouts: DECISIONS_TIMEOUTS,
+        idle: DECISIONS_IDLE,
         max_head_bytes: MAX_DECISIONS_HEAD_BYTES,
     };
     let admin = Port {
@@ -159,7 +152,7 @@ pub async fn run(
             settings.access,
         ),
         max_connections: MAX_ADMIN_CONNECTIONS,
-        timeouts: ADMIN_TIMEOUTS,
+        idle: ADMIN_IDLE,
         max_head_bytes: MAX_ADMIN_HEAD_BYTES,
     };
     service.wait_for_overrides(START_WITHIN).await;

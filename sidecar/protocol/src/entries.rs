@@ -5,16 +5,28 @@ use std::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, SeqAccess, Visitor};
 
-use crate::MAX_ENTRIES;
+use crate::{Code, MAX_ENTRIES, Problem};
 
 /// The entries of a list. Those above [`MAX_ENTRIES`] are counted and not kept: otherwise a megabyte of numbers would
 /// become a hundred megabytes of entries, each answered with its own error.
 #[derive(Debug)]
-pub(crate) enum Entries<T> {
-    /// All entries.
-    Whole(Vec<T>),
-    /// The number of entries, which is too large.
-    TooMany(usize),
+pub(crate) struct Entries<T> {
+    kept: Vec<T>,
+    count: usize,
+}
+
+impl<T> Entries<T> {
+    /// All entries of this list, or the error that there are too many.
+    pub fn bounded(self, list: &str) -> Result<Vec<T>, Problem> {
+        let count = self.count;
+        if count > MAX_ENTRIES {
+            let why = format_args!(
+                "`{list}` has {count} entries; the maximum is {MAX_ENTRIES}: send several requests"
+            );
+            return Err(Problem::new(Code::TooManyEntries, why).at(list));
+        }
+        Ok(self.kept)
+    }
 }
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Entries<T> {
@@ -34,22 +46,17 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Reader<T> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-        let mut entries = Vec::new();
-        while entries.len() < MAX_ENTRIES {
-            match list.next_element()? {
-                Some(entry) => entries.push(entry),
-                None => return Ok(Entries::Whole(entries)),
-            }
+        let mut kept = Vec::new();
+        while kept.len() < MAX_ENTRIES
+            && let Some(entry) = list.next_element()?
+        {
+            kept.push(entry);
         }
-        let mut count = MAX_ENTRIES;
-        while list.next_element::<IgnoredAny>()?.is_some() {
+        let mut count = kept.len();
+        while count >= MAX_ENTRIES && list.next_element::<IgnoredAny>()?.is_some() {
             count += 1;
         }
-        Ok(if count > MAX_ENTRIES {
-            Entries::TooMany(count)
-        } else {
-            Entries::Whole(entries)
-        })
+        Ok(Entries { kept, count })
     }
 }
 
@@ -65,10 +72,10 @@ mod tests {
     fn a_list_that_is_too_long_is_counted_and_not_kept() {
         let zeros = |count| format!("[{}]", vec!["0"; count].join(","));
         for (count, whole) in [(0, true), (1_024, true), (1_025, false), (500_000, false)] {
-            match read::<u8>(&zeros(count)) {
-                Entries::Whole(list) => assert!(whole && list.len() == count, "{count}"),
-                Entries::TooMany(many) => assert!(!whole && many == count, "{count}"),
-            }
+            let entries = read::<u8>(&zeros(count));
+            assert_eq!(entries.count, count);
+            assert_eq!(entries.kept.len(), count.min(MAX_ENTRIES));
+            assert_eq!(entries.bounded("list").is_ok(), whole, "{count}");
         }
         assert!(serde_json::from_str::<Entries<u8>>("[0,0").is_err());
         assert!(serde_json::from_str::<Entries<u8>>(&zeros(2_000).replace(']', "")).is_err());

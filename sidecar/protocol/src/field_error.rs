@@ -1,7 +1,11 @@
 //! Describes errors in a request's JSON by field. Runs only after reading has failed.
 
+use std::fmt::Display;
+
 use serde::Deserialize;
 use serde_json::error::Category;
+
+use crate::{BODY, Code, Problem};
 
 /// The location and description of an error.
 #[derive(Debug)]
@@ -45,6 +49,11 @@ impl FieldError {
             (path, None) => Some(path.to_owned()),
             (path, Some(name)) => Some(format!("{path}.{name}")),
         }
+    }
+
+    /// The problem of a body with this error; the message may say more.
+    pub fn problem(&self, code: Code, message: impl Display) -> Problem {
+        Problem::new(code, message).at(self.field().as_deref().unwrap_or(BODY))
     }
 
     /// The message for people; `within` is the path of the value that was read.

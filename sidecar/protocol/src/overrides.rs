@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::field_error::{self, FieldError};
-use crate::{BODY, Code, MAX_KEY_BYTES, Problem, integer};
+use crate::{Code, MAX_KEY_BYTES, Problem, integer};
 
 /// Bytes of a key's SHA-256 that name it to operators, in hexadecimal digits: with 80 bits, who looks for a key with the
 /// digits of another one tries 10^24 of them.
@@ -307,12 +307,8 @@ fn check_subject(digits: &str) -> Result<(), Problem> {
 }
 
 fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
-    field_error::read(body).map_err(|error: FieldError| invalid(&error))
-}
-
-fn invalid(error: &FieldError) -> Problem {
-    let problem = malformed(error.within(""));
-    problem.at(error.field().as_deref().unwrap_or(BODY))
+    field_error::read(body)
+        .map_err(|error: FieldError| error.problem(Code::MalformedEntry, error.within("")))
 }
 
 fn malformed(why: impl fmt::Display) -> Problem {

@@ -10,10 +10,7 @@ use serde_json::value::RawValue;
 use crate::MAX_COST;
 use crate::entries::Entries;
 use crate::field_error::{self, FieldError};
-use crate::{
-    Code, MAX_BODY_BYTES, MAX_CHECKS, MAX_DENIED_COUNT, MAX_ENTRIES, MAX_KEY_BYTES, Problem,
-    integer,
-};
+use crate::{Code, MAX_CHECKS, MAX_DENIED_COUNT, MAX_ENTRIES, MAX_KEY_BYTES, Problem, integer};
 
 /// The list in the body of `POST /v1/decide`.
 pub const DECISIONS: &str = "decisions";
@@ -80,8 +77,9 @@ impl<'a> Read<'a> {
     /// Decisions that may not be parsed, as [`read_decisions`] validates them.
     fn of(
         decisions: impl IntoIterator<Item = Result<Decision<'a>, Problem>>,
-        denied: Vec<CachedDenials<'a>>,
+        mut denied: Vec<CachedDenials<'a>>,
     ) -> Self {
+        denied.retain(|denied| denied.count <= MAX_DENIED_COUNT);
         let decisions = decisions.into_iter().enumerate();
         let checked = decisions.map(|(index, decision)| {
             check_shape(decision?).map_err(|problem| problem.of_entry(DECISIONS, index))
@@ -211,25 +209,23 @@ pub struct Resets<'a> {
     pub resets: Vec<Reset<'a>>,
 }
 
-/// Parses the body of `POST /v1/decide`. An invalid decision does not affect the others.
+/// Parses the body of `POST /v1/decide`, at most [`MAX_BODY_BYTES`](crate::MAX_BODY_BYTES). An invalid decision does not
+/// affect the others.
 ///
 /// # Errors
-/// The body as a whole is invalid: too large, not JSON, without a list of decisions, or with too many.
+/// The body as a whole is invalid: not JSON, without a list of decisions, or with too many.
 pub fn read_decisions(body: &[u8]) -> Result<Read<'_>, Problem> {
-    let (decisions, mut denied) = read_list(
-        body,
-        DECISIONS,
-        |body| {
-            let read: Envelope<'_, Decision<'_>> = serde_json::from_slice(body).ok()?;
-            Some((read.decisions, read.denied))
-        },
-        |body| {
-            let read: Envelope<'_, &RawValue> = field_error::read(body)?;
-            Ok((read.decisions, read.denied))
-        },
-    )?;
-    denied.retain(|denied| denied.count <= MAX_DENIED_COUNT);
-    Ok(Read::of(decisions, denied))
+    // Nearly every body is valid, so it is parsed at once, and entry by entry only if that fails.
+    if let Ok(read) = serde_json::from_slice::<Envelope<'_, Decision<'_>>>(body) {
+        let decisions = read.decisions.bounded(DECISIONS)?;
+        return Ok(Read::of(decisions.into_iter().map(Ok), read.denied));
+    }
+    let read: Envelope<'_, &RawValue> =
+        field_error::read(body).map_err(|error| malformed_body(DECISIONS, &error))?;
+    Ok(Read::of(
+        one_by_one(read.decisions, DECISIONS)?,
+        read.denied,
+    ))
 }
 
 /// Parses the body of `POST /v1/give-back` in the same way.
@@ -251,87 +247,42 @@ pub fn read_resets(body: &[u8]) -> Result<Vec<Result<Reset<'_>, Problem>>, Probl
 /// Reads the list of a body that has no other field.
 fn read_entries<'a, T: Deserialize<'a>>(
     body: &'a [u8],
-    field: &str,
+    list: &str,
 ) -> Result<Vec<Result<T, Problem>>, Problem> {
-    let whole = |body| only_field(body, field).ok();
-    Ok(read_list(body, field, whole, |body| only_field(body, field))?.0)
-}
-
-/// Reads the list of a body and its other fields: `whole` parses the entries too, `raw` does not.
-fn read_list<'a, T: Deserialize<'a>, E>(
-    body: &'a [u8],
-    field: &str,
-    whole: impl Fn(&'a [u8]) -> Option<(Entries<T>, E)>,
-    raw: impl Fn(&'a [u8]) -> Result<(Entries<&'a RawValue>, E), FieldError>,
-) -> Result<(Vec<Result<T, Problem>>, E), Problem> {
-    if body.len() > MAX_BODY_BYTES {
-        return Err(Problem::new(
-            Code::BodyTooLarge,
-            format_args!(
-                "the body has {} bytes; the maximum is {MAX_BODY_BYTES}: send fewer entries at a time",
-                body.len()
-            ),
-        )
-        .at(BODY));
-    }
-    // Nearly every body is valid, so it is parsed at once, and entry by entry only if that fails.
-    match whole(body) {
-        Some((list, beside)) => {
-            let list = bounded(list, field)?;
-            Ok((list.into_iter().map(Ok).collect(), beside))
-        }
-        None => {
-            let (list, beside) = raw(body).map_err(|error| {
-                let why = error.within("");
-                Problem::new(
-                    Code::MalformedJson,
-                    format_args!("the body is not {{\"{field}\": [...]}}: {why}"),
-                )
-                .at(error.field().as_deref().unwrap_or(BODY))
-            })?;
-            let read = |(index, raw): (usize, &'a RawValue)| {
-                field_error::read(raw.get().as_bytes()).map_err(|error: FieldError| {
-                    let message = error.within(&format!("{field}[{index}]"));
-                    Problem {
-                        code: Code::MalformedEntry,
-                        message: message.into(),
-                        field: error.field().map(Cow::Owned),
-                    }
-                    .of_entry(field, index)
-                })
-            };
-            let list = bounded(list, field)?;
-            Ok((list.into_iter().enumerate().map(read).collect(), beside))
-        }
+    let malformed = |error| malformed_body(list, &error);
+    let mut fields: BTreeMap<Cow<'a, str>, Entries<&'a RawValue>> =
+        field_error::read(body).map_err(malformed)?;
+    match (fields.remove(list), fields.pop_first()) {
+        (Some(entries), None) => one_by_one(entries, list),
+        (_, Some((name, _))) => Err(malformed(FieldError::unknown(&name))),
+        (None, None) => Err(malformed(FieldError::missing(list))),
     }
 }
 
-fn bounded<T>(entries: Entries<T>, field: &str) -> Result<Vec<T>, Problem> {
-    match entries {
-        Entries::Whole(entries) => Ok(entries),
-        Entries::TooMany(count) => Err(Problem::new(
-            Code::TooManyEntries,
-            format_args!(
-                "`{field}` has {count} entries; the maximum is {MAX_ENTRIES}: send several requests"
-            ),
-        )
-        .at(field)),
-    }
+fn malformed_body(list: &str, error: &FieldError) -> Problem {
+    let why = error.within("");
+    let why = format_args!("the body is not {{\"{list}\": [...]}}: {why}");
+    error.problem(Code::MalformedJson, why)
 }
 
-/// Reads an object with exactly one field.
-fn only_field<'a, T: Deserialize<'a>>(
-    body: &'a [u8],
-    field: &str,
-) -> Result<(Entries<T>, ()), FieldError> {
-    let mut fields: BTreeMap<Cow<'a, str>, Entries<T>> =
-        serde_json::from_slice(body).or_else(|_| field_error::read(body))?;
-    let list = fields.remove(field);
-    match (list, fields.pop_first()) {
-        (Some(list), None) => Ok((list, ())),
-        (_, Some((name, _))) => Err(FieldError::unknown(&name)),
-        (None, None) => Err(FieldError::missing(field)),
-    }
+/// Parses each entry of a list.
+fn one_by_one<'a, T: Deserialize<'a>>(
+    entries: Entries<&'a RawValue>,
+    list: &str,
+) -> Result<Vec<Result<T, Problem>>, Problem> {
+    let read = |(index, raw): (usize, &'a RawValue)| {
+        field_error::read(raw.get().as_bytes()).map_err(|error: FieldError| {
+            let message = error.within(&format!("{list}[{index}]"));
+            Problem {
+                code: Code::MalformedEntry,
+                message: message.into(),
+                field: error.field().map(Cow::Owned),
+            }
+            .of_entry(list, index)
+        })
+    };
+    let entries = entries.bounded(list)?.into_iter().enumerate();
+    Ok(entries.map(read).collect())
 }
 
 /// Validates what does not depend on the policy.

@@ -1,38 +1,18 @@
 //! What the live page shows, as JSON. It holds no key and nothing of the store's address.
 
-use std::collections::BTreeMap;
-
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::clock;
 use crate::decide::Service;
 use crate::policy::{Limit, describe_window};
-use crate::telemetry::history::{Denying, Sample};
 
 /// The counters are read at most this often, however many pages ask: more often gives no meaningful rate.
 const MIN_SAMPLE_INTERVAL_MS: u64 = 900;
 
-#[derive(Serialize)]
-struct Snapshot<'a> {
-    #[serde(flatten)]
-    state: Value,
-    samples: Vec<&'a Sample>,
-}
-
 /// The state of everything at this moment, and the samples after `after_ms`, which are one or two for a page that asks every
 /// second.
-pub fn snapshot(service: &Service, after_ms: u64) -> Vec<u8> {
+pub fn snapshot(service: &Service, after_ms: u64) -> Value {
     let history = service.sampled(MIN_SAMPLE_INTERVAL_MS);
-    let snapshot = Snapshot {
-        state: state(service, history.denying()),
-        samples: history.samples_after(after_ms).collect(),
-    };
-    // Strings and numbers can always be encoded as JSON.
-    serde_json::to_vec(&snapshot).unwrap_or_default()
-}
-
-fn state(service: &Service, denying: &BTreeMap<String, Denying>) -> Value {
     let mut top = service.metrics.top();
     // Most of thousands of limits have none.
     top.limits
@@ -62,7 +42,8 @@ fn state(service: &Service, denying: &BTreeMap<String, Denying>) -> Value {
         },
         // Only if a limit of the policy has leases.
         "leases": service.lease_totals(),
-        "denying": denying,
+        "denying": history.denying(),
+        "samples": history.samples_after(after_ms).collect::<Vec<_>>(),
         "top": top,
         "events": service.events.newest(),
     })

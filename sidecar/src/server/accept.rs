@@ -3,7 +3,6 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,17 +17,15 @@ use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::warn;
 
-use super::connection::{ClientTimeouts, Connection};
-use super::connections::{Admitted, Connections};
-use super::listen::{Listener, SocketListener};
+use super::connection::Connection;
+use super::connections::Connections;
+use super::listen::Listener;
 use super::phase::{Phase, stopping};
-use super::stream::RecordedStream;
+use super::stream::{RecordedStream, Socket};
 use crate::clock;
 use crate::telemetry::throttle::Throttle;
 
@@ -50,49 +47,30 @@ pub(super) struct Port {
     pub router: Router,
     /// Most connections at the same time.
     pub max_connections: usize,
-    pub timeouts: ClientTimeouts,
+    /// How long a connection may be idle.
+    pub idle: Duration,
     /// Most bytes of a request's head, and of one read of a body.
     pub max_head_bytes: usize,
+}
+
+impl Listener {
+    async fn accept(&self) -> io::Result<Box<dyn Socket>> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                // Each answer is one write; without this, the next one might wait for the client's acknowledgement.
+                stream.set_nodelay(true)?;
+                SockRef::from(&stream).set_send_buffer_size(SEND_BUFFER)?;
+                Ok(Box::new(stream))
+            }
+            Self::Unix(socket) => Ok(Box::new(socket.listener.accept().await?.0)),
+        }
+    }
 }
 
 /// Serves until the last phase, then waits for requests in progress for at most this long.
 pub(super) async fn serve(
     listener: Listener,
-    port: Port,
-    phases: watch::Receiver<Phase>,
-    shutdown_timeout: Duration,
-) {
-    match listener {
-        Listener::Tcp(listener) => accept_all(listener, port, phases, shutdown_timeout).await,
-        Listener::Unix(listener) => accept_all(listener, port, phases, shutdown_timeout).await,
-    }
-}
-
-trait Accept {
-    type Stream: AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'static;
-    async fn next(&self) -> io::Result<Self::Stream>;
-}
-
-impl Accept for TcpListener {
-    type Stream = tokio::net::TcpStream;
-    async fn next(&self) -> io::Result<Self::Stream> {
-        let (stream, _) = self.accept().await?;
-        // Each answer is one write; without this, the next one might wait for the client's acknowledgement.
-        stream.set_nodelay(true)?;
-        SockRef::from(&stream).set_send_buffer_size(SEND_BUFFER)?;
-        Ok(stream)
-    }
-}
-
-impl Accept for SocketListener {
-    type Stream = tokio::net::UnixStream;
-    async fn next(&self) -> io::Result<Self::Stream> {
-        Ok(self.listener.accept().await?.0)
-    }
-}
-
-async fn accept_all(
-    listener: impl Accept,
     port: Port,
     mut phases: watch::Receiver<Phase>,
     shutdown_timeout: Duration,
@@ -106,8 +84,8 @@ async fn accept_all(
     loop {
         tokio::select! {
             () = stopping(&mut last_phase) => break,
-            _ = checks.tick() => connections.close_overdue(clock::now_us(), port.timeouts),
-            accepted = listener.next() => match accepted {
+            _ = checks.tick() => connections.close_overdue(clock::now_us(), port.idle),
+            accepted = listener.accept() => match accepted {
                 Ok(stream) => {
                     let connection = Arc::new(Connection::opened(clock::now_us()));
                     // Connections accepted from now on start in this phase.
@@ -150,15 +128,12 @@ fn is_the_clients(error: &io::Error) -> bool {
 }
 
 /// Serves one connection until it closes.
-fn serve_connection<S>(
-    stream: RecordedStream<S>,
+fn serve_connection(
+    stream: RecordedStream,
     port: &Port,
     phases: watch::Receiver<Phase>,
     watcher: Watcher,
-) -> impl Future<Output = ()> + Send + use<S>
-where
-    S: AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'static,
-{
+) -> impl Future<Output = ()> + Send + use<> {
     let connection = Arc::clone(&stream.connection);
     let router = TowerToHyperService::new(port.router.clone());
     let service = service_fn(move |request: Request<Incoming>| {
@@ -167,10 +142,10 @@ where
         // What follows the last chunk could be a part of this request for a proxy in front, which reads its length otherwise.
         let last = request.headers().contains_key(header::TRANSFER_ENCODING);
         let request = request.map(|body| {
-            body.map_frame(move |frame| {
+            body.map_err(move |error| {
                 // Owned by this closure, and so dropped with the body.
                 let _ = &unread;
-                frame
+                error
             })
         });
         answer(
@@ -215,40 +190,31 @@ struct ListenerLog {
 }
 
 impl ListenerLog {
-    const fn of(listener: &'static str) -> Self {
+    fn of(listener: &'static str) -> Self {
         Self {
             listener,
-            at_max: Throttle::new(),
-            refused: Throttle::new(),
+            at_max: Throttle::default(),
+            refused: Throttle::default(),
         }
     }
 
-    fn admitted(&mut self, admitted: Admitted, max: usize) {
-        let what = match admitted {
-            Admitted::Yes => return,
-            Admitted::InPlaceOfAnother => "an old one is closed",
-            Admitted::No => "it is closed, because all others wait for answers",
-        };
-        if let Some(times) = times(&mut self.at_max) {
+    fn admitted(&mut self, closed: Option<&str>, max: usize) {
+        if let Some(closed) = closed
+            && let Some(times) = self.at_max.occurred(clock::now_us())
+        {
             warn!(
                 listener = self.listener,
-                times, "a connection above the maximum of {max}: {what}"
+                times, "a connection above the maximum of {max}: {closed}"
             );
         }
     }
 
     fn refused(&mut self, error: &io::Error) {
-        if let Some(times) = times(&mut self.refused) {
+        if let Some(times) = self.refused.occurred(clock::now_us()) {
             warn!(
                 listener = self.listener,
                 times, "cannot accept a connection: {error}"
             );
         }
     }
-}
-
-/// How often something happened since its last line, including this time; `None` if it should not be logged now.
-fn times(throttle: &mut Throttle) -> Option<u64> {
-    let suppressed = throttle.occurred(clock::now_us())?;
-    Some(suppressed + 1)
 }

@@ -9,16 +9,18 @@ use axum::extract::{Path, RawQuery, State};
 use axum::http::header;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use sluicegate_protocol::{
-    Code, Listed, OVERRIDES_PATH, OverrideList, OverrideWasRemoved, OverrideWasSet, RESET_PATH,
-    RemoveOverride, Resets, SetOverride, TOP_PATH, Top, WasReset, Whom, read_remove_override,
-    read_resets, read_set_override,
+    Code, Listed, OPENAPI_PATH, OVERRIDES_PATH, OverrideList, OverrideWasRemoved, OverrideWasSet,
+    RESET_PATH, RemoveOverride, Resets, SetOverride, TOP_PATH, Top, WasReset, Whom,
+    read_remove_override, read_resets, read_set_override,
 };
+use tokio::sync::Semaphore;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::access::{Access, MISDIRECTED, NEEDS_TOKEN, NO_TOKEN, guard};
-use super::body::{JSON, answer, whole};
+use super::body::{ok, turns, whole};
 use super::openapi::{self, Describe, of};
 use super::paths::{HEALTHZ_PATH, METRICS_PATH, READYZ_PATH};
 use super::readiness::Readiness;
@@ -29,6 +31,8 @@ use crate::page;
 
 const TEXT: &str = "text/plain";
 const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+static LARGE_BODIES: Semaphore = turns();
 
 const NOT_ENCODED: Refusal = Refusal::of_server(
     Code::Internal,
@@ -60,7 +64,7 @@ pub(super) struct Admin {
     pub readiness: Readiness,
 }
 
-/// The routes, with their descriptions.
+/// The routes that the document describes.
 pub(super) fn routes() -> OpenApiRouter<Admin> {
     let probes = OpenApiRouter::new()
         .routes(routes!(healthz))
@@ -81,10 +85,6 @@ pub(super) fn routes() -> OpenApiRouter<Admin> {
     let operators = guarded
         .routes(routes!(metrics).refusing(&[NOT_ENCODED]))
         .routes(routes!(top))
-        .routes(routes!(openapi::serve))
-        .routes(routes!(live_page))
-        .routes(routes!(snapshot))
-        .routes(routes!(file).refusing(&[UNKNOWN_PATH]))
         .with_token()
         .refusing(&[NO_TOKEN]);
     let all = operators.merge(probes);
@@ -92,8 +92,17 @@ pub(super) fn routes() -> OpenApiRouter<Admin> {
 }
 
 /// The router of the port.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the document leaves out itself and the live page, whose files change together"
+)]
 pub(super) fn router(admin: Admin, access: Access) -> Router {
-    with_fallbacks(routes())
+    let all = routes()
+        .route(OPENAPI_PATH, get(openapi::serve))
+        .route("/", get(async || page::page()))
+        .route("/page/snapshot", get(snapshot))
+        .route("/page/{name}", get(file));
+    with_fallbacks(all)
         .with_state(admin)
         .layer(from_fn_with_state(Arc::new(access), guard))
 }
@@ -154,14 +163,12 @@ async fn readyz(State(admin): State<Admin>) -> Response {
         example = "# HELP sluicegate_store_up Whether the store answers.\n# TYPE sluicegate_store_up gauge\nsluicegate_store_up 1\n",
     )),
 )]
-async fn metrics(State(admin): State<Admin>) -> Response {
-    match admin.service.metrics_text() {
-        Ok(text) => ([(header::CONTENT_TYPE, PROMETHEUS_TEXT)], text).into_response(),
-        Err(error) => {
-            tracing::error!("the metrics cannot be encoded: {error}");
-            NOT_ENCODED.into_response()
-        }
-    }
+async fn metrics(State(admin): State<Admin>) -> Result<Response, Refusal> {
+    let text = admin.service.metrics_text().map_err(|error| {
+        tracing::error!("the metrics cannot be encoded: {error}");
+        NOT_ENCODED
+    })?;
+    Ok(([(header::CONTENT_TYPE, PROMETHEUS_TEXT)], text).into_response())
 }
 
 /// Restore the whole quota of a limit for keys
@@ -182,12 +189,9 @@ async fn metrics(State(admin): State<Admin>) -> Response {
         example = json!({ "outcomes": [{ "outcome": "reset", "held": true }] }),
     )),
 )]
-async fn reset(State(admin): State<Admin>, body: Body) -> Response {
-    answer(async {
-        let body = whole(body).await?;
-        Ok(admin.service.reset(&read_resets(&body)?).await)
-    })
-    .await
+async fn reset(State(admin): State<Admin>, body: Body) -> Result<Response, Refusal> {
+    let body = whole(body, &LARGE_BODIES).await?;
+    Ok(ok(&admin.service.reset(&read_resets(&body)?).await))
 }
 
 /// List all overrides
@@ -209,7 +213,7 @@ async fn reset(State(admin): State<Admin>, body: Body) -> Response {
     )),
 )]
 async fn list_overrides(State(admin): State<Admin>) -> Response {
-    answer(async { Ok(admin.service.list_overrides()) }).await
+    ok(&admin.service.list_overrides())
 }
 
 /// Give a key another quota, lift its limit or block it
@@ -238,12 +242,9 @@ async fn list_overrides(State(admin): State<Admin>) -> Response {
         } }),
     )),
 )]
-async fn set_override(State(admin): State<Admin>, body: Body) -> Response {
-    answer(async {
-        let asked = read_set_override(&whole(body).await?)?;
-        Ok(admin.service.set_override(asked).await?)
-    })
-    .await
+async fn set_override(State(admin): State<Admin>, body: Body) -> Result<Response, Refusal> {
+    let asked = read_set_override(&whole(body, &LARGE_BODIES).await?)?;
+    Ok(ok(&admin.service.set_override(asked).await?))
 }
 
 /// Remove an override from the store
@@ -265,12 +266,9 @@ async fn set_override(State(admin): State<Admin>, body: Body) -> Response {
         example = json!({ "removed": true }),
     )),
 )]
-async fn remove_override(State(admin): State<Admin>, body: Body) -> Response {
-    answer(async {
-        let asked = read_remove_override(&whole(body).await?)?;
-        Ok(admin.service.remove_override(asked).await?)
-    })
-    .await
+async fn remove_override(State(admin): State<Admin>, body: Body) -> Result<Response, Refusal> {
+    let asked = read_remove_override(&whole(body, &LARGE_BODIES).await?)?;
+    Ok(ok(&admin.service.remove_override(asked).await?))
 }
 
 /// Find the key of a subject
@@ -291,9 +289,9 @@ async fn remove_override(State(admin): State<Admin>, body: Body) -> Response {
 async fn subject(
     State(admin): State<Admin>,
     subject: Result<Path<String>, PathRejection>,
-) -> Response {
+) -> Result<Response, Refusal> {
     let subject = subject.map_or_else(|_| String::new(), |Path(subject)| subject);
-    answer(async { Ok(admin.service.find_key(&subject)?) }).await
+    Ok(ok(&admin.service.find_key(&subject)?))
 }
 
 /// Most denied subjects, and subjects nearest to a limit
@@ -317,78 +315,19 @@ async fn subject(
     )),
 )]
 async fn top(State(admin): State<Admin>) -> Response {
-    answer(async { Ok(admin.service.metrics.top()) }).await
+    ok(&admin.service.metrics.top())
 }
 
-/// The live page
-///
-/// For browsers: which subjects are limited, by which limit and since when.
-#[utoipa::path(
-    get,
-    path = "/",
-    operation_id = "page",
-    tag = "page",
-    responses((
-        status = 200,
-        description = "The page.",
-        content_type = "text/html",
-        body = String,
-        example = "<!doctype html>",
-    )),
-)]
-async fn live_page() -> Response {
-    page::page()
-}
-
-/// What the live page shows
-///
-/// Internal to the page; may change with it.
-#[utoipa::path(
-    get,
-    path = "/page/snapshot",
-    operation_id = "pageSnapshot",
-    tag = "page",
-    params((
-        "after" = Option<u64>,
-        Query,
-        description = "The time of the newest sample that the page has, in milliseconds since 1970.",
-        example = 0,
-    )),
-    responses((
-        status = 200,
-        description = "The state at this moment, and the samples of the last minutes that are newer.",
-        body = serde_json::Value,
-        example = json!({ "samples": [] }),
-    )),
-)]
 async fn snapshot(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Response {
     // Whatever is asked for instead of a time is answered with all of them.
     let after_ms = query
         .as_deref()
         .and_then(|query| query.strip_prefix("after=")?.parse().ok());
-    let shown = page::snapshot(&admin.service, after_ms.unwrap_or(0));
-    ([(header::CONTENT_TYPE, JSON)], shown).into_response()
+    ok(&page::snapshot(&admin.service, after_ms.unwrap_or(0)))
 }
 
-/// A file of the live page
-///
-/// The page's style sheet, scripts and icon.
-#[utoipa::path(
-    get,
-    path = "/page/{name}",
-    operation_id = "pageFile",
-    tag = "page",
-    params(("name" = String, Path, description = "The file's name.", example = "page.js")),
-    responses((
-        status = 200,
-        description = "The file.",
-        content_type = "text/javascript",
-        body = String,
-        example = "export {};\n",
-    )),
-)]
-async fn file(name: Result<Path<String>, PathRejection>) -> Response {
+async fn file(name: Result<Path<String>, PathRejection>) -> Result<Response, Refusal> {
     // No file has a name that is not UTF-8.
     let file = name.ok().and_then(|Path(name)| page::named(&name));
-    file.unwrap_or_else(|| UNKNOWN_PATH.into_response())
+    file.ok_or(UNKNOWN_PATH)
 }

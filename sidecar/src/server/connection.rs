@@ -7,14 +7,8 @@ use std::time::Duration;
 
 use crate::clock::micros;
 
-/// How long a client may take.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ClientTimeouts {
-    /// From the first byte of a request's head to its last.
-    pub head: Duration,
-    /// Without a byte in either direction, between requests or while the client does not read an answer.
-    pub idle: Duration,
-}
+/// How long a client may take from the first byte of a request's head to its last.
+const HEAD_WITHIN: Duration = Duration::from_secs(10);
 
 /// One connection, updated by its reader, its writer and its requests.
 #[derive(Debug)]
@@ -87,15 +81,16 @@ impl Connection {
         self.in_request.load(Ordering::Relaxed)
     }
 
-    /// Whether the client has taken too long. A request that is being served has deadlines of its own.
-    pub fn is_overdue(&self, now_us: u64, timeouts: ClientTimeouts) -> bool {
+    /// Whether the client has taken too long for a head, or for `idle` no byte has come or gone: between requests, or while
+    /// it does not read an answer. A request that is being served has deadlines of its own.
+    pub fn is_overdue(&self, now_us: u64, idle: Duration) -> bool {
         if self.is_in_request() {
             return false;
         }
         let longer = |since: u64, limit| now_us.saturating_sub(since) > micros(limit);
         let head_us = self.head_us.load(Ordering::Relaxed);
-        (head_us != NONE && longer(head_us, timeouts.head))
-            || longer(self.active_us.load(Ordering::Relaxed), timeouts.idle)
+        (head_us != NONE && longer(head_us, HEAD_WITHIN))
+            || longer(self.active_us.load(Ordering::Relaxed), idle)
     }
 
     /// Its place among those that may be closed; `None` while its client has sent all of a request and waits for the
@@ -132,10 +127,7 @@ mod tests {
     use super::*;
 
     const SECOND: u64 = 1_000_000;
-    const TIMEOUTS: ClientTimeouts = ClientTimeouts {
-        head: Duration::from_secs(10),
-        idle: Duration::from_secs(60),
-    };
+    const IDLE: Duration = Duration::from_secs(60);
 
     fn opened(now_us: u64) -> Arc<Connection> {
         Arc::new(Connection::opened(now_us))
@@ -145,16 +137,16 @@ mod tests {
     fn a_head_has_a_time_limit_from_its_first_byte_however_slowly_it_trickles() {
         let connection = opened(0);
         // Nothing was sent yet.
-        assert!(!connection.is_overdue(50 * SECOND, TIMEOUTS));
+        assert!(!connection.is_overdue(50 * SECOND, IDLE));
         for now_us in (50 * SECOND..=60 * SECOND).step_by(100_000) {
             connection.received(now_us);
-            assert!(!connection.is_overdue(now_us, TIMEOUTS));
+            assert!(!connection.is_overdue(now_us, IDLE));
         }
         connection.received(60 * SECOND + 1);
-        assert!(connection.is_overdue(60 * SECOND + 1, TIMEOUTS));
+        assert!(connection.is_overdue(60 * SECOND + 1, IDLE));
         connection.request_began();
         // It is being served.
-        assert!(!connection.is_overdue(500 * SECOND, TIMEOUTS));
+        assert!(!connection.is_overdue(500 * SECOND, IDLE));
     }
 
     #[test]
@@ -165,9 +157,9 @@ mod tests {
         connection.answer_began();
         for now_us in (1..500 * SECOND).step_by(1_000_000) {
             connection.sent(now_us);
-            assert!(!connection.is_overdue(now_us, TIMEOUTS));
+            assert!(!connection.is_overdue(now_us, IDLE));
         }
-        assert!(connection.is_overdue(499 * SECOND + 1 + 60 * SECOND + 1, TIMEOUTS));
+        assert!(connection.is_overdue(499 * SECOND + 1 + 60 * SECOND + 1, IDLE));
     }
 
     #[test]

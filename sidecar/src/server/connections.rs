@@ -3,10 +3,11 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::{AbortHandle, Id, JoinSet};
 
-use super::connection::{ClientTimeouts, CloseOrder, Connection};
+use super::connection::{CloseOrder, Connection};
 
 /// The open connections of a listener, each served by a task. Dropping it closes them.
 #[derive(Debug)]
@@ -14,17 +15,6 @@ pub(super) struct Connections {
     max: usize,
     open: HashMap<Id, (Arc<Connection>, AbortHandle)>,
     tasks: JoinSet<()>,
-}
-
-/// The result for a new connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Admitted {
-    /// It is served.
-    Yes,
-    /// It is served, and another one was closed.
-    InPlaceOfAnother,
-    /// It was closed: all open ones wait for answers.
-    No,
 }
 
 impl Connections {
@@ -36,24 +26,20 @@ impl Connections {
         }
     }
 
-    /// Serves a new connection in a task, closing another one if necessary and possible.
+    /// Serves a new connection in a task, closing another one if necessary and possible. For the log: what was closed.
     pub fn admit(
         &mut self,
         connection: Arc<Connection>,
         served: impl Future<Output = ()> + Send + 'static,
-    ) -> Admitted {
+    ) -> Option<&'static str> {
         self.forget_ended();
         let full = self.open.len() >= self.max;
         if full && !self.close_first(|_| true) {
-            return Admitted::No;
+            return Some("it is closed, because all others wait for answers");
         }
         let task = self.tasks.spawn(served);
         self.open.insert(task.id(), (connection, task));
-        if full {
-            Admitted::InPlaceOfAnother
-        } else {
-            Admitted::Yes
-        }
+        full.then_some("an old one is closed")
     }
 
     /// Closes the oldest connection that never got an answer, if there is one.
@@ -76,10 +62,10 @@ impl Connections {
     }
 
     /// Closes overdue connections.
-    pub fn close_overdue(&mut self, now_us: u64, timeouts: ClientTimeouts) {
+    pub fn close_overdue(&mut self, now_us: u64, idle: Duration) {
         self.forget_ended();
         self.open.retain(|_, (connection, task)| {
-            let overdue = connection.is_overdue(now_us, timeouts);
+            let overdue = connection.is_overdue(now_us, idle);
             if overdue {
                 task.abort();
             }

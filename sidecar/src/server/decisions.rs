@@ -5,20 +5,22 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::middleware::from_fn;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
+use axum::routing::get;
 use schemars::JsonSchema;
 use serde::Serialize;
 use sluicegate_protocol::{
     Answer, Code, DECIDE_PATH, DECISIONS, FILTER_HEADER, FilterInfo, GIVE_BACK_PATH, GiveBacks,
-    GivenBack, LimitStatus, Listed, PROBLEM_JSON, Problem, ProblemDetails, Request, Verdict,
-    WithoutStore, read_decisions, read_give_backs,
+    GivenBack, LimitStatus, Listed, OPENAPI_PATH, PROBLEM_JSON, Problem, ProblemDetails, Request,
+    Verdict, WithoutStore, read_decisions, read_give_backs,
 };
+use tokio::sync::Semaphore;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::body::{JSON, answer, json, whole};
+use super::body::{json, ok, turns, whole};
 use super::openapi::{self, Describe, of};
 use super::refusal::{Refusal, with_fallbacks};
 use super::web_pages::{BAD_HOST, NOT_JSON, ORIGIN_FIELD, from_a_page, not_from_a_page};
@@ -26,6 +28,8 @@ use crate::decide::Service;
 
 /// In the query of `/v1/decide`: answer with the verdict as the HTTP status.
 const AS_STATUS: &str = "denied=";
+
+static LARGE_BODIES: Semaphore = turns();
 
 const BAD_STATUS: Refusal = Refusal::new(
     Code::BadQuery,
@@ -42,19 +46,22 @@ pub(super) struct VerdictProblem<'a> {
     answer: Answer<'a>,
 }
 
-/// The routes, with their descriptions.
+/// The routes that the document describes.
 pub(super) fn routes() -> OpenApiRouter<Arc<Service>> {
     OpenApiRouter::new()
         .routes(routes!(decide).refusing(&[BAD_STATUS]))
         .routes(routes!(give_back))
         .with_body()
-        .routes(routes!(openapi::serve))
         .refusing(&[BAD_HOST, from_a_page(ORIGIN_FIELD), NOT_JSON])
 }
 
 /// The router of the port.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the document does not describe itself"
+)]
 pub(super) fn router(service: Arc<Service>) -> Router {
-    with_fallbacks(routes())
+    with_fallbacks(routes().route(OPENAPI_PATH, get(openapi::serve)))
         .layer(from_fn(not_from_a_page))
         .with_state(service)
 }
@@ -78,12 +85,9 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         example = json!({ "outcomes": [{ "outcome": "given_back", "units": 3 }] }),
     )),
 )]
-async fn give_back(State(service): State<Arc<Service>>, body: Body) -> Response {
-    answer(async {
-        let body = whole(body).await?;
-        Ok(service.give_back(&read_give_backs(&body)?).await)
-    })
-    .await
+async fn give_back(State(service): State<Arc<Service>>, body: Body) -> Result<Response, Refusal> {
+    let body = whole(body, &LARGE_BODIES).await?;
+    Ok(ok(&service.give_back(&read_give_backs(&body)?).await))
 }
 
 /// Take units from limits
@@ -160,26 +164,27 @@ async fn decide(
     RawQuery(query): RawQuery,
     headers: HeaderMap,
     body: Body,
-) -> Response {
+) -> Result<Response, Refusal> {
     if let Some(info) = named(&headers)(FILTER_HEADER).and_then(FilterInfo::read) {
         service.metrics.filter_seen(info);
     }
-    let parts = query.as_deref().unwrap_or_default().split('&');
-    let Some(denied) = parts.filter_map(|part| part.strip_prefix(AS_STATUS)).next() else {
-        return answer(async {
-            let body = whole(body).await?;
-            Ok(service
-                .decide(&read_decisions(&body)?, named(&headers))
-                .await)
-        })
-        .await;
-    };
-    if denied != "429" {
-        return BAD_STATUS.into_response();
+    let mut parts = query.as_deref().unwrap_or_default().split('&');
+    let as_status = parts.find_map(|part| part.strip_prefix(AS_STATUS));
+    if as_status.is_some_and(|denied| denied != "429") {
+        return Err(BAD_STATUS);
     }
-    decide_one(&service, &headers, body)
-        .await
-        .unwrap_or_else(IntoResponse::into_response)
+    let body = whole(body, &LARGE_BODIES).await?;
+    let asked = read_decisions(&body)?;
+    // Checked before any units are taken.
+    if as_status.is_some() && asked.decisions.len() != 1 {
+        let why = "with `?denied=429`, a request must have exactly one decision: the answer has one status";
+        return Err(Problem::new(Code::TooManyEntries, why).at(DECISIONS).into());
+    }
+    let answer = service.decide(&asked, named(&headers)).await;
+    Ok(match as_status {
+        Some(_) => status_answer(answer),
+        None => ok(&answer),
+    })
 }
 
 /// Looks up a header's text by name.
@@ -187,27 +192,15 @@ fn named<'a>(headers: &'a HeaderMap) -> impl Fn(&str) -> Option<&'a str> {
     |name| headers.get(name)?.to_str().ok()
 }
 
-/// For shells and other clients that use only the status.
-async fn decide_one(
-    service: &Service,
-    headers: &HeaderMap,
-    body: Body,
-) -> Result<Response, Refusal> {
-    let body = whole(body).await?;
-    let asked = read_decisions(&body)?;
-    // Checked before any units are taken.
-    if asked.decisions.len() != 1 {
-        let why = "with `?denied=429`, a request must have exactly one decision: the answer has one status";
-        return Err(Problem::new(Code::TooManyEntries, why).at(DECISIONS).into());
-    }
-    let answer = service.decide(&asked, named(headers)).await;
+/// For shells and other clients that use only the status: that of the only verdict.
+fn status_answer(answer: Answer<'_>) -> Response {
     let (refusal, retry_after_s) = match answer.verdicts.first() {
         Some(
             Verdict::Admitted(_)
             | Verdict::Unavailable {
                 then: Some(WithoutStore::Allow),
             },
-        ) => return Ok(json(StatusCode::OK, JSON, &answer)),
+        ) => return ok(&answer),
         Some(Verdict::Denied(status)) => {
             let seconds = status.retry_after_ms.div_ceil(1_000).max(1);
             (denied(status), Some(seconds))
@@ -224,7 +217,7 @@ async fn decide_one(
         let seconds = HeaderValue::from(seconds);
         response.headers_mut().insert(header::RETRY_AFTER, seconds);
     }
-    Ok(response)
+    response
 }
 
 fn denied(status: &LimitStatus<'_>) -> Refusal {

@@ -16,38 +16,21 @@ use schemars::generate::SchemaSettings;
 use schemars::transform::RemoveRefSiblings;
 use serde_json::{Map, Value, json};
 use sluicegate_protocol::{
-    Answer, GiveBacks, GivenBack, Listed, OPENAPI_PATH, OverrideList, OverrideWasRemoved,
-    OverrideWasSet, PROBLEM_JSON, ProblemDetails, RemoveOverride, Request, Resets, SetOverride,
-    Top, WasReset, Whom,
+    Answer, GiveBacks, GivenBack, Listed, OverrideList, OverrideWasRemoved, OverrideWasSet,
+    PROBLEM_JSON, ProblemDetails, RemoveOverride, Request, Resets, SetOverride, Top, WasReset,
+    Whom,
 };
 use utoipa::openapi::example::ExampleBuilder;
 use utoipa::openapi::path::{Operation, PathItem, Paths};
 use utoipa::openapi::security::SecurityRequirement;
-use utoipa::openapi::{
-    Content, Ref, RefOr, Required, Response, ResponseBuilder, Server, ServerBuilder,
-};
+use utoipa::openapi::{Content, Ref, RefOr, Required, Response, ResponseBuilder, ServerBuilder};
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 
 use super::body::{self, JSON};
 use super::decisions::VerdictProblem;
 use super::refusal::Refusal;
 
-/// This document
-///
-/// OpenAPI 3.1, for both ports.
-#[utoipa::path(
-    get,
-    path = OPENAPI_PATH,
-    operation_id = "openapi",
-    tag = "decisions",
-    responses((
-        status = 200,
-        description = "The document.",
-        content_type = JSON,
-        body = Object,
-        example = json!({ "openapi": "3.1.0" }),
-    )),
-)]
+/// Answers with the document.
 pub(super) async fn serve() -> axum::response::Response {
     static TEXT: LazyLock<Bytes> = LazyLock::new(|| document().to_string().into());
     ([(header::CONTENT_TYPE, JSON)], TEXT.clone()).into_response()
@@ -149,16 +132,24 @@ fn problem() -> Response {
 
 /// The document.
 pub fn document() -> Value {
-    let decisions = super::decisions::routes().into_openapi().paths.paths;
-    let admin = super::admin::routes().into_openapi().paths.paths;
     let mut paths: BTreeMap<String, PathItem> = BTreeMap::new();
-    let decision_port = server("http://127.0.0.1:9180", "The decision port: `--listen`");
-    let admin_port = server("http://127.0.0.1:9181", "The admin port: `--admin-listen`");
-    for (port, server) in [(decisions, decision_port), (admin, admin_port)] {
-        for (path, item) in port {
-            // A path that both ports have is described once.
-            let item = paths.entry(path).or_insert(item);
-            item.servers.get_or_insert_default().push(server.clone());
+    for (port, url, description) in [
+        (
+            super::decisions::routes().into_openapi(),
+            "http://127.0.0.1:9180",
+            "The decision port: `--listen`",
+        ),
+        (
+            super::admin::routes().into_openapi(),
+            "http://127.0.0.1:9181",
+            "The admin port: `--admin-listen`",
+        ),
+    ] {
+        let server = ServerBuilder::new().url(url);
+        let server = server.description(Some(description)).build();
+        for (path, mut item) in port.paths.paths {
+            item.servers = Some(vec![server.clone()]);
+            paths.insert(path, item);
         }
     }
     let document = json!({
@@ -177,7 +168,6 @@ pub fn document() -> Value {
             { "name": "decisions", "description": "On the decision port (`--listen`). Web pages cannot call it." },
             { "name": "admin", "description": "On the admin port (`--admin-listen`). Requires the admin token, if the sidecar has one." },
             { "name": "probes", "description": "On the admin port; never requires the token." },
-            { "name": "page", "description": "The live page, on the admin port." },
         ],
         "paths": paths,
         "components": {
@@ -188,7 +178,7 @@ pub fn document() -> Value {
             },
         },
     });
-    sluicegate_rules::config::schema::sorted(unwrapped(document))
+    sluicegate_rules::config::schema::sorted(document)
 }
 
 /// The types that the descriptions of endpoints name, and those that they consist of.
@@ -216,26 +206,4 @@ fn schemas() -> Map<String, Value> {
     generator.subschema_for::<VerdictProblem<'_>>();
     generator.subschema_for::<Whom>();
     generator.take_definitions(true)
-}
-
-/// Joins the lines of descriptions, which are made from wrapped comments.
-fn unwrapped(value: Value) -> Value {
-    match value {
-        Value::Object(fields) => {
-            let fields = fields.into_iter().map(|(name, field)| match field {
-                Value::String(text) if name == "description" => {
-                    (name, text.replace('\n', " ").into())
-                }
-                other => (name, unwrapped(other)),
-            });
-            Value::Object(fields.collect())
-        }
-        Value::Array(list) => list.into_iter().map(unwrapped).collect(),
-        other => other,
-    }
-}
-
-fn server(url: &str, description: &str) -> Server {
-    let server = ServerBuilder::new().url(url);
-    server.description(Some(description)).build()
 }

@@ -13,14 +13,18 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::connection::Connection;
 use crate::clock;
 
+/// Of TCP, or a Unix socket.
+pub(super) trait Socket: AsyncRead + AsyncWrite + AsFd + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + AsFd + Unpin + Send> Socket for S {}
+
 /// A socket whose traffic is recorded in its connection's state.
-#[derive(Debug)]
-pub(super) struct RecordedStream<S> {
-    pub stream: S,
+pub(super) struct RecordedStream {
+    pub stream: Box<dyn Socket>,
     pub connection: Arc<Connection>,
 }
 
-impl<S: AsyncRead + AsFd + Unpin> AsyncRead for RecordedStream<S> {
+impl AsyncRead for RecordedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -52,7 +56,7 @@ fn has_ended(stream: &impl AsFd) -> bool {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for RecordedStream<S> {
+impl AsyncWrite for RecordedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

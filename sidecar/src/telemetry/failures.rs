@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tracing::{info, warn};
 
 use super::labels::FailureKind;
-use super::throttle::FailureThrottle;
+use super::throttle::{FailureThrottle, Outage};
 use crate::clock;
 
 /// Logs failed calls of a service; shared by all its callers.
@@ -40,17 +40,16 @@ impl FailureLog {
         let logged = self.throttle().failed(clock::now_us(), kind);
         match logged {
             None => {}
-            Some(0) => warn!(%kind, "{}: {why}", self.failure),
-            Some(repeated) => warn!(%kind, repeated, "{}: {why}", self.failure),
+            Some(1) => warn!(%kind, "{}: {why}", self.failure),
+            Some(times) => warn!(%kind, repeated = times - 1, "{}: {why}", self.failure),
         }
     }
 
     /// Notes a successful call, and logs the end of an outage.
     pub fn succeeded(&self) {
-        let over = self.throttle().succeeded(clock::now_us());
-        if let Some(over) = over {
-            let seconds = over.duration_us as f64 / 1_000_000.0;
-            let failed = over.failed;
+        let over = self.throttle().succeeded();
+        if let Some(Outage { since_us, failed }) = over {
+            let seconds = clock::now_us().saturating_sub(since_us) as f64 / 1_000_000.0;
             let calls = if failed == 1 { "call" } else { "calls" };
             info!(
                 "{} is back after {seconds:.1} s, {failed} failed {calls}",

@@ -15,35 +15,8 @@ const MAX_COUNTS: usize = 128 * MAX_SAMPLES;
 /// After this long without a denial, a run of denials has ended.
 const PAUSE_MS: u64 = 30_000;
 
-/// Decisions so far under one limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Admitted.
-    pub admitted: u64,
-    /// Denied: the client got a 429.
-    pub denied: u64,
-    /// Not decided, because the store did not answer.
-    pub unavailable: u64,
-    /// Not decided, because the request for a decision was invalid.
-    pub error: u64,
-    /// Shadow decisions that would have been denied.
-    pub shadow_denied: u64,
-}
-
-/// Decisions between two readings: admitted, denied, unavailable, error, shadow denied.
-pub type Row = [u64; 5];
-
-impl Counts {
-    const fn since(self, before: Self) -> Row {
-        [
-            self.admitted.saturating_sub(before.admitted),
-            self.denied.saturating_sub(before.denied),
-            self.unavailable.saturating_sub(before.unavailable),
-            self.error.saturating_sub(before.error),
-            self.shadow_denied.saturating_sub(before.shadow_denied),
-        ]
-    }
-}
+/// Decisions under one limit: admitted, denied, unavailable, error, shadow denied.
+pub type Counts = [u64; 5];
 
 /// Failed store calls, by kind. Kinds that did not occur may be missing.
 pub type Failures = BTreeMap<&'static str, u64>;
@@ -67,7 +40,7 @@ pub struct Sample {
     /// When the later one was taken.
     pub at_ms: u64,
     /// The limits that had decisions.
-    pub counts: BTreeMap<String, Row>,
+    pub counts: BTreeMap<String, Counts>,
     /// Failed store calls.
     pub failures: Failures,
 }
@@ -167,8 +140,10 @@ impl Reading {
     fn since(&self, before: &Self) -> Sample {
         let counts = self.totals.iter().filter_map(|(name, total)| {
             let before = before.totals.get(name).copied().unwrap_or_default();
-            let more = total.since(before);
-            (more != Row::default()).then(|| (name.clone(), more))
+            let mut more = *total;
+            let kinds = more.iter_mut().zip(before);
+            kinds.for_each(|(more, before)| *more = more.saturating_sub(before));
+            (more != Counts::default()).then(|| (name.clone(), more))
         });
         let failures = self.failures.iter().filter_map(|(kind, total)| {
             let more = total.saturating_sub(before.failures.get(kind).copied().unwrap_or(0));

@@ -111,31 +111,23 @@ names! {
     }
 }
 
-names! {
-    /// Why a key had no lease.
-    NoLease {
-        /// It is asked for less often than `from`.
-        Cold = "cold",
-        /// It would have had fewer than eight units.
-        Small = "small",
-        /// Too little would have remained in a window.
-        NearLimit = "near_limit",
-        /// The answer came when the lease had ended.
-        Late = "late",
-        /// The store did not answer, or is down.
-        Store = "store",
-    }
-}
+/// Every reason for which a key has no lease.
+pub const LEASE_REFUSALS: [LeaseRefusal; 5] = [
+    LeaseRefusal::Cold,
+    LeaseRefusal::Small,
+    LeaseRefusal::NearLimit,
+    LeaseRefusal::Late,
+    LeaseRefusal::Store,
+];
 
-impl From<LeaseRefusal> for NoLease {
-    fn from(refusal: LeaseRefusal) -> Self {
-        match refusal {
-            LeaseRefusal::Cold => Self::Cold,
-            LeaseRefusal::Small => Self::Small,
-            LeaseRefusal::NearLimit => Self::NearLimit,
-            LeaseRefusal::Late => Self::Late,
-            LeaseRefusal::Store => Self::Store,
-        }
+/// The label of why a key has no lease.
+pub const fn lease_refusal(refusal: LeaseRefusal) -> &'static str {
+    match refusal {
+        LeaseRefusal::Cold => "cold",
+        LeaseRefusal::Small => "small",
+        LeaseRefusal::NearLimit => "near_limit",
+        LeaseRefusal::Late => "late",
+        LeaseRefusal::Store => "store",
     }
 }
 
@@ -202,7 +194,7 @@ mod tests {
             ("verdict", names(Outcome::ALL, Outcome::name)),
             ("kind", names(FailureKind::ALL, FailureKind::name)),
             ("outcome", names(ReloadOutcome::ALL, ReloadOutcome::name)),
-            ("reason", names(NoLease::ALL, NoLease::name)),
+            ("reason", names(&LEASE_REFUSALS, lease_refusal)),
         ] {
             assert_eq!(documented(page, label), values, "{label}");
         }

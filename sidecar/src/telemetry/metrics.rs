@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
-use prometheus::{Encoder, Histogram, IntCounter, Registry, TextEncoder};
+use prometheus::{Encoder, IntCounter, Registry, TextEncoder};
 use sluicegate_engine::BucketSpec;
 use sluicegate_protocol::{FilterInfo, Top};
 
@@ -33,7 +33,6 @@ use crate::policy::Policy;
 use crate::telemetry::history::{Counts, Failures};
 use crate::telemetry::labels::{ConnectionCause, FailureKind, Outcome, ReloadOutcome, Source};
 use crate::telemetry::recent::Recent;
-use crate::telemetry::top::DenialCounts;
 use decisions::DecisionCounters;
 use families::Families;
 pub use leases::{LeaseMetrics, LeaseTotals};
@@ -41,25 +40,12 @@ use limit::LimitMetrics;
 pub use of_policy::PolicyMetrics;
 use of_policy::Shared;
 
-/// Why metrics cannot be registered: a defect of `families.rs`, or of `top.rs`.
-#[derive(Debug, thiserror::Error)]
-pub enum MetricsError {
-    /// Two have the same name, or one has a name that Prometheus refuses.
-    #[error("metrics: {0}")]
-    Family(#[from] prometheus::Error),
-    /// The sketch was given an invalid size.
-    #[error("the sketch of denied subjects: {0}")]
-    Sketch(#[from] datasketches::error::Error),
-}
-
 /// The sidecar's metrics.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
     /// The table of all metrics.
     pub(crate) families: Families,
-    decision_seconds_store: Histogram,
-    decision_seconds_certificate: Histogram,
     shared: Arc<Shared>,
     /// The metrics of every limit in the policy in force.
     limits: Mutex<BTreeMap<String, Arc<LimitMetrics>>>,
@@ -69,8 +55,6 @@ pub struct Metrics {
     leases: Mutex<BTreeMap<String, Arc<LeaseMetrics>>>,
     /// Version and configuration of the filters that ask.
     filters: Mutex<Recent<(String, String)>>,
-    /// An empty sketch of denied subjects, for new limits.
-    no_denials: DenialCounts,
 }
 
 /// What is known of a store besides its health.
@@ -104,7 +88,7 @@ impl Metrics {
     ///
     /// # Errors
     /// Two metrics have the same name, which would be a bug in `families.rs`.
-    pub fn new() -> Result<Self, MetricsError> {
+    pub fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
         registry.register(Box::new(ProcessCollector::for_self()))?;
         let families = Families::register(&registry)?;
@@ -120,13 +104,11 @@ impl Metrics {
         }
         let without_limit = DecisionCounters::new(families.decisions.clone(), "");
         without_limit.count(Outcome::Error, Source::Request, 0);
-        let decision_seconds = |source: Source| {
+        for source in [Source::Store, Source::Certificate] {
             let seconds = &families.decision_seconds;
-            seconds.with_label_values(&[source.name()])
-        };
+            seconds.with_label_values(&[source.name()]);
+        }
         Ok(Self {
-            decision_seconds_store: decision_seconds(Source::Store),
-            decision_seconds_certificate: decision_seconds(Source::Certificate),
             shared: Arc::new(Shared {
                 without_limit,
                 shadow_decisions: families.shadow_decisions.clone(),
@@ -137,7 +119,6 @@ impl Metrics {
             windows: Mutex::default(),
             leases: Mutex::default(),
             filters: Mutex::default(),
-            no_denials: DenialCounts::new()?,
             registry,
             families,
         })
@@ -145,11 +126,13 @@ impl Metrics {
 
     /// Records how long a caller waited for its verdicts, and whether any of them needed the store.
     pub fn observe_decision(&self, duration: Duration, store_asked: bool) {
-        let seconds = if store_asked {
-            &self.decision_seconds_store
+        let source = if store_asked {
+            Source::Store
         } else {
-            &self.decision_seconds_certificate
+            Source::Certificate
         };
+        let seconds = &self.families.decision_seconds;
+        let seconds = seconds.with_label_values(&[source.name()]);
         seconds.observe(duration.as_secs_f64());
     }
 
@@ -181,10 +164,9 @@ impl Metrics {
         *lock(&self.windows) = windows::windows(policy);
         let mut known = lock(&self.limits);
         let limits = policy.limits().map(|limit| {
-            let limit_metrics = known.remove(&limit.name).unwrap_or_else(|| {
-                let no_denials = self.no_denials.clone();
-                Arc::new(LimitMetrics::new(&self.families, &limit.name, no_denials))
-            });
+            let limit_metrics = known
+                .remove(&limit.name)
+                .unwrap_or_else(|| Arc::new(LimitMetrics::new(&self.families, &limit.name)));
             if limit.lease.is_some() {
                 let decisions = &limit_metrics.decisions;
                 decisions.count(Outcome::Admitted, Source::Lease, 0);

@@ -14,28 +14,20 @@ pub const EVERY_US: u64 = 10_000_000;
 #[derive(Debug, Default)]
 pub struct Throttle {
     logged_us: Option<u64>,
-    suppressed: u64,
+    /// Since the last line.
+    times: u64,
 }
 
 impl Throttle {
-    /// A throttle that has let no line through yet.
-    pub const fn new() -> Self {
-        Self {
-            logged_us: None,
-            suppressed: 0,
-        }
-    }
-
-    /// Counts an occurrence. `Some` means that it should be logged, with the number of occurrences that were suppressed
-    /// since the last line.
+    /// Counts an occurrence. `Some` means that it should be logged, with how often it occurred since the last line.
     pub fn occurred(&mut self, now_us: u64) -> Option<u64> {
+        self.times += 1;
         let is_recent = |logged_us| now_us.saturating_sub(logged_us) < EVERY_US;
         if self.logged_us.is_some_and(is_recent) {
-            self.suppressed += 1;
             return None;
         }
         self.logged_us = Some(now_us);
-        Some(std::mem::take(&mut self.suppressed))
+        Some(std::mem::take(&mut self.times))
     }
 }
 
@@ -44,60 +36,39 @@ impl Throttle {
 pub struct FailureThrottle {
     kinds: BTreeMap<FailureKind, Throttle>,
     outage: Option<Outage>,
-    /// Ends of outages are throttled too: a flapping store has thousands of them a second.
-    ends: Throttle,
 }
 
-#[derive(Debug)]
-struct Outage {
-    since_us: u64,
-    /// When a call first succeeded after the last failure.
-    over_us: Option<u64>,
-    failed: u64,
-}
-
-/// The end of an outage.
+/// Failed calls, the first of which was logged: the end of a flapping store's outages is logged as rarely as their beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutageEnd {
-    /// Time from the first failure to the first success after the last failure, microseconds.
-    pub duration_us: u64,
+pub struct Outage {
+    /// When the first one was logged.
+    pub since_us: u64,
     /// Calls that failed.
     pub failed: u64,
 }
 
 impl FailureThrottle {
-    /// Counts a failed call. `Some` means that it should be logged, with the number of failures of this kind that were
-    /// suppressed since the last line.
+    /// Counts a failed call. `Some` means that it should be logged, with the number of failures of this kind since the last
+    /// line.
     pub fn failed(&mut self, now_us: u64, kind: FailureKind) -> Option<u64> {
-        // One that ended long ago without a call that could report it is not continued.
-        let is_old = |over_us| now_us.saturating_sub(over_us) >= EVERY_US;
-        self.outage = self
-            .outage
-            .take()
-            .filter(|outage| !outage.over_us.is_some_and(is_old));
-        let outage = self.outage.get_or_insert(Outage {
-            since_us: now_us,
-            over_us: None,
-            failed: 0,
-        });
-        outage.failed += 1;
-        outage.over_us = None;
-        self.kinds.entry(kind).or_default().occurred(now_us)
+        let logged = self.kinds.entry(kind).or_default().occurred(now_us);
+        match (&mut self.outage, logged) {
+            (Some(outage), _) => outage.failed += 1,
+            (None, Some(failed)) => {
+                let since_us = now_us;
+                self.outage = Some(Outage { since_us, failed });
+            }
+            (None, None) => {}
+        }
+        logged
     }
 
-    /// Notes a successful call. `Some` means that the end of the outage should be logged.
-    pub fn succeeded(&mut self, now_us: u64) -> Option<OutageEnd> {
-        let outage = self.outage.as_mut()?;
-        let over_us = *outage.over_us.get_or_insert(now_us);
-        self.ends.occurred(now_us)?;
-        let over = OutageEnd {
-            duration_us: over_us.saturating_sub(outage.since_us),
-            failed: outage.failed,
-        };
-        self.outage = None;
+    /// Notes a successful call. `Some` means that the end of this outage should be logged.
+    pub fn succeeded(&mut self) -> Option<Outage> {
+        let over = self.outage.take()?;
         // The line about the end of the outage counts them.
         for kind in self.kinds.values_mut() {
-            kind.suppressed = 0;
+            kind.times = 0;
         }
         Some(over)
     }
@@ -117,46 +88,40 @@ mod tests {
         let mut logged = Vec::new();
         for call in 0..25_000 {
             let now_us = call * 1_000;
-            if let Some(repeated) = throttle.failed(now_us, Timeout) {
-                logged.push((now_us / SECOND, repeated));
+            if let Some(times) = throttle.failed(now_us, Timeout) {
+                logged.push((now_us / SECOND, times));
             }
         }
-        assert_eq!(logged, [(0, 0), (10, 9_999), (20, 9_999)]);
-        assert_eq!(
-            throttle.succeeded(26 * SECOND),
-            Some(OutageEnd {
-                duration_us: 26 * SECOND,
-                failed: 25_000
-            })
-        );
-        assert_eq!(throttle.succeeded(26 * SECOND), None);
+        assert_eq!(logged, [(0, 1), (10, 10_000), (20, 10_000)]);
+        let over = Outage {
+            since_us: 0,
+            failed: 25_000,
+        };
+        assert_eq!(throttle.succeeded(), Some(over));
+        assert_eq!(throttle.succeeded(), None);
     }
 
     #[test]
-    fn an_outage_whose_end_no_call_reported_is_not_continued_by_a_later_one() {
+    fn an_outage_that_was_not_logged_has_no_end_and_is_counted_with_the_next() {
         let mut throttle = FailureThrottle::default();
         throttle.failed(0, Timeout);
-        throttle.succeeded(SECOND);
-        throttle.failed(2 * SECOND, Timeout);
-        assert_eq!(
-            throttle.succeeded(3 * SECOND),
-            None,
-            "too soon to be reported"
-        );
-        throttle.failed(100 * SECOND, Timeout);
-        let over = throttle.succeeded(102 * SECOND).unwrap();
-        assert_eq!((over.duration_us, over.failed), (2 * SECOND, 1));
+        assert_eq!(throttle.succeeded().unwrap().failed, 1);
+        assert_eq!(throttle.failed(2 * SECOND, Timeout), None);
+        assert_eq!(throttle.succeeded(), None);
+        assert_eq!(throttle.failed(100 * SECOND, Timeout), Some(2));
+        let over = throttle.succeeded().unwrap();
+        assert_eq!((over.since_us, over.failed), (100 * SECOND, 2));
     }
 
     #[test]
     fn each_kind_of_failure_is_logged_separately() {
         let mut throttle = FailureThrottle::default();
-        assert_eq!(throttle.failed(0, Timeout), Some(0));
-        assert_eq!(throttle.failed(1, Connection), Some(0));
+        assert_eq!(throttle.failed(0, Timeout), Some(1));
+        assert_eq!(throttle.failed(1, Connection), Some(1));
         assert_eq!(throttle.failed(2, Timeout), None);
-        assert_eq!(throttle.failed(EVERY_US, Timeout), Some(1));
+        assert_eq!(throttle.failed(EVERY_US, Timeout), Some(2));
         assert_eq!(throttle.failed(EVERY_US, Connection), None);
-        assert_eq!(throttle.succeeded(EVERY_US).unwrap().failed, 5);
+        assert_eq!(throttle.succeeded().unwrap().failed, 5);
     }
 
     #[test]
@@ -166,13 +131,9 @@ mod tests {
         for turn in 0..100_000 {
             let now_us = turn * 1_000;
             lines += usize::from(throttle.failed(now_us, Timeout).is_some());
-            lines += usize::from(throttle.succeeded(now_us + 500).is_some());
+            lines += usize::from(throttle.succeeded().is_some());
         }
         // 100 s.
         assert!((19..=21).contains(&lines), "{lines}");
-        // The end is reported later, with the time at which the outage ended.
-        let over = throttle.succeeded(200 * SECOND).unwrap();
-        assert!(over.duration_us <= 10 * SECOND, "{over:?}");
-        assert!(over.failed <= 10_000, "{over:?}");
     }
 }

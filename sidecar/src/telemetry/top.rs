@@ -6,11 +6,12 @@
 //! Denials are counted by the frequent-items sketch of Apache DataSketches, which never counts too low and states by
 //! how much it may count too high. The nearest subjects need no estimate: the few highest ratios are known exactly.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use datasketches::frequencies::{ErrorType, FrequentItemsSketch};
+use sluicegate_protocol::{TopDenied, TopNearest};
 
 use crate::telemetry::subject::Subject;
 
@@ -30,7 +31,7 @@ pub const CERTAIN_ONE_IN: u64 = 146;
 pub const MAX_SHOWN: usize = 10;
 
 /// Counts that start again in each half of a time span.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Halves<T> {
     length_us: u64,
     since_us: u64,
@@ -38,28 +39,28 @@ struct Halves<T> {
     previous: Option<T>,
 }
 
-impl<T> Halves<T> {
-    const fn new(length_us: u64, empty: T) -> Self {
+impl<T: Default> Halves<T> {
+    fn new(length_us: u64) -> Self {
         Self {
             length_us,
             since_us: 0,
-            current: empty,
+            current: T::default(),
             previous: None,
         }
     }
 
     /// Moves on to the half that contains `now_us`.
-    fn rotate(&mut self, now_us: u64, empty: impl Fn() -> T) {
+    fn rotate(&mut self, now_us: u64) {
         match now_us.saturating_sub(self.since_us) / self.length_us {
             0 => {}
             1 => {
-                self.previous = Some(std::mem::replace(&mut self.current, empty()));
+                self.previous = Some(std::mem::take(&mut self.current));
                 self.since_us += self.length_us;
             }
             _ => {
                 // Nothing was counted in the previous half.
                 self.previous = None;
-                self.current = empty();
+                self.current = T::default();
                 self.since_us = now_us;
             }
         }
@@ -71,105 +72,84 @@ impl<T> Halves<T> {
     }
 }
 
-/// How often a subject was denied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeniedSubject {
-    /// The subject.
-    pub subject: Subject,
-    /// An upper bound of its denials.
-    pub count: u64,
-    /// By how much `count` may be too high.
-    pub error: u64,
-}
-
 /// The denials of a limit, by subject.
-#[derive(Clone, Debug)]
-pub struct DenialCounts {
-    empty: FrequentItemsSketch<Subject>,
-    halves: Halves<Sketch>,
-}
+#[derive(Debug)]
+pub struct DenialCounts(Halves<Sketch>);
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Sketch {
     /// All denials, including those of unknown subjects.
     total: u64,
-    items: FrequentItemsSketch<Subject>,
+    /// `None` if [`SKETCH_SLOTS`] were not a valid size.
+    items: Option<FrequentItemsSketch<Subject>>,
+}
+
+impl Default for Sketch {
+    fn default() -> Self {
+        Self {
+            total: 0,
+            items: FrequentItemsSketch::new(SKETCH_SLOTS).ok(),
+        }
+    }
+}
+
+impl Default for DenialCounts {
+    fn default() -> Self {
+        Self(Halves::new(DENIED_HALF_US))
+    }
 }
 
 impl DenialCounts {
-    /// No denials.
-    ///
-    /// # Errors
-    /// `SKETCH_SLOTS` is not a valid size of a sketch, which would be a bug in this file.
-    pub fn new() -> Result<Self, datasketches::error::Error> {
-        let empty = FrequentItemsSketch::new(SKETCH_SLOTS)?;
-        let sketch = Sketch {
-            total: 0,
-            items: empty.clone(),
-        };
-        Ok(Self {
-            empty,
-            halves: Halves::new(DENIED_HALF_US, sketch),
-        })
-    }
-
     /// Counts denials; without a subject they count only in the total.
     pub fn count(&mut self, subject: Option<Subject>, count: u64, now_us: u64) {
-        self.rotate(now_us);
-        let sketch = &mut self.halves.current;
+        self.0.rotate(now_us);
+        let sketch = &mut self.0.current;
         // The count may come over the wire, and the sketch panics on overflow.
         let count = count.min(u64::MAX - sketch.total);
         sketch.total += count;
-        if let Some(subject) = subject {
-            sketch.items.update_with_count(subject, count);
+        if let (Some(subject), Some(items)) = (subject, &mut sketch.items) {
+            items.update_with_count(subject, count);
         }
     }
 
     /// All denials in both halves.
     pub fn total(&mut self, now_us: u64) -> u64 {
-        self.rotate(now_us);
-        let totals = self.halves.iter().map(|half| half.total);
+        self.0.rotate(now_us);
+        let totals = self.0.iter().map(|half| half.total);
         totals.fold(0, u64::saturating_add)
     }
 
     /// The time that the counts cover, microseconds.
     pub fn span_us(&self, now_us: u64) -> u64 {
-        let before = self.halves.previous.as_ref().map_or(0, |_| DENIED_HALF_US);
-        now_us.saturating_sub(self.halves.since_us) + before
+        let before = self.0.previous.as_ref().map_or(0, |_| DENIED_HALF_US);
+        now_us.saturating_sub(self.0.since_us) + before
     }
 
     /// The most denied subjects, the most denied first.
-    pub fn top(&mut self, now_us: u64) -> Vec<DeniedSubject> {
-        self.rotate(now_us);
+    pub fn top(&mut self, now_us: u64) -> Vec<TopDenied> {
+        self.0.rotate(now_us);
+        let sketches = || self.0.iter().filter_map(|half| half.items.as_ref());
         let mut known = BTreeMap::new();
-        for half in self.halves.iter() {
-            for row in half.items.frequent_items(ErrorType::NoFalseNegatives) {
+        for items in sketches() {
+            for row in items.frequent_items(ErrorType::NoFalseNegatives) {
                 known.insert(*row.item(), (0_u64, 0_u64));
             }
         }
-        for half in self.halves.iter() {
+        for items in sketches() {
             for (subject, (least, most)) in &mut known {
-                *least = least.saturating_add(half.items.lower_bound(subject));
-                *most = most.saturating_add(half.items.upper_bound(subject));
+                *least = least.saturating_add(items.lower_bound(subject));
+                *most = most.saturating_add(items.upper_bound(subject));
             }
         }
-        let denials = |(subject, (least, most)): (Subject, (u64, u64))| DeniedSubject {
-            subject,
+        let mut denials: Vec<_> = known.into_iter().collect();
+        denials.sort_by_key(|(subject, (_, most))| (Reverse(*most), *subject));
+        let shown = denials.into_iter().take(MAX_SHOWN);
+        let shown = shown.map(|(subject, (least, most))| TopDenied {
+            subject: subject.to_string(),
             count: most,
             error: most - least,
-        };
-        let mut denials: Vec<_> = known.into_iter().map(denials).collect();
-        denials.sort_by_key(|one| (std::cmp::Reverse(one.count), one.subject));
-        denials.truncate(MAX_SHOWN);
-        denials
-    }
-
-    fn rotate(&mut self, now_us: u64) {
-        let empty = &self.empty;
-        self.halves.rotate(now_us, || Sketch {
-            total: 0,
-            items: empty.clone(),
         });
+        shown.collect()
     }
 }
 
@@ -204,70 +184,51 @@ pub struct Nearest {
 }
 
 /// How near a subject was to its limit.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct NearSubject {
+#[derive(Clone, Copy, Debug)]
+struct NearSubject {
     // Of its key, for lookup: much cheaper than the subject's SHA-256.
     hash: u64,
-    /// The subject.
-    pub subject: Subject,
+    subject: Subject,
     /// The highest share of its quota that it had used, 0 to 1.
-    pub used_ratio: f64,
-}
-
-/// Lets a caller skip subjects that cannot be among the nearest, without a lock. Its two fields may be of different moments:
-/// then a subject is recorded without need, or missed once.
-#[derive(Debug, Default)]
-pub struct Gate {
-    /// The bits of a ratio up to which nothing changes ...
-    ratio: AtomicU64,
-    /// ... before this time.
-    until_us: AtomicU64,
-}
-
-impl Gate {
-    /// Whether a subject that has used this share is certainly not among the nearest.
-    pub fn excludes(&self, used_ratio: f64, now_us: u64) -> bool {
-        now_us < self.until_us.load(Ordering::Relaxed)
-            && used_ratio <= f64::from_bits(self.ratio.load(Ordering::Relaxed))
-    }
+    used_ratio: f64,
 }
 
 impl Default for Nearest {
     fn default() -> Self {
         Self {
             hashes: RandomState::new(),
-            halves: Halves::new(NEAREST_HALF_US, Vec::new()),
+            halves: Halves::new(NEAREST_HALF_US),
         }
     }
 }
 
 impl Nearest {
-    /// Records the share of the quota that a key's subject has used, and sets `gate` for the next ones.
-    pub fn note(&mut self, key: &str, used_ratio: f64, now_us: u64, gate: &Gate) {
-        self.halves.rotate(now_us, Vec::new);
-        let hash = self.hashes.hash_one(key);
+    /// Records the share of the quota that a key's subject has used; whether it is among the nearest.
+    pub fn note(&mut self, key: &str, used_ratio: f64, now_us: u64) -> bool {
+        self.halves.rotate(now_us);
         let near = &mut self.halves.current;
-        let least = least_shown(near);
+        // Most decisions end here.
+        let least = near.get(MAX_SHOWN - 1);
+        if least.is_some_and(|least| used_ratio <= least.used_ratio) {
+            return false;
+        }
+        let hash = self.hashes.hash_one(key);
         match near.iter_mut().find(|known| known.hash == hash) {
             Some(known) => known.used_ratio = known.used_ratio.max(used_ratio),
-            None if used_ratio > least => near.push(NearSubject {
+            None => near.push(NearSubject {
                 hash,
                 subject: Subject::of(key),
                 used_ratio,
             }),
-            None => {}
         }
         near.sort_by(|a, b| b.used_ratio.total_cmp(&a.used_ratio));
         near.truncate(MAX_SHOWN);
-        let ratio = least_shown(near).to_bits();
-        gate.ratio.store(ratio, Ordering::Relaxed);
-        let until_us = self.halves.since_us + NEAREST_HALF_US;
-        gate.until_us.store(until_us, Ordering::Relaxed);
+        true
     }
 
     /// The nearest subjects, the nearest first.
-    pub fn top(&mut self, now_us: u64) -> Vec<NearSubject> {
-        self.halves.rotate(now_us, Vec::new);
+    pub fn top(&mut self, now_us: u64) -> Vec<TopNearest> {
+        self.halves.rotate(now_us);
         let mut all: Vec<NearSubject> = Vec::with_capacity(2 * MAX_SHOWN);
         for near in self.halves.iter().flatten() {
             match all.iter_mut().find(|known| known.hash == near.hash) {
@@ -279,14 +240,13 @@ impl Nearest {
             let higher = b.used_ratio.total_cmp(&a.used_ratio);
             higher.then(a.subject.cmp(&b.subject))
         });
-        all.truncate(MAX_SHOWN);
-        all
+        let shown = all.into_iter().take(MAX_SHOWN);
+        let shown = shown.map(|near| TopNearest {
+            subject: near.subject.to_string(),
+            used_ratio: near.used_ratio,
+        });
+        shown.collect()
     }
-}
-
-/// The ratio that a subject must exceed to be shown; `near` begins with the highest. While there is room, every ratio does.
-fn least_shown(near: &[NearSubject]) -> f64 {
-    near.get(MAX_SHOWN - 1).map_or(-1.0, |one| one.used_ratio)
 }
 
 #[cfg(test)]

@@ -73,6 +73,6 @@ async fn the_admin_port_answers_as_its_document_says() {
     // The document's example of a subject.
     let known = json!({ "limit": "everyone", "key": "worker-7" });
     sidecar.answer(json!([{ "checks": [known] }])).await;
-    let tags = ["admin", "probes", "page"];
+    let tags = ["admin", "probes"];
     check(sidecar.admin_port, &tags, folder.path()).await;
 }

@@ -11,7 +11,7 @@ use sluicegate_protocol::LimitStatus;
 
 use super::PolicyMetrics;
 use super::families::Families;
-use crate::telemetry::labels::{NoLease, Outcome, Source};
+use crate::telemetry::labels::{LEASE_REFUSALS, Outcome, Source, lease_refusal};
 
 /// All leases of a sidecar, for the live page.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -28,7 +28,7 @@ pub struct LeaseMetrics {
     granted: IntCounter,
     spent: IntCounter,
     returned: IntCounter,
-    refused: BTreeMap<NoLease, IntCounter>,
+    refused: BTreeMap<LeaseRefusal, IntCounter>,
     /// Units that no lease holds, and that are neither spent nor returned yet.
     on_the_way: AtomicU64,
 }
@@ -37,15 +37,15 @@ impl LeaseMetrics {
     /// Registers all series, at 0.
     pub(super) fn new(families: &Families, limit: &str) -> Self {
         let units = |event| families.lease_units.with_label_values(&[limit, event]);
-        let refused = NoLease::ALL.iter().map(|reason| {
-            let labels = [limit, reason.name()];
-            (*reason, families.lease_refusals.with_label_values(&labels))
+        let refused = LEASE_REFUSALS.map(|refusal| {
+            let labels = [limit, lease_refusal(refusal)];
+            (refusal, families.lease_refusals.with_label_values(&labels))
         });
         Self {
             granted: units("granted"),
             spent: units("spent"),
             returned: units("returned"),
-            refused: refused.collect(),
+            refused: refused.into(),
             on_the_way: AtomicU64::new(0),
         }
     }
@@ -73,7 +73,7 @@ impl LeaseMetrics {
 
     /// A key got no lease.
     pub fn count_refused(&self, refusal: LeaseRefusal) {
-        if let Some(refused) = self.refused.get(&refusal.into()) {
+        if let Some(refused) = self.refused.get(&refusal) {
             refused.inc();
         }
     }

@@ -1,63 +1,38 @@
-//! The metrics of one limit. They are looked up once per decision; counting an admitted decision usually takes no lock.
+//! The metrics of one limit. They are looked up once per decision.
 
-use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
-use arc_swap::ArcSwap;
 use prometheus::{Histogram, IntCounter};
-use sluicegate_protocol::{LimitStatus, TopDenied, TopLimit, TopNearest, Verdict};
+use sluicegate_protocol::{LimitStatus, TopLimit, Verdict};
 
 use super::decisions::DecisionCounters;
 use super::families::Families;
 use super::lock;
-use super::of_policy::Shared;
-use crate::telemetry::labels::{Outcome, Source};
+use crate::telemetry::labels::Source;
 use crate::telemetry::subject::Subject;
-use crate::telemetry::top::{DenialCounts, Gate, Nearest, RecentKeys};
+use crate::telemetry::top::{DenialCounts, Nearest, RecentKeys};
 
 /// The metrics of one limit.
 #[derive(Debug)]
 pub struct LimitMetrics {
-    limit: String,
+    pub(super) limit: String,
     pub(super) decisions: DecisionCounters,
     pub(super) refused_quotas: IntCounter,
     used: Histogram,
-    /// By the name of the shadow rule; replaced as a whole when a new rule appears.
-    shadows: ArcSwap<BTreeMap<String, Shadow>>,
     subjects: Mutex<Subjects>,
-    gate: Gate,
 }
 
 /// The subjects to report.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Subjects {
     denied: DenialCounts,
     nearest: Nearest,
     keys: RecentKeys,
 }
 
-/// Verdicts of this limit for the shadow decisions of one rule.
-#[derive(Clone, Debug)]
-struct Shadow {
-    admitted: IntCounter,
-    denied: IntCounter,
-    unavailable: IntCounter,
-}
-
-impl Shadow {
-    fn count(&self, outcome: Outcome, count: u64) {
-        match outcome {
-            Outcome::Admitted => self.admitted.inc_by(count),
-            Outcome::Denied => self.denied.inc_by(count),
-            Outcome::Unavailable => self.unavailable.inc_by(count),
-            _ => {}
-        }
-    }
-}
-
 impl LimitMetrics {
-    /// Makes the series of a limit, at 0. `no_denials`: an empty sketch.
-    pub(super) fn new(families: &Families, limit: &str, no_denials: DenialCounts) -> Self {
+    /// Makes the series of a limit, at 0.
+    pub(super) fn new(families: &Families, limit: &str) -> Self {
         let decisions = DecisionCounters::new(families.decisions.clone(), limit);
         decisions.start();
         Self {
@@ -65,13 +40,7 @@ impl LimitMetrics {
             decisions,
             refused_quotas: families.refused_quotas.with_label_values(&[limit]),
             used: families.used.with_label_values(&[limit]),
-            shadows: ArcSwap::default(),
-            subjects: Mutex::new(Subjects {
-                denied: no_denials,
-                nearest: Nearest::default(),
-                keys: RecentKeys::default(),
-            }),
-            gate: Gate::default(),
+            subjects: Mutex::default(),
         }
     }
 
@@ -93,44 +62,6 @@ impl LimitMetrics {
         }
     }
 
-    /// Counts shadow decisions (evaluated, not enforced).
-    pub(super) fn count_shadow(
-        &self,
-        shared: &Shared,
-        rule: &str,
-        (outcome, source): (Outcome, Source),
-        count: u64,
-    ) {
-        self.decisions.count(outcome.as_shadow(), source, count);
-        if let Some(shadow) = self.shadows.load().get(rule) {
-            shadow.count(outcome, count);
-        } else {
-            self.add_shadow(shared, rule).count(outcome, count);
-        }
-    }
-
-    fn add_shadow(&self, shared: &Shared, rule: &str) -> Shadow {
-        let name = shared.shadow_rule(rule);
-        let counter = |outcome: Outcome| {
-            let labels = [name, &self.limit, outcome.name()];
-            shared.shadow_decisions.with_label_values(&labels)
-        };
-        let shadow = Shadow {
-            admitted: counter(Outcome::Admitted),
-            denied: counter(Outcome::Denied),
-            unavailable: counter(Outcome::Unavailable),
-        };
-        // Rules beyond the bound share `other` and are not kept, so that memory is bounded.
-        if name == rule {
-            self.shadows.rcu(|known| {
-                let mut known = BTreeMap::clone(known);
-                known.insert(rule.to_owned(), shadow.clone());
-                known
-            });
-        }
-        shadow
-    }
-
     /// Counts denials of a key, if it is known, for [`LimitMetrics::top`].
     pub(super) fn count_denials(&self, key: Option<&str>, count: u64, now_us: u64) {
         let subject = key.map(Subject::of);
@@ -144,9 +75,8 @@ impl LimitMetrics {
         let used = status.quota.saturating_sub(status.remaining);
         let used = ratio(used, status.quota);
         self.used.observe(used);
-        if !self.gate.excludes(used, now_us) {
-            let mut subjects = self.subjects();
-            subjects.nearest.note(key, used, now_us, &self.gate);
+        let mut subjects = self.subjects();
+        if subjects.nearest.note(key, used, now_us) {
             subjects.keys.keep(key);
         }
     }
@@ -159,29 +89,18 @@ impl LimitMetrics {
     /// The most denied subject's share of the denials: its lower bound, since an alert on it must not fire because of the
     /// sketch's error.
     pub(super) fn top_denied_ratio(&self, now_us: u64) -> f64 {
-        let denied = &mut self.subjects().denied;
-        let least = denied.top(now_us).first().map(|one| one.count - one.error);
-        ratio(least.unwrap_or(0), denied.total(now_us))
+        let top = self.top(now_us);
+        let least = top.most_denied.first().map(|one| one.count - one.error);
+        ratio(least.unwrap_or(0), top.denied_total)
     }
 
     /// The most denied subjects and those nearest to the limit.
     pub(super) fn top(&self, now_us: u64) -> TopLimit {
         let mut subjects = self.subjects();
-        let most_denied = subjects.denied.top(now_us).into_iter();
-        let most_denied = most_denied.map(|one| TopDenied {
-            subject: one.subject.to_string(),
-            count: one.count,
-            error: one.error,
-        });
-        let nearest = subjects.nearest.top(now_us).into_iter();
-        let nearest = nearest.map(|near| TopNearest {
-            subject: near.subject.to_string(),
-            used_ratio: near.used_ratio,
-        });
         TopLimit {
             limit: self.limit.clone(),
-            most_denied: most_denied.collect(),
-            nearest: nearest.collect(),
+            most_denied: subjects.denied.top(now_us),
+            nearest: subjects.nearest.top(now_us),
             denied_total: subjects.denied.total(now_us),
             since_seconds: subjects.denied.span_us(now_us) / 1_000_000,
         }

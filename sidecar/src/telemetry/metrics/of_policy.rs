@@ -63,18 +63,12 @@ impl PolicyMetrics {
         let outcome = Outcome::from(verdict);
         let shadow = decision.and_then(|decision| decision.shadow.as_deref());
         match (limit_metrics, shadow) {
-            (Some(limit_metrics), Some(rule)) => {
-                limit_metrics.count_shadow(&self.shared, rule, (outcome, *source), 1);
-            }
+            (_, Some(rule)) => self.count_shadow(limit_metrics, rule, (outcome, *source), 1),
             (Some(limit_metrics), None) => limit_metrics.count(verdict, *source, key, now_us),
-            (None, _) => {
-                self.shared
-                    .count_without_limit(shadow, (outcome, *source), 1);
-                if matches!(verdict, Verdict::Error(problem) if problem.code == Code::UnknownLimit)
-                {
-                    self.note_unknown_limits(checks);
-                }
-            }
+            (None, None) => self.shared.without_limit.count(outcome, *source, 1),
+        }
+        if matches!(verdict, Verdict::Error(problem) if problem.code == Code::UnknownLimit) {
+            self.note_unknown_limits(checks);
         }
     }
 
@@ -89,17 +83,40 @@ impl PolicyMetrics {
     /// a reload removed it, is counted without its name: only the policy's names become labels.
     pub fn count_filter_denials(&self, denied: &CachedDenials<'_>, now_us: u64) {
         let limit_metrics = self.limits.get(denied.limit.as_ref());
-        let (counted, count) = ((Outcome::Denied, Source::Filter), denied.count);
+        let (outcome, source, count) = (Outcome::Denied, Source::Filter, denied.count);
         match (limit_metrics, denied.shadow.as_deref()) {
+            (_, Some(rule)) => self.count_shadow(limit_metrics, rule, (outcome, source), count),
             (Some(limit_metrics), None) => {
-                let (outcome, source) = counted;
                 limit_metrics.decisions.count(outcome, source, count);
                 limit_metrics.count_denials(denied.key.as_deref(), count, now_us);
             }
-            (Some(limit_metrics), Some(rule)) => {
-                limit_metrics.count_shadow(&self.shared, rule, counted, count);
-            }
-            (None, shadow) => self.shared.count_without_limit(shadow, counted, count),
+            (None, None) => self.shared.without_limit.count(outcome, source, count),
+        }
+    }
+
+    /// Counts shadow decisions (evaluated, not enforced) of a rule.
+    fn count_shadow(
+        &self,
+        limit_metrics: Option<&Arc<LimitMetrics>>,
+        rule: &str,
+        (outcome, source): (Outcome, Source),
+        count: u64,
+    ) {
+        let (limit, decisions) = match limit_metrics {
+            Some(of_limit) => (of_limit.limit.as_str(), &of_limit.decisions),
+            None => ("", &self.shared.without_limit),
+        };
+        decisions.count(outcome.as_shadow(), source, count);
+        let rule = self.shared.shadow_rule(rule);
+        let add = |outcome: Outcome, count| {
+            let labels = [rule, limit, outcome.name()];
+            let decisions = self.shared.shadow_decisions.with_label_values(&labels);
+            decisions.inc_by(count);
+        };
+        add(outcome, count);
+        // They exist from the first decision of a rule on, so that their rates are right from the second on.
+        for usual in [Outcome::Admitted, Outcome::Denied, Outcome::Unavailable] {
+            add(usual, 0);
         }
     }
 
@@ -120,24 +137,8 @@ impl PolicyMetrics {
 }
 
 impl Shared {
-    fn count_without_limit(
-        &self,
-        shadow: Option<&str>,
-        (outcome, source): (Outcome, Source),
-        count: u64,
-    ) {
-        let mut counted = outcome;
-        if let Some(rule) = shadow {
-            counted = outcome.as_shadow();
-            let labels = [self.shadow_rule(rule), "", outcome.name()];
-            let decisions = self.shadow_decisions.with_label_values(&labels);
-            decisions.inc_by(count);
-        }
-        self.without_limit.count(counted, source, count);
-    }
-
     /// The label value for a rule that sends shadow decisions: its name, or `other` beyond the bound.
-    pub fn shadow_rule<'a>(&self, rule: &'a str) -> &'a str {
+    fn shadow_rule<'a>(&self, rule: &'a str) -> &'a str {
         let mut rules = lock(&self.shadow_rules);
         if rules.contains(rule) {
             return rule;

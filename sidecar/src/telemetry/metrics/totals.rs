@@ -15,24 +15,22 @@ pub fn by_limit(families: &[MetricFamily]) -> BTreeMap<String, Counts> {
         else {
             continue;
         };
-        let counts = totals.entry(limit.to_owned()).or_default();
-        // A whole number; a double is exact up to 2^53, more than a process ever counts.
-        let value = metric.get_counter().get_value() as u64;
-        let Some(outcome) = Outcome::ALL
+        let [admitted, denied, unavailable, error, shadow_denied] =
+            totals.entry(limit.to_owned()).or_default();
+        let outcome = Outcome::ALL
             .iter()
-            .find(|outcome| outcome.name() == verdict)
-        else {
-            continue;
+            .find(|outcome| outcome.name() == verdict);
+        let counted = match outcome {
+            Some(Outcome::Admitted) => admitted,
+            Some(Outcome::Denied) => denied,
+            Some(Outcome::Unavailable) => unavailable,
+            Some(Outcome::Error) => error,
+            Some(Outcome::ShadowDenied) => shadow_denied,
+            // No client notices the others.
+            _ => continue,
         };
-        match outcome {
-            Outcome::Admitted => counts.admitted += value,
-            Outcome::Denied => counts.denied += value,
-            Outcome::Unavailable => counts.unavailable += value,
-            Outcome::Error => counts.error += value,
-            Outcome::ShadowDenied => counts.shadow_denied += value,
-            // No client notices them.
-            Outcome::ShadowAdmitted | Outcome::ShadowUnavailable | Outcome::ShadowError => {}
-        }
+        // A whole number; a double is exact up to 2^53, more than a process ever counts.
+        *counted += metric.get_counter().get_value() as u64;
     }
     totals
 }
