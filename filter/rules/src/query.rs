@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use percent_encoding::percent_decode;
+
 use crate::edges::{folded, stripped_start};
 use crate::path::byte_of;
 
@@ -129,25 +131,9 @@ fn form_decoded(text: &[u8]) -> Cow<'_, [u8]> {
     if !text.iter().any(|byte| matches!(byte, b'%' | b'+')) {
         return Cow::Borrowed(text);
     }
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut rest = text;
-    loop {
-        rest = match rest {
-            [] => return Cow::Owned(decoded),
-            [b'%', high, low, after @ ..] if let Some(byte) = byte_of(*high, *low) => {
-                decoded.push(byte);
-                after
-            }
-            [b'+', after @ ..] => {
-                decoded.push(b' ');
-                after
-            }
-            [byte, after @ ..] => {
-                decoded.push(*byte);
-                after
-            }
-        };
-    }
+    let space = |byte: &u8| if *byte == b'+' { b' ' } else { *byte };
+    let spaced: Vec<u8> = text.iter().map(space).collect();
+    Cow::Owned(percent_decode(&spaced).collect())
 }
 
 #[cfg(test)]
