@@ -2,9 +2,9 @@
 
 use sluicegate_protocol::{Code, LimitStatus, Verdict, WithoutStore};
 
+use crate::config::schema::WhenUnavailable;
 use crate::question::{Question, ResolvedCheck};
 use crate::reply::{self, HeaderFields, LimitTexts, Reply};
-use crate::rule::WhenUnavailable;
 use crate::stats::Counters;
 use crate::verdict_error::VerdictError;
 

@@ -160,8 +160,9 @@ mod tests {
     use std::rc::Rc;
 
     use super::*;
+    use crate::config::schema::WhenUnavailable;
     use crate::question::Shadow;
-    use crate::rule::{RuleSet, WhenUnavailable};
+    use crate::rule::RuleSet;
     use sluicegate_protocol::LimitStatus;
 
     fn rules() -> Rc<RuleSet> {

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use crate::address::ClientAddress;
 use crate::claims::Claim;
+use crate::config::schema::Address;
 use crate::cookies;
 use crate::header::{self, only};
 use crate::key::Key;
@@ -34,7 +34,7 @@ pub(crate) enum ComponentSource {
     Variable(String),
     Method,
     Host,
-    Address(ClientAddress),
+    Address(Address),
     Claim(Claim),
     /// An attribute of the connection, which must begin with `prefix`.
     Certificate {

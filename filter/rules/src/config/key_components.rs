@@ -3,7 +3,6 @@
 use super::error::{ConfigError, invalid};
 use super::schema;
 use super::values::not_empty;
-use crate::address::ClientAddress;
 use crate::claims::{Claim, JWT_AUTHN};
 use crate::key::{self, escaped};
 use crate::key_component::{ComponentSource, KeyComponent};
@@ -154,11 +153,7 @@ fn address(at: &str, file: &schema::Address) -> Result<ComponentSource, ConfigEr
             );
         }
     }
-    Ok(ComponentSource::Address(ClientAddress {
-        trusted_hops: file.trusted_hops,
-        ipv4_bits: file.ipv4_bits,
-        ipv6_bits: file.ipv6_bits,
-    }))
+    Ok(ComponentSource::Address(file.clone()))
 }
 
 fn claim(at: &str, file: &schema::Jwt) -> Result<Claim, ConfigError> {
