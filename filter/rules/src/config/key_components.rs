@@ -185,17 +185,6 @@ fn names(at: &str, file: &schema::ClaimPath) -> Result<Vec<String>, ConfigError>
 
 /// Where a quota comes from.
 pub(super) fn trusted_source(at: &str, file: &schema::TrustedSource) -> Result<Claim, ConfigError> {
-    let claimed = [
-        ("header", &file.header),
-        ("cookie", &file.cookie),
-        ("query", &file.query),
-    ];
-    if let Some((field, _)) = claimed.iter().find(|(_, claimed)| claimed.is_some()) {
-        return invalid(
-            &format!("{at}.{field}"),
-            "a client can set it, and would choose its own quota: use `jwt`, or `metadata` that an earlier filter sets",
-        );
-    }
     match (&file.jwt, &file.metadata) {
         (Some(jwt), None) => claim(&format!("{at}.jwt"), jwt),
         (None, Some(value)) => metadata(&format!("{at}.metadata"), value),

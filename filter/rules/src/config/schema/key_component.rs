@@ -107,16 +107,6 @@ pub struct TrustedSource {
     pub jwt: Option<Jwt>,
     /// A value that an earlier filter has set in the request's dynamic metadata.
     pub metadata: Option<Metadata>,
-    // Parsed only so that the error can give the reason.
-    #[cfg_attr(feature = "schema", schemars(skip))]
-    #[allow(missing_docs, reason = "it is refused")]
-    pub header: Option<String>,
-    #[cfg_attr(feature = "schema", schemars(skip))]
-    #[allow(missing_docs, reason = "it is refused")]
-    pub cookie: Option<String>,
-    #[cfg_attr(feature = "schema", schemars(skip))]
-    #[allow(missing_docs, reason = "it is refused")]
-    pub query: Option<String>,
 }
 
 /// Which identity from the client's certificate.
