@@ -172,10 +172,10 @@ fn metadata(at: &str, file: &schema::Metadata) -> Result<Claim, ConfigError> {
     })
 }
 
-fn names(at: &str, file: &schema::ClaimPath) -> Result<Vec<String>, ConfigError> {
+fn names(at: &str, file: &schema::NamePath) -> Result<Vec<String>, ConfigError> {
     let path = match file {
-        schema::ClaimPath::Name(name) => vec![name.clone()],
-        schema::ClaimPath::List(names) => names.clone(),
+        schema::NamePath::Name(name) => vec![name.clone()],
+        schema::NamePath::List(names) => names.clone(),
     };
     if path.is_empty() || path.iter().any(String::is_empty) {
         return invalid(at, "is empty, or one of its names is");
@@ -192,10 +192,10 @@ pub(super) fn trusted_source(at: &str, file: &schema::TrustedSource) -> Result<C
     }
 }
 
-fn attribute(at: &str, names: &schema::AttributePath) -> Result<Vec<String>, ConfigError> {
+fn attribute(at: &str, names: &schema::NamePath) -> Result<Vec<String>, ConfigError> {
     let path: Vec<String> = match names {
-        schema::AttributePath::Dotted(name) => name.split('.').map(str::to_owned).collect(),
-        schema::AttributePath::List(names) => names.clone(),
+        schema::NamePath::Name(name) => name.split('.').map(str::to_owned).collect(),
+        schema::NamePath::List(names) => names.clone(),
     };
     // The ABI separates names by zero bytes.
     let bad = |name: &String| name.is_empty() || name.contains('\0');
