@@ -114,7 +114,8 @@ pub(crate) fn without_trailing_slash(path: &[u8]) -> &[u8] {
     }
 }
 
-fn split_once(text: &[u8], at: u8) -> (&[u8], &[u8]) {
+/// What precedes the first byte of this value, and what follows it.
+pub(crate) fn split_once(text: &[u8], at: u8) -> (&[u8], &[u8]) {
     let mut parts = text.splitn(2, |byte| *byte == at);
     (
         parts.next().unwrap_or_default(),

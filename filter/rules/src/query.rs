@@ -6,7 +6,7 @@ use percent_encoding::percent_decode;
 
 use crate::config::schema::QuerySemicolon;
 use crate::edges::{folded, stripped_start};
-use crate::path::byte_of;
+use crate::path::{byte_of, split_once};
 
 /// Whether upstreams parse a query in different ways.
 pub(crate) fn is_ambiguous(query: &[u8]) -> bool {
@@ -114,10 +114,9 @@ fn read<'r>(query: &'r [u8], names: &ParameterNames, way: QuerySemicolon) -> Que
         .filter(|pair| !pair.is_empty())
         .filter(|pair| way != QuerySemicolon::Drop || !is_ambiguous(pair))
         .filter_map(|pair| {
-            let mut parts = pair.splitn(2, |byte| *byte == b'=');
-            let name = form_decoded(parts.next().unwrap_or_default());
-            let number = names.number(&name)?;
-            Some((number, form_decoded(parts.next().unwrap_or_default())))
+            let (name, value) = split_once(pair, b'=');
+            let number = names.number(&form_decoded(name))?;
+            Some((number, form_decoded(value)))
         })
         .collect()
 }
