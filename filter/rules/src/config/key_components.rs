@@ -72,13 +72,15 @@ pub(super) fn validate(
             schema::Mtls::DnsSan => ("dns_san_peer_certificate", "", "dns_san"),
             schema::Mtls::Subject => ("subject_peer_certificate", "", "subject"),
         };
-        let source = ComponentSource::Certificate { attribute, prefix };
+        let path = vec!["connection".to_owned(), attribute.to_owned()];
+        let source = ComponentSource::Attribute { path, prefix };
         found.push((source, format!("@mtls/{name}"), false));
     }
     if let Some(names) = &file.attribute {
         let path = attribute(&format!("{at}.attribute"), names)?;
         let name = key::name("@attribute", path.iter().map(String::as_str));
-        found.push((ComponentSource::Attribute(path), name, true));
+        let source = ComponentSource::Attribute { path, prefix: "" };
+        found.push((source, name, true));
     }
     if let Some(text) = &file.constant {
         let text = not_empty(&format!("{at}.constant"), text)?.to_owned();
