@@ -41,15 +41,10 @@ visit!(
 
 visit!(
     Cost,
-    "a number, `{table: [...]}` or `{header: NAME, max: N, trusted: true}`",
+    "a number from 1, `{table: [...]}` or `{header: NAME, max: N, trusted: true}`",
     {
         fn visit_u64<E: Error>(self, cost: u64) -> Result<Cost, E> {
             Ok(Cost::Constant(cost))
-        }
-        fn visit_i64<E: Error>(self, cost: i64) -> Result<Cost, E> {
-            u64::try_from(cost)
-                .map(Cost::Constant)
-                .map_err(|_| E::custom(format_args!("{cost} is not a number from 1")))
         }
         fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Cost, A::Error> {
             Deserialize::deserialize(MapAccessDeserializer::new(map)).map(Cost::Varying)
