@@ -128,12 +128,42 @@ fn tables() -> String {
 }
 
 fn counters() -> String {
+    let fixed = "
+        decisions | requests for which a rule had a check
+        admitted | of those, let through by a verdict
+        denied | of those, answered with 429
+        unavailable_allowed | of those, let through without a verdict
+        unavailable_denied | of those, answered with 503 because there was no verdict
+        refused_cost_over_limit | of those, answered with 422: the cost exceeds what the limit ever allows
+        refused_missing_part | requests answered with 403: a key component was missing, with `when_missing: deny`
+        refused_ambiguous_part | requests answered with 400: a key component had several different values
+        refused_unreadable_part | requests answered with 400: a key component could not be read
+        error_no_answer | requests without a verdict because no answer came in time: the sidecar is slow or hangs
+        error_unreachable | requests without a verdict because Envoy could not send the callout to a sidecar: no healthy endpoint or connection refused
+        error_status | requests without a verdict because the sidecar refused the callout: answered with a status other than 200
+        error_body | requests, and decisions of shadow rules, without a verdict because the answer could not be read, or did not match the question
+        error_store | requests, and decisions of shadow rules, without a verdict because the sidecar's store did not answer, or a lease ended meanwhile
+        error_decision | requests, and decisions of shadow rules, that could not be decided: policy and configuration do not match, or one request has more than 32 checks
+        error_full | requests without a verdict because the queue of waiting requests was full
+        refused_too_long | requests answered with 414 or 431: path, query or header was too long for a rule to evaluate
+        error_unknown_cluster | requests without a verdict, and announcements, because Envoy has no cluster with the name in `sidecar.cluster`
+        configuration_refused | plugin configurations that the filter refused: the one before stays in force until Envoy restarts
+        admitted_by_lease | of the admitted, those that needed no callout: the sidecar had lent units in advance
+    ";
+    let of_rule = "
+        decisions | requests for which this rule had a check
+        unavailable_allowed | of those, let through without a verdict
+        unavailable_denied | of those, answered with 503 because there was no verdict
+    ";
+    let [fixed, of_rule] = [fixed, of_rule].map(|table| rows(table).collect::<Vec<[String; 2]>>());
+    assert!(fixed.iter().map(|[name, _]| name).eq(&FIXED_COUNTERS));
+    assert!(of_rule.iter().map(|[name, _]| name).eq(&COUNTERS_OF_RULE));
     let mut page = "\n| counter | counts |\n|---|---|\n".to_owned();
-    for (name, what) in FIXED_COUNTERS {
+    for [name, what] in fixed {
         writeln!(page, "| `{name}` | {what} |").unwrap();
     }
-    for (name, what) in COUNTERS_OF_RULE {
-        let name = counter_of_rule("RULE", name);
+    for [name, what] in of_rule {
+        let name = counter_of_rule("RULE", &name);
         writeln!(page, "| `{name}` | {what} |").unwrap();
     }
     let of_limit = "

@@ -2,24 +2,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
+use crate::config::schema::Address;
 use crate::lookup::Lookup;
 use crate::request::Request;
 
-/// Which address is the client's, and how many of its leading bits identify a client.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ClientAddress {
-    /// The n-th entry of X-Forwarded-For from the right, 1 being the last: the entry that the outermost of `n` trusted
-    /// proxies has added. Entries further left come from the client and are not trustworthy. `None`: the peer of the
-    /// connection to this Envoy.
-    pub trusted_hops: Option<usize>,
-    pub ipv4_bits: u8,
-    pub ipv6_bits: u8,
-}
-
-impl ClientAddress {
+impl Address {
     /// The masked address as text. An entry of X-Forwarded-For that is not an address is unreadable, not missing: otherwise
     /// a client that can make a proxy add one could bypass a check.
-    pub fn find<'a>(self, request: &dyn Request) -> Lookup<'a> {
+    pub(crate) fn find<'a>(&self, request: &dyn Request) -> Lookup<'a> {
         let found = |address| Lookup::of(self.masked(address).into_bytes());
         let Some(hops) = self.trusted_hops else {
             let peer = request.property(&["source", "address"]);
@@ -27,7 +17,8 @@ impl ClientAddress {
             let peer = peer.and_then(|peer| parse(&peer));
             return peer.map_or(Lookup::Missing, found);
         };
-        // Several headers form one list, in order.
+        // Several headers form one list, in order. The outermost of so many trusted proxies has added the entry; those further
+        // left come from the client.
         let lists = request.headers().all("x-forwarded-for");
         let entries: Vec<&[u8]> = lists
             .flat_map(|list| list.split(|byte| *byte == b','))
@@ -39,7 +30,7 @@ impl ClientAddress {
         }
     }
 
-    fn masked(self, address: IpAddr) -> String {
+    fn masked(&self, address: IpAddr) -> String {
         match without_translation(address) {
             IpAddr::V4(v4) => {
                 let cut = 32 - u32::from(self.ipv4_bits.min(32));
@@ -124,7 +115,7 @@ mod tests {
         trusted_hops: Option<usize>,
         [ipv4_bits, ipv6_bits]: [u8; 2],
     ) -> Option<String> {
-        let address = ClientAddress {
+        let address = Address {
             trusted_hops,
             ipv4_bits,
             ipv6_bits,

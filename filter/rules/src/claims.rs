@@ -18,7 +18,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use prost::Message;
-use prost_types::{ListValue, Struct, Value, value::Kind};
+use prost_types::{Struct, Value, value::Kind};
 use sluicegate_protocol::MAX_COST;
 
 use crate::lookup::Lookup;
@@ -208,24 +208,17 @@ pub fn metadata(payload: &str, claims: &serde_json::Value) -> Vec<u8> {
 
 fn value(json: &serde_json::Value) -> Value {
     use serde_json::Value as Json;
-    let kind = match json {
-        Json::Null => Kind::NullValue(0),
-        Json::Bool(flag) => Kind::BoolValue(*flag),
-        Json::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
-        Json::String(text) => Kind::StringValue(text.clone()),
-        Json::Array(list) => Kind::ListValue(ListValue {
-            values: list.iter().map(value).collect(),
-        }),
+    match json {
+        Json::Null => Kind::NullValue(0).into(),
+        Json::Bool(flag) => (*flag).into(),
+        Json::Number(number) => number.as_f64().unwrap_or_default().into(),
+        Json::String(text) => text.clone().into(),
+        Json::Array(list) => list.iter().map(value).collect::<Vec<_>>().into(),
         Json::Object(fields) => {
-            let fields = fields
-                .iter()
-                .map(|(name, field)| (name.clone(), value(field)));
-            Kind::StructValue(Struct {
-                fields: fields.collect(),
-            })
+            let fields = fields.iter().map(|(name, one)| (name.clone(), value(one)));
+            fields.collect::<BTreeMap<_, _>>().into()
         }
-    };
-    Value { kind: Some(kind) }
+    }
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 use sluicegate_protocol::{Code, LimitStatus, Verdict, WithoutStore};
 
+use crate::config::schema::WhenUnavailable;
 use crate::question::{Question, ResolvedCheck};
 use crate::reply::{self, HeaderFields, LimitTexts, Reply};
-use crate::rule::WhenUnavailable;
 use crate::stats::Counters;
 use crate::verdict_error::VerdictError;
 
@@ -114,7 +114,8 @@ impl Question {
 
     /// The policy's `when_store_is_down` overrides the rules' `when_unavailable`.
     fn without_verdict(&self, by_policy: Option<WithoutStore>, why: &VerdictError) -> Conclusion {
-        self.count(why.counter());
+        let (counter, reason) = why.kind();
+        self.count(counter);
         // The checks of one rule are adjacent.
         let checks = self.checks.as_slice();
         let rules = checks
@@ -139,13 +140,13 @@ impl Question {
             WhenUnavailable::Allow => {
                 self.count(Counters::UNAVAILABLE_ALLOWED);
                 rules.for_each(|rule| self.count(counters.unavailable_allowed(rule)));
-                let labels = [("rule", rule), ("reason", Some(why.reason()))];
+                let labels = [("rule", rule), ("reason", Some(reason))];
                 Conclusion::Unmetered(reply::details("unmetered", &labels))
             }
             WhenUnavailable::Deny => {
                 self.count(Counters::UNAVAILABLE_DENIED);
                 rules.for_each(|rule| self.count(counters.unavailable_denied(rule)));
-                Conclusion::Answer(Reply::unavailable(rule, why.reason(), self.grpc))
+                Conclusion::Answer(Reply::unavailable(rule, reason, self.grpc))
             }
         }
     }
@@ -170,7 +171,7 @@ impl Question {
         self.count(
             counter
                 .as_ref()
-                .map_or_else(VerdictError::counter, |counter| *counter),
+                .map_or_else(|why| why.kind().0, |counter| *counter),
         );
         counter.err()
     }

@@ -36,7 +36,7 @@ use crate::key::Hasher;
 use crate::query::ParameterNames;
 use crate::reply::LimitTexts;
 use crate::request_view::ViewOptions;
-use crate::rule::{Rule, RuleSet, WhenUnavailable};
+use crate::rule::{Rule, RuleSet};
 use crate::settings::Settings;
 use crate::stats::Counters;
 use error::{invalid, read_error};
@@ -120,7 +120,8 @@ fn validate_rules(file: &schema::Configuration) -> Result<RuleSet, ConfigError> 
             format_args!("has {} entries: give 1 to {MAX_RULES}", file.rules.len()),
         );
     }
-    let reply = replies::validate("reply", file.reply.as_ref())?;
+    let reply = file.reply.clone().unwrap_or_default();
+    replies::validate("reply", &reply)?;
     let mut rules: Vec<Rule> = Vec::with_capacity(file.rules.len());
     let mut counters = Counters::new();
     let mut memo_slots = 0;
@@ -132,10 +133,7 @@ fn validate_rules(file: &schema::Configuration) -> Result<RuleSet, ConfigError> 
                 format_args!("another rule has the name `{}` already", rule.name),
             );
         }
-        let mut valid = validate_rule(&at, rule)?;
-        if rule.reply.is_none() {
-            valid.reply = reply.clone();
-        }
+        let mut valid = validate_rule(&at, rule, &reply)?;
         valid.matcher = valid.matcher.memoized(&mut memo_slots);
         let limits = valid.limits.iter().map(|limit| limit.name.as_str());
         counters.add_rule(&valid.name, valid.shadow, limits);
@@ -159,7 +157,11 @@ fn validate_rules(file: &schema::Configuration) -> Result<RuleSet, ConfigError> 
     })
 }
 
-fn validate_rule(at: &str, file: &schema::Rule) -> Result<Rule, ConfigError> {
+fn validate_rule(
+    at: &str,
+    file: &schema::Rule,
+    reply: &schema::Reply,
+) -> Result<Rule, ConfigError> {
     name(&format!("{at}.name"), &file.name)?;
     if file.shadow && file.stop {
         return invalid(
@@ -168,9 +170,8 @@ fn validate_rule(at: &str, file: &schema::Rule) -> Result<Rule, ConfigError> {
         );
     }
     let when_unavailable = match file.when_unavailable {
-        Some(schema::WhenUnavailable::Allow) => WhenUnavailable::Allow,
-        Some(schema::WhenUnavailable::Deny) => WhenUnavailable::Deny,
-        None if file.shadow => WhenUnavailable::Allow,
+        Some(when) => when,
+        None if file.shadow => schema::WhenUnavailable::Allow,
         None => {
             return invalid(
                 &format!("{at}.when_unavailable"),
@@ -183,6 +184,8 @@ fn validate_rule(at: &str, file: &schema::Rule) -> Result<Rule, ConfigError> {
     let limits = limits
         .iter()
         .map(|limit| LimitTexts::new(&file.name, limit));
+    let reply = file.reply.as_ref().unwrap_or(reply);
+    replies::validate(&format!("{at}.reply"), reply)?;
     Ok(Rule {
         name: file.name.clone(),
         matcher,
@@ -191,7 +194,7 @@ fn validate_rule(at: &str, file: &schema::Rule) -> Result<Rule, ConfigError> {
         when_unavailable,
         stop: file.stop,
         shadow: file.shadow,
-        reply: replies::validate(&format!("{at}.reply"), file.reply.as_ref())?,
+        reply: reply.clone(),
     })
 }
 

@@ -43,15 +43,12 @@ impl DenialCache {
             return None;
         }
         let mut verdicts = Vec::with_capacity(question.decisions());
-        for checks in decisions(question) {
+        for (_, checks) in decisions(question) {
             let fingerprint = fingerprint_of(question, checks);
             let limit_status = self.certificates.covering(&fingerprint, now_us)?;
             verdicts.push(Verdict::Denied(limit_status));
         }
-        let enforced = (!question.checks.is_empty()).then_some(None);
-        let shadows = question.shadows.iter().map(|shadow| Some(shadow.rule));
-        let decisions = decisions(question).zip(enforced.into_iter().chain(shadows));
-        for (verdict, (checks, shadow)) in verdicts.iter().zip(decisions) {
+        for (verdict, (shadow, checks)) in verdicts.iter().zip(decisions(question)) {
             if let Verdict::Denied(limit_status) = verdict
                 && let Some(check) = checks.get(limit_status.check)
             {
@@ -92,7 +89,7 @@ impl DenialCache {
         if !self.answered(version, times) || times.sent_us == 0 {
             return;
         }
-        for (checks, verdict) in decisions(question).zip(verdicts) {
+        for ((_, checks), verdict) in decisions(question).zip(verdicts) {
             if let Verdict::Denied(limit_status) = verdict
                 && limit_status.check < checks.len()
             {
@@ -133,15 +130,13 @@ impl DenialCache {
     }
 }
 
-/// The checks of each decision, in the order of the request's body.
-fn decisions(question: &Question) -> impl Iterator<Item = &[ResolvedCheck]> {
-    let enforced = (!question.checks.is_empty()).then_some(question.checks.as_slice());
-    enforced.into_iter().chain(
-        question
-            .shadows
-            .iter()
-            .map(|shadow| shadow.checks.as_slice()),
-    )
+/// The checks of each decision, in the order of the request's body, and the index of the shadow rule that it is for.
+fn decisions(question: &Question) -> impl Iterator<Item = (Option<usize>, &[ResolvedCheck])> {
+    let checks = question.checks.as_slice();
+    let enforced = (!checks.is_empty()).then_some((None, checks));
+    let shadows = question.shadows.iter();
+    let shadows = shadows.map(|shadow| (Some(shadow.rule), shadow.checks.as_slice()));
+    enforced.into_iter().chain(shadows)
 }
 
 fn fingerprint_of(question: &Question, checks: &[ResolvedCheck]) -> String {
@@ -160,8 +155,9 @@ mod tests {
     use std::rc::Rc;
 
     use super::*;
+    use crate::config::schema::WhenUnavailable;
     use crate::question::Shadow;
-    use crate::rule::{RuleSet, WhenUnavailable};
+    use crate::rule::RuleSet;
     use sluicegate_protocol::LimitStatus;
 
     fn rules() -> Rc<RuleSet> {

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use sluicegate_protocol::MAX_CHECKS;
 
+use crate::config::schema::{WhenMissing, WhenUnavailable};
 use crate::edges::stripped;
 use crate::key::{Hasher, Key};
 use crate::lookup::Lookup;
@@ -13,7 +14,7 @@ use crate::question::{Question, ResolvedCheck, Shadow};
 use crate::reply::{NoValue, Reply};
 use crate::request::Request;
 use crate::request_view::{Reading, RequestView};
-use crate::rule::{CheckRule, LimitName, Rule, RuleSet, WhenMissing, WhenUnavailable};
+use crate::rule::{CheckRule, LimitName, Rule, RuleSet};
 use crate::settings::Settings;
 use crate::stats::Counters;
 use crate::trace;

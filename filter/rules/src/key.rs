@@ -4,11 +4,21 @@
 //! and components are joined by `;`. Escaped names and values contain none of `;`, `=` and `#`, so the encoding is
 //! unambiguous. A key that would be too long is replaced by `~` and its hash.
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode, utf8_percent_encode};
 use sha2::{Digest, Sha256};
 use sluicegate_protocol::SUBJECT_BYTES;
 
 /// Longer keys are hashed as a whole, so that clients cannot fill the store's memory with long headers.
 pub(crate) const MAX_BYTES: usize = 256;
+
+/// What is escaped: everything beyond ASCII, too.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'.')
+    .remove(b'/')
+    .remove(b':')
+    .remove(b'@');
 
 /// Hashes possible secrets, so that they never leave Envoy.
 #[derive(Clone, Debug, Default)]
@@ -75,7 +85,7 @@ impl<'a> Key<'a> {
     pub fn plain(&mut self, name: &[&str], value: &[u8]) {
         self.name(name);
         self.text.push('=');
-        escape(&mut self.text, value);
+        self.text.extend(percent_encode(value, ESCAPED));
     }
 
     /// Adds the hash of a component.
@@ -107,35 +117,18 @@ impl<'a> Key<'a> {
 /// The name of a component whose source has names of its own. `/` precedes each of them and `:` precedes a value's
 /// type, so both are escaped in names.
 pub(crate) fn name<'n>(source: &str, pieces: impl IntoIterator<Item = &'n str>) -> String {
+    const IN_NAMES: &AsciiSet = &ESCAPED.add(b'/').add(b':');
     let mut name = source.to_owned();
     for piece in pieces {
         name.push('/');
-        name.push_str(&escaped(piece).replace('/', "%2F").replace(':', "%3A"));
+        name.extend(utf8_percent_encode(piece, IN_NAMES));
     }
     name
 }
 
 /// A text, escaped for a key.
 pub(crate) fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    escape(&mut escaped, text.as_bytes());
-    escaped
-}
-
-fn escape(text: &mut String, value: &[u8]) {
-    for byte in value {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'/' | b':' | b'@' => {
-                text.push(char::from(*byte))
-            }
-            _ => {
-                text.push('%');
-                let digits = [byte >> 4, byte & 15];
-                let digits = digits.map(|digit| char::from_digit(digit.into(), 16));
-                text.extend(digits.iter().flatten().map(char::to_ascii_uppercase));
-            }
-        }
-    }
+    utf8_percent_encode(text, ESCAPED).to_string()
 }
 
 #[cfg(test)]
@@ -169,6 +162,23 @@ mod tests {
         ];
         let distinct: std::collections::BTreeSet<_> = keys.iter().collect();
         assert_eq!(distinct.len(), keys.len(), "{keys:?}");
+    }
+
+    /// Another spelling would give everybody a fresh quota at an upgrade.
+    #[test]
+    fn every_byte_is_spelt_as_in_the_keys_that_a_store_has() {
+        let hasher = Hasher::new("");
+        for byte in 0..=u8::MAX {
+            let mut key = Key::new(&hasher);
+            key.plain(&["a"], &[byte]);
+            let spelt = if byte.is_ascii_alphanumeric() || b"-_./:@".contains(&byte) {
+                char::from(byte).to_string()
+            } else {
+                format!("%{byte:02X}")
+            };
+            assert_eq!(key.finish(), format!("a={spelt}"));
+        }
+        assert_eq!(name("@a", ["/:b", "é"]), "@a/%2F%3Ab/%C3%A9");
     }
 
     #[test]

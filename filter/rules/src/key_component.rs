@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use crate::address::ClientAddress;
 use crate::claims::Claim;
+use crate::config::schema::Address;
 use crate::cookies;
 use crate::header::{self, only};
 use crate::key::Key;
@@ -34,15 +34,13 @@ pub(crate) enum ComponentSource {
     Variable(String),
     Method,
     Host,
-    Address(ClientAddress),
+    Address(Address),
     Claim(Claim),
-    /// An attribute of the connection, which must begin with `prefix`.
-    Certificate {
-        attribute: &'static str,
+    /// Any Envoy attribute, by its path; a value that does not begin with `prefix` counts as missing.
+    Attribute {
+        path: Vec<String>,
         prefix: &'static str,
     },
-    /// Any Envoy attribute, by its path.
-    Attribute(Vec<String>),
     Constant(String),
 }
 
@@ -83,14 +81,11 @@ impl KeyComponent {
             ComponentSource::Host => Lookup::of(view.host()),
             ComponentSource::Address(address) => address.find(view.request),
             ComponentSource::Claim(claim) => claim.read(view.request),
-            ComponentSource::Certificate { attribute, prefix } => optional(
-                view.request
-                    .property(&["connection", attribute])
-                    .filter(|identity| identity.starts_with(prefix.as_bytes())),
-            ),
-            ComponentSource::Attribute(path) => {
+            ComponentSource::Attribute { path, prefix } => {
                 let path: Vec<&str> = path.iter().map(String::as_str).collect();
-                optional(view.request.property(&path))
+                let value = view.request.property(&path);
+                let value = value.filter(|value| value.starts_with(prefix.as_bytes()));
+                value.map_or(Lookup::Missing, Lookup::of)
             }
             ComponentSource::Constant(text) => Lookup::of(text.as_bytes()),
         }
@@ -104,8 +99,4 @@ impl KeyComponent {
             key.plain(&[&self.name, kind], value);
         }
     }
-}
-
-fn optional<'a>(found: Option<Vec<u8>>) -> Lookup<'a> {
-    Lookup::of(found.unwrap_or_default())
 }

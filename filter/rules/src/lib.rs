@@ -65,6 +65,7 @@ mod wire;
 
 pub use claims::metadata;
 pub use conclude::Conclusion;
+pub use config::schema::WhenUnavailable;
 pub use config::{ConfigError, parse};
 pub use denials::DenialCache;
 pub use evaluate::{Evaluation, ExplainedReading};
@@ -75,7 +76,7 @@ pub use question::{Question, ResolvedCheck, Shadow};
 pub use queue::{Batch, BatchLimits, CalloutId, CalloutQueue, Load};
 pub use reply::{DETAILS_PREFIX, HeaderFields, Reply, is_sluicegate_reply};
 pub use request::{Headers, Request};
-pub use rule::{RuleSet, WhenUnavailable};
+pub use rule::RuleSet;
 pub use settings::Settings;
 pub use stats::{
     CONFIGURATION_REFUSED, Counters, FIXED as FIXED_COUNTERS, OF_RULE as COUNTERS_OF_RULE,

@@ -114,7 +114,8 @@ pub(crate) fn without_trailing_slash(path: &[u8]) -> &[u8] {
     }
 }
 
-fn split_once(text: &[u8], at: u8) -> (&[u8], &[u8]) {
+/// What precedes the first byte of this value, and what follows it.
+pub(crate) fn split_once(text: &[u8], at: u8) -> (&[u8], &[u8]) {
     let mut parts = text.splitn(2, |byte| *byte == at);
     (
         parts.next().unwrap_or_default(),
@@ -154,6 +155,7 @@ fn is_plain(path: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::schema::{EncodedSlash, Escapes};
 
     fn readings(path: &str) -> Vec<String> {
         let target = Target::read(path.as_bytes(), &Upstream::Unknown);
@@ -223,10 +225,7 @@ mod tests {
     #[test]
     fn a_path_of_nested_escapes_is_read_in_linear_time() {
         let path = format!("/{}", "%25".to_owned() + &"25".repeat(1_000_000));
-        let repeatedly = Step::Decode {
-            repeatedly: true,
-            slashes: true,
-        };
+        let repeatedly = Step::Decode(Escapes::Repeatedly, EncodedSlash::Separator);
         let target = Target::read(path.as_bytes(), &Upstream::Known(vec![repeatedly]));
         assert_eq!(target.canonical(0), Some(&b"/%"[..]));
     }

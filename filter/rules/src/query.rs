@@ -2,19 +2,11 @@
 
 use std::borrow::Cow;
 
-use crate::edges::{folded, stripped_start};
-use crate::path::byte_of;
+use percent_encoding::percent_decode;
 
-/// What a `;` in a query means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Semicolon {
-    /// It belongs to a name or value, as in the URL standard and in Python since 3.9.2.
-    Literal,
-    /// It separates parameters, like `&`, as recommended by HTML 4 (B.2.2).
-    Separator,
-    /// The parameter that contains it is dropped, like one with a broken escape, as in Go since 1.17.
-    Drop,
-}
+use crate::config::schema::QuerySemicolon;
+use crate::edges::{folded, stripped_start};
+use crate::path::{byte_of, split_once};
 
 /// Whether upstreams parse a query in different ways.
 pub(crate) fn is_ambiguous(query: &[u8]) -> bool {
@@ -87,17 +79,22 @@ fn without_brackets(mut name: &[u8]) -> &[u8] {
 /// that a rule has few to compare however long the query is.
 pub(crate) type QueryParameters<'r> = Vec<(usize, Cow<'r, [u8]>)>;
 
-/// Every reading of a query, each once.
+/// Every reading of a query, each once. A `;` is literal in the URL standard and in Python since 3.9.2, HTML 4 (B.2.2) has it
+/// separate parameters, and Go since 1.17 drops the parameter that contains it, like one with a broken escape.
 pub(crate) fn readings<'r>(
     query: &'r [u8],
     names: &ParameterNames,
-    known: Option<Semicolon>,
+    known: Option<QuerySemicolon>,
 ) -> Vec<QueryParameters<'r>> {
-    let all = [Semicolon::Literal, Semicolon::Separator, Semicolon::Drop];
+    let all = [
+        QuerySemicolon::Literal,
+        QuerySemicolon::Separator,
+        QuerySemicolon::Drop,
+    ];
     let ways = match &known {
         Some(known) => std::slice::from_ref(known),
         None if is_ambiguous(query) => &all[..],
-        None => &[Semicolon::Literal],
+        None => &[QuerySemicolon::Literal],
     };
     let mut readings = Vec::with_capacity(ways.len());
     for way in ways {
@@ -109,17 +106,17 @@ pub(crate) fn readings<'r>(
     readings
 }
 
-fn read<'r>(query: &'r [u8], names: &ParameterNames, way: Semicolon) -> QueryParameters<'r> {
-    let separates = |byte: &u8| *byte == b'&' || (*byte == b';' && way == Semicolon::Separator);
+fn read<'r>(query: &'r [u8], names: &ParameterNames, way: QuerySemicolon) -> QueryParameters<'r> {
+    let separates =
+        |byte: &u8| *byte == b'&' || (*byte == b';' && way == QuerySemicolon::Separator);
     query
         .split(separates)
         .filter(|pair| !pair.is_empty())
-        .filter(|pair| way != Semicolon::Drop || !is_ambiguous(pair))
+        .filter(|pair| way != QuerySemicolon::Drop || !is_ambiguous(pair))
         .filter_map(|pair| {
-            let mut parts = pair.splitn(2, |byte| *byte == b'=');
-            let name = form_decoded(parts.next().unwrap_or_default());
-            let number = names.number(&name)?;
-            Some((number, form_decoded(parts.next().unwrap_or_default())))
+            let (name, value) = split_once(pair, b'=');
+            let number = names.number(&form_decoded(name))?;
+            Some((number, form_decoded(value)))
         })
         .collect()
 }
@@ -129,32 +126,16 @@ fn form_decoded(text: &[u8]) -> Cow<'_, [u8]> {
     if !text.iter().any(|byte| matches!(byte, b'%' | b'+')) {
         return Cow::Borrowed(text);
     }
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut rest = text;
-    loop {
-        rest = match rest {
-            [] => return Cow::Owned(decoded),
-            [b'%', high, low, after @ ..] if let Some(byte) = byte_of(*high, *low) => {
-                decoded.push(byte);
-                after
-            }
-            [b'+', after @ ..] => {
-                decoded.push(b' ');
-                after
-            }
-            [byte, after @ ..] => {
-                decoded.push(*byte);
-                after
-            }
-        };
-    }
+    let space = |byte: &u8| if *byte == b'+' { b' ' } else { *byte };
+    let spaced: Vec<u8> = text.iter().map(space).collect();
+    Cow::Owned(percent_decode(&spaced).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn found(query: &str, way: Semicolon) -> Vec<String> {
+    fn found(query: &str, way: QuerySemicolon) -> Vec<String> {
         let names = ParameterNames::new(vec!["other".to_owned(), "key".to_owned()]);
         read(query.as_bytes(), &names, way)
             .into_iter()
@@ -165,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_query_parameter_is_found_however_it_is_spelt() {
-        let found = |query| found(query, Semicolon::Literal);
+        let found = |query| found(query, QuerySemicolon::Literal);
         assert_eq!(found("a=1&key=2&&key=3"), ["2", "3"]);
         assert_eq!(found("%6bey=a%2Bb+c"), ["a+b c"]);
         assert_eq!(found("key"), [""]);
@@ -186,14 +167,18 @@ mod tests {
             ("key=1%3Ba&b;c", &["1;a"], &["1;a"], &["1;a"]),
             ("key=%zz&%=1", &["%zz"], &["%zz"], &[]),
         ] {
-            assert_eq!(found(query, Semicolon::Literal), literal, "{query}");
-            assert_eq!(found(query, Semicolon::Separator), separator, "{query}");
-            assert_eq!(found(query, Semicolon::Drop), drop, "{query}");
+            assert_eq!(found(query, QuerySemicolon::Literal), literal, "{query}");
+            assert_eq!(
+                found(query, QuerySemicolon::Separator),
+                separator,
+                "{query}"
+            );
+            assert_eq!(found(query, QuerySemicolon::Drop), drop, "{query}");
         }
         let names = ParameterNames::new(vec!["key".to_owned()]);
         assert_eq!(readings(b"key=1&b;c", &names, None).len(), 1);
         assert_eq!(readings(b"key=1;a=2", &names, None).len(), 3);
-        let known = readings(b"key=1;a=2", &names, Some(Semicolon::Drop));
+        let known = readings(b"key=1;a=2", &names, Some(QuerySemicolon::Drop));
         assert_eq!(known.len(), 1);
     }
 }

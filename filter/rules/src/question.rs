@@ -3,7 +3,8 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
-use crate::rule::{RuleSet, WhenUnavailable};
+use crate::config::schema::WhenUnavailable;
+use crate::rule::RuleSet;
 
 /// One check of a request, with its key and cost.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,13 +9,13 @@ mod problem;
 pub(crate) use details::details;
 pub use details::{DETAILS_PREFIX, is_sluicegate_reply};
 pub use header_fields::HeaderFields;
-pub(crate) use header_style::HeaderStyle;
 pub(crate) use limit_texts::LimitTexts;
 
 use std::sync::Arc;
 
 use sluicegate_protocol::{LimitStatus, PROBLEM_JSON};
 
+use crate::config::schema::{Headers, Reply as ReplyStyle};
 use crate::match_result::TooLong;
 use problem::{Problem, kind_of};
 
@@ -34,16 +34,6 @@ pub struct Reply {
     pub details: Arc<str>,
     /// Whose quota is used up, for Envoy's filter state and thus its access log: `sluicegate_denied{subject=935bcf14b3e6...}`.
     pub subject: Option<Arc<str>>,
-}
-
-/// What a rule's responses tell clients about its limits.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ReplyStyle {
-    pub headers: HeaderStyle,
-    /// Whether admitted responses have the header fields too.
-    pub on_admitted: bool,
-    /// Content type and body to use in place of a problem detail.
-    pub body: Option<(String, String)>,
 }
 
 /// Why a request has no value for the key of a limit, and is refused.
@@ -77,18 +67,16 @@ impl Reply {
         }
         let policy = &texts.policy;
         (style.headers).write(policy, limit_status, retry_after_ms, &mut headers);
-        let body = match &style.body {
-            Some((content_type, body)) if !grpc => {
-                headers.add("content-type", |text| text.push_str(content_type));
-                body.clone()
+        let (content_type, body) = match (&style.body, &style.content_type) {
+            (Some(body), content_type) if !grpc => {
+                let content_type = content_type.as_deref();
+                (content_type.unwrap_or("text/plain"), body.clone())
             }
-            _ => {
-                if !grpc {
-                    headers.add("content-type", |text| text.push_str(PROBLEM_JSON));
-                }
-                texts.problem(limit_status, grpc)
-            }
+            _ => (PROBLEM_JSON, texts.problem(limit_status, grpc)),
         };
+        if !grpc {
+            headers.add("content-type", |text| text.push_str(content_type));
+        }
         Self {
             status: 429,
             grpc_status: kind_of(429).1,
@@ -168,7 +156,7 @@ impl Reply {
 pub(crate) fn admitted(
     texts: &LimitTexts,
     limit_status: &LimitStatus<'_>,
-    style: HeaderStyle,
+    style: Headers,
 ) -> HeaderFields {
     let mut headers = HeaderFields::default();
     style.write(

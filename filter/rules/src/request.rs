@@ -1,5 +1,7 @@
 //! What this crate needs to know about a request, and its headers in the host's encoding.
 
+use std::ops::Range;
+
 /// A request as the proxy sees it. Values may be arbitrary bytes.
 pub trait Request {
     /// All headers, read once: one call to the host is cheaper than one for each header, and includes repeated headers.
@@ -13,52 +15,40 @@ pub trait Request {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Headers {
     bytes: Vec<u8>,
-    /// The byte ranges of each header's name and value.
-    spans: Vec<Span>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Span {
-    name: (usize, usize),
-    value: (usize, usize),
+    /// Where the name and value of each header are.
+    spans: Vec<(Range<usize>, Range<usize>)>,
 }
 
 impl Headers {
     /// Decodes a map of the proxy-wasm ABI: the number of pairs, the sizes of all names and values (little-endian, four
     /// bytes each), then the zero-terminated names and values. Stops at the first header that does not fit.
     pub fn from_pairs(bytes: Vec<u8>) -> Self {
-        let mut spans = Vec::new();
         let number = |at: usize| {
             let four = bytes.get(at..at.checked_add(4)?)?;
             usize::try_from(u32::from_le_bytes(four.try_into().ok()?)).ok()
         };
-        let count = number(0).unwrap_or(0);
-        // A wrong count must not determine how much is allocated.
-        let count = count.min(bytes.len() / 8);
+        // A wrong count must not determine how much is read.
+        let count = number(0).unwrap_or(0).min(bytes.len() / 8);
         let mut at = 4 + count * 8;
-        for index in 0..count {
+        let mut next = |size: usize| {
+            let end = at.checked_add(size).filter(|end| *end <= bytes.len())?;
+            Some(std::mem::replace(&mut at, end + 1)..end)
+        };
+        let spans = (0..count).map_while(|index| {
             let sizes = 4 + index * 8;
-            let (Some(name), Some(value)) = (number(sizes), number(sizes + 4)) else {
-                break;
-            };
-            let Some(span) = Span::after(at, name, value) else {
-                break;
-            };
-            if span.value.1 > bytes.len() {
-                break;
-            }
-            at = span.value.1 + 1;
-            spans.push(span);
+            Some((next(number(sizes)?)?, next(number(sizes + 4)?)?))
+        });
+        Self {
+            spans: spans.collect(),
+            bytes,
         }
-        Self { bytes, spans }
     }
 
     /// Every header, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        let slice = |(from, to): (usize, usize)| self.bytes.get(from..to).unwrap_or_default();
-        self.spans
-            .iter()
-            .map(move |span| (slice(span.name), slice(span.value)))
+        let slice = |range: &Range<usize>| self.bytes.get(range.clone()).unwrap_or_default();
+        let spans = self.spans.iter();
+        spans.map(move |(name, value)| (slice(name), slice(value)))
     }
 
     /// The values of all headers with a lower-case name, in order.
@@ -74,18 +64,6 @@ impl Headers {
     }
 }
 
-impl Span {
-    fn after(at: usize, name: usize, value: usize) -> Option<Self> {
-        let name_end = at.checked_add(name)?;
-        let value_start = name_end.checked_add(1)?;
-        let value_end = value_start.checked_add(value)?;
-        Some(Self {
-            name: (at, name_end),
-            value: (value_start, value_end),
-        })
-    }
-}
-
 impl<N: AsRef<[u8]>, V: AsRef<[u8]>> FromIterator<(N, V)> for Headers {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(pairs: I) -> Self {
         let mut headers = Self::default();
@@ -97,10 +75,8 @@ impl<N: AsRef<[u8]>, V: AsRef<[u8]>> FromIterator<(N, V)> for Headers {
                 .extend(name.iter().map(u8::to_ascii_lowercase));
             let middle = headers.bytes.len();
             headers.bytes.extend(value);
-            headers.spans.push(Span {
-                name: (from, middle),
-                value: (middle, headers.bytes.len()),
-            });
+            let end = headers.bytes.len();
+            headers.spans.push((from..middle, middle..end));
         }
         headers
     }

@@ -2,9 +2,10 @@
 
 use std::cell::{Cell, OnceCell};
 
+use crate::config::schema::QuerySemicolon;
 use crate::match_result::MatchResult;
 use crate::path::{Target, Upstream};
-use crate::query::{self, ParameterNames, QueryParameters, Semicolon};
+use crate::query::{self, ParameterNames, QueryParameters};
 use crate::request::{Headers, Request};
 
 /// Methods that always have a value of their own in keys: what most interfaces consist of.
@@ -15,7 +16,7 @@ const COMMON_METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELET
 pub(crate) struct ViewOptions {
     pub upstream: Upstream,
     /// `None` if unknown: then every way is considered.
-    pub semicolon: Option<Semicolon>,
+    pub semicolon: Option<QuerySemicolon>,
     /// The query parameters that any rule reads.
     pub parameters: ParameterNames,
     /// The methods that any rule lists, in capitals.

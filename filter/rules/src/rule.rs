@@ -3,10 +3,11 @@
 use sluicegate_protocol::WithoutStore;
 
 use crate::claims::Claim;
+use crate::config::schema::{Reply, WhenMissing, WhenUnavailable};
 use crate::cost::Cost;
 use crate::key_component::{ComponentSource, KeyComponent};
 use crate::matcher::Matcher;
-use crate::reply::{LimitTexts, ReplyStyle};
+use crate::reply::LimitTexts;
 use crate::request_view::ViewOptions;
 use crate::stats::Counters;
 
@@ -33,7 +34,7 @@ pub(crate) struct Rule {
     pub stop: bool,
     /// Evaluated and counted, not enforced.
     pub shadow: bool,
-    pub reply: ReplyStyle,
+    pub reply: Reply,
 }
 
 /// A check to make for each request that matches.
@@ -57,26 +58,6 @@ pub(crate) enum LimitName {
         map: Vec<(String, usize)>,
         default: usize,
     },
-}
-
-/// What to do with a request that lacks a component of its key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum WhenMissing {
-    /// Skip the check.
-    Skip,
-    /// Refuse the request.
-    Deny,
-    /// Use this constant as the component's value.
-    Use(String),
-}
-
-/// What to do with a request that has no verdict.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WhenUnavailable {
-    /// Let the request through, unmetered.
-    Allow,
-    /// 503 with a body that says so.
-    Deny,
 }
 
 impl From<WithoutStore> for WhenUnavailable {

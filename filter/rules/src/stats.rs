@@ -31,91 +31,30 @@ pub fn name_of_limit(rule: &str, limit: &str, name: &str) -> String {
 }
 
 /// The counters of every rule, in order.
-pub const OF_RULE: [(&str, &str); 3] = [
-    ("decisions", "requests for which this rule had a check"),
-    (
-        "unavailable_allowed",
-        "of those, let through without a verdict",
-    ),
-    (
-        "unavailable_denied",
-        "of those, answered with 503 because there was no verdict",
-    ),
-];
+pub const OF_RULE: [&str; 3] = ["decisions", "unavailable_allowed", "unavailable_denied"];
 
-/// The counters that every configuration has: name, and what it counts. `docs/filter.md` has them in a table.
-pub const FIXED: [(&str, &str); 20] = [
-    ("decisions", "requests for which a rule had a check"),
-    ("admitted", "of those, let through by a verdict"),
-    ("denied", "of those, answered with 429"),
-    (
-        "unavailable_allowed",
-        "of those, let through without a verdict",
-    ),
-    (
-        "unavailable_denied",
-        "of those, answered with 503 because there was no verdict",
-    ),
-    (
-        "refused_cost_over_limit",
-        "of those, answered with 422: the cost exceeds what the limit ever allows",
-    ),
-    (
-        "refused_missing_part",
-        "requests answered with 403: a key component was missing, with `when_missing: deny`",
-    ),
-    (
-        "refused_ambiguous_part",
-        "requests answered with 400: a key component had several different values",
-    ),
-    (
-        "refused_unreadable_part",
-        "requests answered with 400: a key component could not be read",
-    ),
-    (
-        "error_no_answer",
-        "requests without a verdict because no answer came in time: the sidecar is slow or hangs",
-    ),
-    (
-        "error_unreachable",
-        "requests without a verdict because Envoy could not send the callout to a sidecar: no healthy endpoint or connection refused",
-    ),
-    (
-        "error_status",
-        "requests without a verdict because the sidecar refused the callout: answered with a status other than 200",
-    ),
-    (
-        "error_body",
-        "requests, and decisions of shadow rules, without a verdict because the answer could not be read, or did not match the question",
-    ),
-    (
-        "error_store",
-        "requests, and decisions of shadow rules, without a verdict because the sidecar's store did not answer, or a lease ended meanwhile",
-    ),
-    (
-        "error_decision",
-        "requests, and decisions of shadow rules, that could not be decided: policy and configuration do not match, or one request has more than 32 checks",
-    ),
-    (
-        "error_full",
-        "requests without a verdict because the queue of waiting requests was full",
-    ),
-    (
-        "refused_too_long",
-        "requests answered with 414 or 431: path, query or header was too long for a rule to evaluate",
-    ),
-    (
-        "error_unknown_cluster",
-        "requests without a verdict, and announcements, because Envoy has no cluster with the name in `sidecar.cluster`",
-    ),
-    (
-        CONFIGURATION_REFUSED,
-        "plugin configurations that the filter refused: the one before stays in force until Envoy restarts",
-    ),
-    (
-        "admitted_by_lease",
-        "of the admitted, those that needed no callout: the sidecar had lent units in advance",
-    ),
+/// The counters that every configuration has. `docs/filter.md` says what each counts.
+pub const FIXED: [&str; 20] = [
+    "decisions",
+    "admitted",
+    "denied",
+    "unavailable_allowed",
+    "unavailable_denied",
+    "refused_cost_over_limit",
+    "refused_missing_part",
+    "refused_ambiguous_part",
+    "refused_unreadable_part",
+    "error_no_answer",
+    "error_unreachable",
+    "error_status",
+    "error_body",
+    "error_store",
+    "error_decision",
+    "error_full",
+    "refused_too_long",
+    "error_unknown_cluster",
+    CONFIGURATION_REFUSED,
+    "admitted_by_lease",
 ];
 
 /// Counted by a VM that never has a configuration, so not by index.
@@ -149,7 +88,7 @@ impl Counters {
         let mut counters = Self::default();
         FIXED
             .iter()
-            .for_each(|(name, _)| counters.add((*name).to_owned()));
+            .for_each(|name| counters.add((*name).to_owned()));
         counters
     }
 
@@ -161,7 +100,7 @@ impl Counters {
         limits: impl Iterator<Item = &'l str>,
     ) {
         self.starts.push(self.counters.len());
-        for (name, _) in OF_RULE {
+        for name in OF_RULE {
             self.add(name_of_rule(rule, name));
         }
         let of_limit: &[&str] = if shadow {

@@ -10,18 +10,16 @@ pub fn parent(headers: &Headers) -> Option<String> {
     let (value, None) = (all.next()?, all.next()) else {
         return None;
     };
-    let is_hex = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-    let fields: Vec<&[u8]> = value.split(|byte| *byte == b'-').collect();
-    let [version, trace, parent, flags] = fields.as_slice() else {
-        return None;
-    };
+    let mut bytes = value.iter().enumerate();
     let fits = value.len() == BYTES
-        && *version == b"00"
-        && (trace.len(), parent.len()) == (32, 16)
-        && fields.iter().all(|field| field.iter().all(is_hex));
+        && value.starts_with(b"00")
+        && bytes.all(|(index, byte)| match index {
+            2 | 35 | 52 => *byte == b'-',
+            _ => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
+        });
     // The lowest bit: the caller samples the trace.
     let sampled = matches!(
-        flags.last(),
+        value.last(),
         Some(b'1' | b'3' | b'5' | b'7' | b'9' | b'b' | b'd' | b'f')
     );
     let value = std::str::from_utf8(value).ok()?;

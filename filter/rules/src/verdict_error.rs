@@ -62,31 +62,18 @@ impl std::fmt::Display for VerdictError {
 }
 
 impl VerdictError {
-    pub(crate) const fn counter(&self) -> usize {
+    /// Its counter, and one word from a fixed set for the access log: never text from an answer.
+    pub(crate) const fn kind(&self) -> (usize, &'static str) {
         match self {
-            Self::Timeout => Counters::ERROR_NO_ANSWER,
-            Self::Unreachable => Counters::ERROR_UNREACHABLE,
-            Self::UnknownCluster(_) => Counters::ERROR_UNKNOWN_CLUSTER,
-            Self::Full | Self::SubjectFull => Counters::ERROR_FULL,
-            Self::Status(_) => Counters::ERROR_STATUS,
-            Self::Body(_) => Counters::ERROR_BODY,
-            Self::StoreUnavailable => Counters::ERROR_STORE,
-            Self::Refused(_) | Self::TooManyChecks { .. } => Counters::ERROR_DECISION,
-        }
-    }
-
-    /// One word from a fixed set, for the access log: never text from an answer.
-    pub(crate) const fn reason(&self) -> &'static str {
-        match self {
-            Self::Timeout => "timeout",
-            Self::Unreachable => "unreachable",
-            Self::UnknownCluster(_) => "unknown_cluster",
-            Self::Full => "full",
-            Self::SubjectFull => "full_for_key",
-            Self::Status(_) => "status",
-            Self::Body(_) => "body",
-            Self::StoreUnavailable => "store",
-            Self::Refused(_) | Self::TooManyChecks { .. } => "decision",
+            Self::Timeout => (Counters::ERROR_NO_ANSWER, "timeout"),
+            Self::Unreachable => (Counters::ERROR_UNREACHABLE, "unreachable"),
+            Self::UnknownCluster(_) => (Counters::ERROR_UNKNOWN_CLUSTER, "unknown_cluster"),
+            Self::Full => (Counters::ERROR_FULL, "full"),
+            Self::SubjectFull => (Counters::ERROR_FULL, "full_for_key"),
+            Self::Status(_) => (Counters::ERROR_STATUS, "status"),
+            Self::Body(_) => (Counters::ERROR_BODY, "body"),
+            Self::StoreUnavailable => (Counters::ERROR_STORE, "store"),
+            Self::Refused(_) | Self::TooManyChecks { .. } => (Counters::ERROR_DECISION, "decision"),
         }
     }
 }

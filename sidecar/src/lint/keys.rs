@@ -1,7 +1,7 @@
 //! Keys that a client can choose or omit, which evades its limit, and keys that can be guessed.
 
 use sluicegate_rules::config::schema::{
-    AttributePath, Check, Configuration, KeyComponent, Limit, Metadata,
+    Check, Configuration, KeyComponent, Limit, Metadata, NamePath,
 };
 
 use super::envoy_yaml::Plugin;
@@ -118,8 +118,8 @@ fn reads_x_forwarded_for(component: &KeyComponent) -> bool {
 /// The names of an attribute's path.
 fn attribute(component: &KeyComponent) -> Vec<&str> {
     match &component.attribute {
-        Some(AttributePath::Dotted(name)) => name.split('.').collect(),
-        Some(AttributePath::List(names)) => names.iter().map(String::as_str).collect(),
+        Some(NamePath::Name(name)) => name.split('.').collect(),
+        Some(NamePath::List(names)) => names.iter().map(String::as_str).collect(),
         None => Vec::new(),
     }
 }

@@ -23,7 +23,7 @@ const CASES: &str = r"
     26 | error | choose its own tier | limit: per-key\n        key: [{ header | limit: { by: { header: x-plan }, map: { default: per-key } }\n        key: [{ header
     26 | error | choose its own tier | limit: per-key\n        key: [{ header | limit: { by: { attribute: request.headers.x-plan }, map: { default: per-key } }\n        key: [{ header
     26 | error | choose the tier by `jwt` | limit: per-key\n        key: [{ header | limit: { by: { metadata: { namespace: envoy.filters.http.header_to_metadata, name: plan } }, map: { default: per-key } }\n        key: [{ header
-    27 | error | would choose its own quota | limit: per-key\n        key: [{ header | limit: granted\n        quota: { header: x-quota }\n        key: [{ header
+    27 | error | unknown field `header`, expected `jwt` or `metadata` | limit: per-key\n        key: [{ header | limit: granted\n        quota: { header: x-quota }\n        key: [{ header
     27 | error | a client can choose its own quota | limit: per-key\n        key: [{ header | limit: granted\n        quota: { metadata: { namespace: envoy.filters.http.header_to_metadata, name: quota } }\n        key: [{ header
     27 | error | quota_from_request | limit: per-key\n        key: [{ header | limit: per-key\n        quota: { jwt: { payload: jwt, claim: quota } }\n        key: [{ header
     26 | error | no limit `gold` | limit: per-key\n        key: [{ header | limit: { by: { header: x-plan, trusted: true }, map: { gold: gold, default: per-key } }\n        key: [{ header

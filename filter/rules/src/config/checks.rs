@@ -8,7 +8,7 @@ use super::matching::{methods, template};
 use super::schema;
 use super::values::{each, name, not_empty};
 use crate::cost::{Cost, Entry};
-use crate::rule::{CheckRule, LimitName, WhenMissing};
+use crate::rule::{CheckRule, LimitName};
 
 /// All checks of a rule are made in one decision, which the protocol bounds too.
 const MAX_CHECKS: usize = 8;
@@ -52,6 +52,9 @@ fn validate_check(
     let key = each(&format!("{at}.key"), &file.key, |at, component| {
         key_components::validate(at, component, variables)
     })?;
+    if let Some(schema::WhenMissing::Use(text)) = &file.when_missing {
+        not_empty(&format!("{at}.when_missing.use"), text)?;
+    }
     Ok(CheckRule {
         limit: limit(&format!("{at}.limit"), &file.limit, variables, limits)?,
         key,
@@ -59,13 +62,7 @@ fn validate_check(
         quota: (file.quota.as_ref())
             .map(|file| key_components::trusted_source(&format!("{at}.quota"), file))
             .transpose()?,
-        when_missing: match &file.when_missing {
-            None | Some(schema::WhenMissing::Skip) => WhenMissing::Skip,
-            Some(schema::WhenMissing::Deny) => WhenMissing::Deny,
-            Some(schema::WhenMissing::Use(text)) => {
-                WhenMissing::Use(not_empty(&format!("{at}.when_missing.use"), text)?.to_owned())
-            }
-        },
+        when_missing: file.when_missing.clone().unwrap_or_default(),
     })
 }
 

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer, StrDeserializer};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-use super::schema::{AttributePath, ClaimPath, Cost, Limit, UpstreamPaths};
+use super::schema::{Cost, Limit, NamePath, UpstreamPaths};
 
 macro_rules! visit {
     ($type:ident, $expecting:literal, { $($visits:tt)* }) => {
@@ -41,15 +41,10 @@ visit!(
 
 visit!(
     Cost,
-    "a number, `{table: [...]}` or `{header: NAME, max: N, trusted: true}`",
+    "a number from 1, `{table: [...]}` or `{header: NAME, max: N, trusted: true}`",
     {
         fn visit_u64<E: Error>(self, cost: u64) -> Result<Cost, E> {
             Ok(Cost::Constant(cost))
-        }
-        fn visit_i64<E: Error>(self, cost: i64) -> Result<Cost, E> {
-            u64::try_from(cost)
-                .map(Cost::Constant)
-                .map_err(|_| E::custom(format_args!("{cost} is not a number from 1")))
         }
         fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Cost, A::Error> {
             Deserialize::deserialize(MapAccessDeserializer::new(map)).map(Cost::Varying)
@@ -57,12 +52,12 @@ visit!(
     }
 );
 
-visit!(AttributePath, "a dotted name, or a list of names", {
-    fn visit_str<E: Error>(self, name: &str) -> Result<AttributePath, E> {
-        Ok(AttributePath::Dotted(name.to_owned()))
+visit!(NamePath, "a name, or a list of names", {
+    fn visit_str<E: Error>(self, name: &str) -> Result<NamePath, E> {
+        Ok(NamePath::Name(name.to_owned()))
     }
-    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<AttributePath, A::Error> {
-        Deserialize::deserialize(SeqAccessDeserializer::new(list)).map(AttributePath::List)
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<NamePath, A::Error> {
+        Deserialize::deserialize(SeqAccessDeserializer::new(list)).map(NamePath::List)
     }
 });
 
@@ -78,12 +73,3 @@ visit!(
         }
     }
 );
-
-visit!(ClaimPath, "the name of a claim, or a list of names", {
-    fn visit_str<E: Error>(self, name: &str) -> Result<ClaimPath, E> {
-        Ok(ClaimPath::Name(name.to_owned()))
-    }
-    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<ClaimPath, A::Error> {
-        Deserialize::deserialize(SeqAccessDeserializer::new(list)).map(ClaimPath::List)
-    }
-});

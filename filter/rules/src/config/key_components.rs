@@ -3,7 +3,6 @@
 use super::error::{ConfigError, invalid};
 use super::schema;
 use super::values::not_empty;
-use crate::address::ClientAddress;
 use crate::claims::{Claim, JWT_AUTHN};
 use crate::key::{self, escaped};
 use crate::key_component::{ComponentSource, KeyComponent};
@@ -73,13 +72,15 @@ pub(super) fn validate(
             schema::Mtls::DnsSan => ("dns_san_peer_certificate", "", "dns_san"),
             schema::Mtls::Subject => ("subject_peer_certificate", "", "subject"),
         };
-        let source = ComponentSource::Certificate { attribute, prefix };
+        let path = vec!["connection".to_owned(), attribute.to_owned()];
+        let source = ComponentSource::Attribute { path, prefix };
         found.push((source, format!("@mtls/{name}"), false));
     }
     if let Some(names) = &file.attribute {
         let path = attribute(&format!("{at}.attribute"), names)?;
         let name = key::name("@attribute", path.iter().map(String::as_str));
-        found.push((ComponentSource::Attribute(path), name, true));
+        let source = ComponentSource::Attribute { path, prefix: "" };
+        found.push((source, name, true));
     }
     if let Some(text) = &file.constant {
         let text = not_empty(&format!("{at}.constant"), text)?.to_owned();
@@ -154,11 +155,7 @@ fn address(at: &str, file: &schema::Address) -> Result<ComponentSource, ConfigEr
             );
         }
     }
-    Ok(ComponentSource::Address(ClientAddress {
-        trusted_hops: file.trusted_hops,
-        ipv4_bits: file.ipv4_bits,
-        ipv6_bits: file.ipv6_bits,
-    }))
+    Ok(ComponentSource::Address(file.clone()))
 }
 
 fn claim(at: &str, file: &schema::Jwt) -> Result<Claim, ConfigError> {
@@ -177,10 +174,10 @@ fn metadata(at: &str, file: &schema::Metadata) -> Result<Claim, ConfigError> {
     })
 }
 
-fn names(at: &str, file: &schema::ClaimPath) -> Result<Vec<String>, ConfigError> {
+fn names(at: &str, file: &schema::NamePath) -> Result<Vec<String>, ConfigError> {
     let path = match file {
-        schema::ClaimPath::Name(name) => vec![name.clone()],
-        schema::ClaimPath::List(names) => names.clone(),
+        schema::NamePath::Name(name) => vec![name.clone()],
+        schema::NamePath::List(names) => names.clone(),
     };
     if path.is_empty() || path.iter().any(String::is_empty) {
         return invalid(at, "is empty, or one of its names is");
@@ -190,17 +187,6 @@ fn names(at: &str, file: &schema::ClaimPath) -> Result<Vec<String>, ConfigError>
 
 /// Where a quota comes from.
 pub(super) fn trusted_source(at: &str, file: &schema::TrustedSource) -> Result<Claim, ConfigError> {
-    let claimed = [
-        ("header", &file.header),
-        ("cookie", &file.cookie),
-        ("query", &file.query),
-    ];
-    if let Some((field, _)) = claimed.iter().find(|(_, claimed)| claimed.is_some()) {
-        return invalid(
-            &format!("{at}.{field}"),
-            "a client can set it, and would choose its own quota: use `jwt`, or `metadata` that an earlier filter sets",
-        );
-    }
     match (&file.jwt, &file.metadata) {
         (Some(jwt), None) => claim(&format!("{at}.jwt"), jwt),
         (None, Some(value)) => metadata(&format!("{at}.metadata"), value),
@@ -208,10 +194,10 @@ pub(super) fn trusted_source(at: &str, file: &schema::TrustedSource) -> Result<C
     }
 }
 
-fn attribute(at: &str, names: &schema::AttributePath) -> Result<Vec<String>, ConfigError> {
+fn attribute(at: &str, names: &schema::NamePath) -> Result<Vec<String>, ConfigError> {
     let path: Vec<String> = match names {
-        schema::AttributePath::Dotted(name) => name.split('.').map(str::to_owned).collect(),
-        schema::AttributePath::List(names) => names.clone(),
+        schema::NamePath::Name(name) => name.split('.').map(str::to_owned).collect(),
+        schema::NamePath::List(names) => names.clone(),
     };
     // The ABI separates names by zero bytes.
     let bad = |name: &String| name.is_empty() || name.contains('\0');

@@ -8,9 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-pub use key_component::{
-    Address, AttributePath, ClaimPath, Jwt, KeyComponent, Metadata, Mtls, TrustedSource,
-};
+pub use key_component::{Address, Jwt, KeyComponent, Metadata, Mtls, NamePath, TrustedSource};
 pub use upstream::{
     Backslash, DotSegments, DoubleSlash, EncodedSlash, Escapes, Parameters, PathChoices,
     QuerySemicolon, UpstreamName, UpstreamPaths,
@@ -32,7 +30,6 @@ pub struct Configuration {
     #[serde(default)]
     pub pepper: String,
     /// What responses tell clients about limits; the default for rules without a `reply` of their own.
-    #[serde(default)]
     pub reply: Option<Reply>,
     /// How the upstream parses paths and queries: `strict` (the default), `go`, `wsgi`, `tomcat`, `nginx`, or every
     /// choice by itself. `strict` means unknown: a rule applies if it matches in any possible reading.
@@ -100,7 +97,6 @@ pub struct Rule {
     /// What to do without a verdict, when sidecar or store are down or too slow: let the request through, or answer
     /// 503. A limit's own `when_store_is_down: allow` or `deny` in the policy overrides it while the store is down. Not
     /// needed with `shadow: true`.
-    #[serde(default)]
     pub when_unavailable: Option<WhenUnavailable>,
     /// A request that matches skips all later rules. If its path can be read in several ways, a later rule is skipped
     /// only if this rule matches in every reading in which the later one matches.
@@ -111,7 +107,6 @@ pub struct Rule {
     #[serde(default)]
     pub shadow: bool,
     /// What responses tell clients about this rule's limits; overrides the configuration's `reply`.
-    #[serde(default)]
     pub reply: Option<Reply>,
 }
 
@@ -172,17 +167,13 @@ pub struct Condition {
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub name: String,
     /// It must be present (`true`) or absent (`false`).
-    #[serde(default)]
     pub present: Option<bool>,
     /// Its value equals this text.
-    #[serde(default)]
     pub equals: Option<String>,
     /// Its value begins with this text.
-    #[serde(default)]
     pub prefix: Option<String>,
     /// A regular expression that matches its whole value. If all its values together exceed 4 KiB, the request is
     /// answered with 431 (header) or 414 (query parameter).
-    #[serde(default)]
     pub regex: Option<String>,
 }
 
@@ -202,11 +193,9 @@ pub struct Check {
     /// Quota of this key, replacing the limit's own, from a trusted source: a whole number from 1. If the source has no such
     /// number, the limit's own quota applies. The policy must accept it with `quota_from_request`. Older sidecars refuse
     /// checks with a quota: upgrade sidecars before filters.
-    #[serde(default)]
     pub quota: Option<TrustedSource>,
     /// What to do if the request lacks one of the key components: `skip` the check (the default), `deny` the request
     /// (403), or `{use: TEXT}` in its place.
-    #[serde(default)]
     pub when_missing: Option<WhenMissing>,
 }
 
@@ -261,14 +250,11 @@ impl Default for Cost {
 pub struct VaryingCost {
     /// The first entry that matches gives the cost. If the path can be read in several ways, the largest cost of them
     /// counts.
-    #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub table: Option<Vec<CostEntry>>,
     /// The header that contains the cost. Any value that is not a number from 1 to `max` costs `max`.
-    #[serde(default)]
     pub header: Option<String>,
     /// Largest cost that the header can set.
-    #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 2_147_483_648_u64)))]
     pub max: Option<u64>,
     /// Must be `true`, to confirm that something in front of this filter sets the header and removes what clients send.
@@ -291,7 +277,6 @@ const fn one() -> u64 {
 #[serde(deny_unknown_fields)]
 pub struct CostEntry {
     /// Path template that the entry applies to, by default any path.
-    #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(regex(pattern = "^/")))]
     pub template: Option<String>,
     /// Methods that the entry applies to, in capitals, by default any. `GET` includes HEAD.

@@ -5,10 +5,9 @@ use super::schema::{
     QuerySemicolon, UpstreamName, UpstreamPaths,
 };
 use crate::path::{DOTS, Step, Upstream};
-use crate::query::Semicolon;
 
 /// The steps, and what a `;` in the query means.
-pub(super) fn validate(file: &UpstreamPaths) -> (Upstream, Option<Semicolon>) {
+pub(super) fn validate(file: &UpstreamPaths) -> (Upstream, Option<QuerySemicolon>) {
     match file {
         UpstreamPaths::Choices(choices) => known(*choices),
         UpstreamPaths::Name(name) => choices(*name).map_or((Upstream::Unknown, None), known),
@@ -47,39 +46,30 @@ const fn choices(name: UpstreamName) -> Option<PathChoices> {
     })
 }
 
-fn known(choices: PathChoices) -> (Upstream, Option<Semicolon>) {
-    let mut steps = Vec::new();
-    if choices.backslash == Backslash::RawSeparator {
-        steps.push(Step::Backslashes);
-    }
-    if choices.parameters == Parameters::Cut {
-        steps.push(Step::Parameters);
-    }
-    if choices.dot_segments == DotSegments::ResolveEncoded {
-        steps.push(Step::Dots { escaped: true });
-    }
-    if choices.escapes != Escapes::Keep {
-        steps.push(Step::Decode {
-            repeatedly: choices.escapes == Escapes::Repeatedly,
-            slashes: choices.encoded_slash == EncodedSlash::Separator,
-        });
-    }
-    if choices.backslash == Backslash::Separator {
-        steps.push(Step::Backslashes);
-    }
-    if choices.parameters == Parameters::CutDecoded {
-        steps.push(Step::Parameters);
-    }
-    if choices.double_slash == DoubleSlash::Merge {
-        steps.push(Step::Merge);
-    }
-    if choices.dot_segments == DotSegments::Resolve {
-        steps.push(DOTS);
-    }
-    let semicolon = match choices.query_semicolon {
-        QuerySemicolon::Literal => Semicolon::Literal,
-        QuerySemicolon::Separator => Semicolon::Separator,
-        QuerySemicolon::Drop => Semicolon::Drop,
-    };
-    (Upstream::Known(steps), Some(semicolon))
+fn known(choices: PathChoices) -> (Upstream, Option<QuerySemicolon>) {
+    let steps = [
+        (
+            choices.backslash == Backslash::RawSeparator,
+            Step::Backslashes,
+        ),
+        (choices.parameters == Parameters::Cut, Step::Parameters),
+        (
+            choices.dot_segments == DotSegments::ResolveEncoded,
+            Step::Dots { escaped: true },
+        ),
+        (
+            choices.escapes != Escapes::Keep,
+            Step::Decode(choices.escapes, choices.encoded_slash),
+        ),
+        (choices.backslash == Backslash::Separator, Step::Backslashes),
+        (
+            choices.parameters == Parameters::CutDecoded,
+            Step::Parameters,
+        ),
+        (choices.double_slash == DoubleSlash::Merge, Step::Merge),
+        (choices.dot_segments == DotSegments::Resolve, DOTS),
+    ];
+    let taken = steps.into_iter().filter(|(taken, _)| *taken);
+    let taken = taken.map(|(_, step)| step).collect();
+    (Upstream::Known(taken), Some(choices.query_semicolon))
 }

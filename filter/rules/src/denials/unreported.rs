@@ -10,45 +10,27 @@ const REPORTED_KEYS: usize = 128;
 
 /// Unreported denials by key. Shadow denials, and those of too many keys, are under the empty key, which no check has.
 #[derive(Debug, Default)]
-pub(super) struct Unreported(BTreeMap<String, Vec<Count>>);
-
-/// Denials of one key.
-#[derive(Debug)]
-struct Count {
-    limit: String,
-    /// The rule, if these are shadow denials (evaluated, not enforced).
-    shadow: Option<String>,
-    count: u64,
-}
+pub(super) struct Unreported(BTreeMap<String, Vec<CachedDenials<'static>>>);
 
 impl Unreported {
     /// Counts for the next report, without an allocation if the same was counted before.
     pub fn count(&mut self, key: &str, limit: &str, shadow: Option<&str>, count: u64) {
-        if let Some(counts) = self.0.get_mut(key) {
-            return add(counts, limit, shadow, count);
+        if let Some(known) = self.0.get_mut(key) {
+            return add(known, key, limit, shadow, count);
         }
         let key = if self.0.len() < REPORTED_KEYS {
             key
         } else {
             ""
         };
-        let counts = self.0.entry(key.to_owned()).or_default();
-        add(counts, limit, shadow, count);
+        let known = self.0.entry(key.to_owned()).or_default();
+        add(known, key, limit, shadow, count);
     }
 
     /// Takes the whole report.
     pub fn report(&mut self) -> Vec<CachedDenials<'static>> {
-        let mut report = Vec::new();
-        for (key, counts) in std::mem::take(&mut self.0) {
-            let denied = |count: Count| CachedDenials {
-                limit: count.limit.into(),
-                shadow: count.shadow.map(Into::into),
-                key: (!key.is_empty()).then(|| key.clone().into()),
-                count: count.count,
-            };
-            report.extend(counts.into_iter().map(denied));
-        }
-        report
+        let by_key = std::mem::take(&mut self.0);
+        by_key.into_values().flatten().collect()
     }
 
     /// Restores a report that failed.
@@ -69,15 +51,22 @@ impl Unreported {
     }
 }
 
-fn add(counts: &mut Vec<Count>, limit: &str, shadow: Option<&str>, count: u64) {
-    let known = counts
+fn add(
+    of_key: &mut Vec<CachedDenials<'static>>,
+    key: &str,
+    limit: &str,
+    shadow: Option<&str>,
+    count: u64,
+) {
+    let known = of_key
         .iter_mut()
         .find(|known| known.limit == limit && known.shadow.as_deref() == shadow);
     match known {
         Some(known) => known.count = known.count.saturating_add(count),
-        None => counts.push(Count {
-            limit: limit.to_owned(),
-            shadow: shadow.map(str::to_owned),
+        None => of_key.push(CachedDenials {
+            limit: limit.to_owned().into(),
+            shadow: shadow.map(|rule| rule.to_owned().into()),
+            key: (!key.is_empty()).then(|| key.to_owned().into()),
             count,
         }),
     }

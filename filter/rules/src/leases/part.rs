@@ -23,12 +23,11 @@ const RETRY_US: u64 = 25_000;
 /// A part of a lease.
 #[derive(Debug)]
 pub(super) struct LivePart {
-    id: u64,
+    /// What was spent of it.
+    report: PartReport,
     units: u64,
     /// Neither spent nor taken for a request that waits.
     left: u64,
-    spent: u64,
-    decisions: u64,
     pub ends_us: u64,
     /// The policy under which it was lent.
     pub version: PolicyVersion,
@@ -41,7 +40,7 @@ pub(super) struct LivePart {
 }
 
 /// The parts of one limit and key, and how much it is asked for.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct KeyParts {
     /// In the order in which they end.
     parts: Vec<LivePart>,
@@ -59,13 +58,8 @@ pub(super) struct KeyParts {
 impl KeyParts {
     pub fn new(now_us: u64) -> Self {
         Self {
-            parts: Vec::new(),
-            full: 0,
-            seen: 0,
             since_us: now_us,
-            per_s: 0,
-            renewing: false,
-            next_try_us: 0,
+            ..Self::default()
         }
     }
 
@@ -76,11 +70,12 @@ impl KeyParts {
         }
         let units = part.units.min(MAX_UNITS);
         self.parts.push(LivePart {
-            id: part.id,
+            report: PartReport {
+                id: part.id,
+                ..PartReport::default()
+            },
             units,
             left: units,
-            spent: 0,
-            decisions: 0,
             ends_us: times.sent_us.saturating_add(part.lasts_us.min(LONGEST_US)),
             version,
             quota: part.quota,
@@ -102,7 +97,7 @@ impl KeyParts {
         let part = parts.find(|part| part.left >= cost && now_us < part.ends_us)?;
         part.left -= cost;
         Some(TakenCheck {
-            part: part.id,
+            part: part.report.id,
             ends_us: part.ends_us,
             status: LimitStatus {
                 check,
@@ -127,17 +122,17 @@ impl KeyParts {
 
     pub fn spend(&mut self, id: u64, units: u64, counts: bool) {
         if let Some(part) = self.part(id) {
-            part.spent += units;
-            part.decisions += u64::from(counts);
+            part.report.spent += units;
+            part.report.decisions += u64::from(counts);
         }
     }
 
     pub fn has(&self, id: u64) -> bool {
-        self.parts.iter().any(|part| part.id == id)
+        self.parts.iter().any(|part| part.report.id == id)
     }
 
     fn part(&mut self, id: u64) -> Option<&mut LivePart> {
-        self.parts.iter_mut().find(|part| part.id == id)
+        self.parts.iter_mut().find(|part| part.report.id == id)
     }
 
     /// Whether it is time to ask for more units.
@@ -168,7 +163,7 @@ impl KeyParts {
             last.wants_per_s = self.per_s.max(1);
         }
         // The sidecar knows all of what has been spent now.
-        self.parts.retain(|part| part.spent < part.units);
+        self.parts.retain(|part| part.report.spent < part.units);
         Some(reports)
     }
 
@@ -212,11 +207,8 @@ impl KeyParts {
 impl LivePart {
     fn report(&self) -> PartReport {
         PartReport {
-            id: self.id,
-            spent: self.spent,
-            decisions: self.decisions,
-            ended: self.spent >= self.units,
-            wants_per_s: 0,
+            ended: self.report.spent >= self.units,
+            ..self.report
         }
     }
 }

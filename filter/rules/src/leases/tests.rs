@@ -3,8 +3,9 @@
 use std::rc::Rc;
 
 use super::*;
+use crate::config::schema::WhenUnavailable;
 use crate::question::Shadow;
-use crate::rule::{RuleSet, WhenUnavailable};
+use crate::rule::RuleSet;
 use crate::wire::question_body;
 use sluicegate_protocol::{LimitStatus, Verdict, WithoutStore};
 

@@ -9,6 +9,8 @@
 //! do: none of them contains `//`, so each matches the merged path whenever it matches the other. For `not` and `stop`
 //! the unmerged path matters: an upstream that does not merge serves `//public/x` outside `/public/`.
 
+use crate::config::schema::{EncodedSlash, Escapes};
+
 /// One transformation that an upstream may apply to a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -16,13 +18,9 @@ pub(crate) enum Step {
     Backslashes,
     /// A `;` and everything up to the next `/` is removed.
     Parameters,
-    /// Percent-escapes are decoded. Incomplete escapes stay unchanged.
-    Decode {
-        /// Until no escape is left, as in a chain of servers that each decode once.
-        repeatedly: bool,
-        /// Whether `%2F` becomes `/`; otherwise it stays `%2F`, part of its segment.
-        slashes: bool,
-    },
+    /// Percent-escapes are decoded. Incomplete escapes stay unchanged. `Repeatedly` as in a chain of servers that
+    /// each decode once; a `Literal` `%2F` stays `%2F`, part of its segment.
+    Decode(Escapes, EncodedSlash),
     /// `//` becomes `/`.
     Merge,
     /// `.` and `..` are resolved.
@@ -40,22 +38,10 @@ const ORDER: [&[Step]; 8] = [
     &[Step::Parameters],
     &[Step::Dots { escaped: true }],
     &[
-        Step::Decode {
-            repeatedly: false,
-            slashes: true,
-        },
-        Step::Decode {
-            repeatedly: false,
-            slashes: false,
-        },
-        Step::Decode {
-            repeatedly: true,
-            slashes: true,
-        },
-        Step::Decode {
-            repeatedly: true,
-            slashes: false,
-        },
+        Step::Decode(Escapes::Once, EncodedSlash::Separator),
+        Step::Decode(Escapes::Once, EncodedSlash::Literal),
+        Step::Decode(Escapes::Repeatedly, EncodedSlash::Separator),
+        Step::Decode(Escapes::Repeatedly, EncodedSlash::Literal),
     ],
     &[Step::Backslashes],
     &[Step::Parameters],
@@ -65,10 +51,7 @@ const ORDER: [&[Step]; 8] = [
 
 /// The steps of the coarsest reading, which keys use: see [`super::Target::canonical`].
 const COARSEST: [Step; 5] = [
-    Step::Decode {
-        repeatedly: true,
-        slashes: true,
-    },
+    Step::Decode(Escapes::Repeatedly, EncodedSlash::Separator),
     Step::Backslashes,
     Step::Parameters,
     Step::Merge,
@@ -126,7 +109,7 @@ pub(crate) fn coarsest(path: &[u8]) -> Vec<u8> {
 /// The coarsest form of one segment: decoded until no escape is left, without `;params`. A segment that consists of
 /// `;params` only keeps them; otherwise a client could make the segment empty and its key missing.
 pub(crate) fn coarsest_segment(segment: &[u8]) -> Vec<u8> {
-    let decoded = decode(segment, true, true);
+    let decoded = decode(segment, Escapes::Repeatedly, EncodedSlash::Separator);
     match decoded.iter().position(|byte| *byte == b';') {
         Some(end @ 1..) => decoded.get(..end).unwrap_or_default().to_vec(),
         _ => decoded,
@@ -150,12 +133,9 @@ impl Step {
                 });
                 kept
             }),
-            Self::Decode {
-                repeatedly,
-                slashes,
-            } => path
-                .contains(&b'%')
-                .then(|| decode(path, repeatedly, slashes)),
+            Self::Decode(escapes, slash) => {
+                path.contains(&b'%').then(|| decode(path, escapes, slash))
+            }
             Self::Merge => path.windows(2).any(|two| two == b"//").then(|| {
                 let mut merged = path.to_vec();
                 merged.dedup_by(|one, other| *one == b'/' && *other == b'/');
@@ -212,7 +192,7 @@ fn dots(segment: &[u8], escaped: bool) -> usize {
     if dots < 3 { dots } else { 0 }
 }
 
-fn decode(path: &[u8], repeatedly: bool, slashes: bool) -> Vec<u8> {
+fn decode(path: &[u8], escapes: Escapes, slash: EncodedSlash) -> Vec<u8> {
     let mut decoded: Vec<u8> = Vec::with_capacity(path.len());
     // What precedes this offset is final and cannot become part of an escape.
     let mut settled = 0;
@@ -222,12 +202,12 @@ fn decode(path: &[u8], repeatedly: bool, slashes: bool) -> Vec<u8> {
         // checked again. Each iteration removes two bytes, so the total time is linear.
         while let Some(escaped) = escape_at_end(&decoded, settled) {
             decoded.truncate(decoded.len() - 3);
-            if escaped == b'/' && !slashes {
+            if escaped == b'/' && slash == EncodedSlash::Literal {
                 decoded.extend(b"%2F");
                 settled = decoded.len();
             } else {
                 decoded.push(escaped);
-                if !repeatedly {
+                if escapes != Escapes::Repeatedly {
                     settled = decoded.len();
                 }
             }

@@ -39,11 +39,6 @@ impl HeaderFields {
         self.add(name, |text| number(text, value));
     }
 
-    /// Number of fields.
-    pub const fn len(&self) -> usize {
-        self.lengths.len()
-    }
-
     /// Whether there are no fields.
     pub const fn is_empty(&self) -> bool {
         self.lengths.is_empty()

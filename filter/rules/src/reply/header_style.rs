@@ -3,32 +3,15 @@
 use sluicegate_protocol::LimitStatus;
 
 use super::header_fields::{HeaderFields, number};
-
-const RATELIMIT: &str = "ratelimit";
-const RATELIMIT_POLICY: &str = "ratelimit-policy";
-const LEGACY_LIMIT: &str = "x-ratelimit-limit";
-const LEGACY_REMAINING: &str = "x-ratelimit-remaining";
-const LEGACY_RESET: &str = "x-ratelimit-reset";
+use crate::config::schema::Headers;
 
 /// Largest integer in a structured field (RFC 9651).
 const LARGEST: u64 = 999_999_999_999_999;
 
-/// Which of the header fields a rule sends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum HeaderStyle {
-    None,
-    /// `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers).
-    Draft,
-    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset` (seconds from now).
-    Legacy,
-    #[default]
-    Both,
-}
-
-impl HeaderStyle {
+impl Headers {
     /// Adds the fields for a limit's status. `name` is the beginning of the policy's name ([`policy_name`]); `until_ms`
     /// becomes `t` (see [`available`]).
-    pub fn write(
+    pub(super) fn write(
         self,
         name: &str,
         limit_status: &LimitStatus<'_>,
@@ -36,15 +19,15 @@ impl HeaderStyle {
         fields: &mut HeaderFields,
     ) {
         if matches!(self, Self::Draft | Self::Both) {
-            fields.add(RATELIMIT_POLICY, |text| policy(text, name, limit_status));
-            fields.add(RATELIMIT, |text| {
+            fields.add("ratelimit-policy", |text| policy(text, name, limit_status));
+            fields.add("ratelimit", |text| {
                 available(text, name, limit_status, until_ms)
             });
         }
         if matches!(self, Self::Legacy | Self::Both) {
-            fields.add_number(LEGACY_LIMIT, limit_status.quota);
-            fields.add_number(LEGACY_REMAINING, limit_status.remaining);
-            fields.add_number(LEGACY_RESET, seconds(limit_status.reset_ms));
+            fields.add_number("x-ratelimit-limit", limit_status.quota);
+            fields.add_number("x-ratelimit-remaining", limit_status.remaining);
+            fields.add_number("x-ratelimit-reset", seconds(limit_status.reset_ms));
         }
     }
 }

@@ -36,7 +36,7 @@ pub struct KeyComponent {
     pub mtls: Option<Mtls>,
     /// Name of any Envoy attribute, such as `connection.requested_server_name`, or a list of names if one of them
     /// contains a dot. Hashed.
-    pub attribute: Option<AttributePath>,
+    pub attribute: Option<NamePath>,
     /// A fixed text, the same for every request.
     pub constant: Option<String>,
     /// Do not hash the value: anybody who can read Redis can read it.
@@ -82,7 +82,7 @@ pub struct Jwt {
     /// The `payload_in_metadata` of the provider in `jwt_authn`.
     pub payload: String,
     /// The claim's name, or the list of names that lead to a nested claim. A dot is an ordinary character of a name.
-    pub claim: ClaimPath,
+    pub claim: NamePath,
 }
 
 /// A value of the request's dynamic metadata.
@@ -94,7 +94,7 @@ pub struct Metadata {
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub namespace: String,
     /// The value's name, or a list of names that lead to it. Dots in a name are part of it.
-    pub name: ClaimPath,
+    pub name: NamePath,
 }
 
 /// The source of a quota, which no client can choose. Exactly one of the two.
@@ -107,16 +107,6 @@ pub struct TrustedSource {
     pub jwt: Option<Jwt>,
     /// A value that an earlier filter has set in the request's dynamic metadata.
     pub metadata: Option<Metadata>,
-    // Parsed only so that the error can give the reason.
-    #[cfg_attr(feature = "schema", schemars(skip))]
-    #[allow(missing_docs, reason = "it is refused")]
-    pub header: Option<String>,
-    #[cfg_attr(feature = "schema", schemars(skip))]
-    #[allow(missing_docs, reason = "it is refused")]
-    pub cookie: Option<String>,
-    #[cfg_attr(feature = "schema", schemars(skip))]
-    #[allow(missing_docs, reason = "it is refused")]
-    pub query: Option<String>,
 }
 
 /// Which identity from the client's certificate.
@@ -134,22 +124,12 @@ pub enum Mtls {
     Subject,
 }
 
-/// The path of an attribute: a dotted name, or a list of its names.
+/// A name, or the list of names that lead to a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(untagged))]
-pub enum AttributePath {
-    /// Names separated by dots.
-    Dotted(String),
-    /// A list of names.
-    List(Vec<String>),
-}
-
-/// The path of a claim: its name, or the list of names that lead to a nested claim.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(untagged))]
-pub enum ClaimPath {
-    /// The name of a claim at the top level.
+pub enum NamePath {
+    /// A name.
     Name(String),
-    /// The names that lead to a nested claim.
+    /// A list of names.
     List(Vec<String>),
 }
