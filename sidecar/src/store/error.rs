@@ -118,12 +118,6 @@ pub enum ConnectionError {
     /// No known node of the Cluster owns the slot of a key.
     #[error("no node of the Cluster serves this slot")]
     NoNode,
-    /// A node's answer to CLUSTER SLOTS names more primaries than this.
-    #[error("its answer to CLUSTER SLOTS names more than {0} primaries")]
-    TooManyPrimaries(usize),
-    /// A node's answer to CLUSTER SLOTS contradicts itself.
-    #[error("its answer to CLUSTER SLOTS names a slot with two owners")]
-    TwoOwners,
     /// No node of the Cluster reported its slots.
     #[error("no node of the Cluster reported its slots: {0}")]
     NoSlots(#[source] Arc<StoreError>),
