@@ -235,7 +235,8 @@ impl Client {
 
     pub async fn overrides_version(&self) -> Result<u64, StoreError> {
         let timeout = self.common.dialer.store_timeout;
-        let head = self.common.script.overrides_head();
+        let mut head = self.common.script.of_overrides("HGET");
+        head.arg(overrides::OVERRIDES_HEAD);
         let head: Option<Vec<u8>> = self.ask_of_overrides(&head, timeout).await?;
         Ok(overrides::version(head.as_deref()))
     }
@@ -244,15 +245,15 @@ impl Client {
         let script = &self.common.script;
         // What is too much is not asked for. A user who may not ask how much there is may still read it.
         let timeout = self.common.dialer.store_timeout;
-        let length = script.overrides_length();
+        let length = script.of_overrides("HLEN");
         let length = self.ask_of_overrides(&length, timeout).await;
         let entries = length.unwrap_or(0_usize).saturating_sub(1);
         if entries > MAX_OVERRIDES {
             return Err(StoreError::TooManyOverrides(entries));
         }
-        let all = script.overrides();
+        let all = script.of_overrides("HGETALL");
         let hash = self.ask_of_overrides(&all, READ_OVERRIDES_WITHIN).await?;
-        overrides::read_hash(&hash)
+        Ok(overrides::read_hash(&hash))
     }
 
     pub async fn change_overrides(

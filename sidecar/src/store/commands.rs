@@ -7,7 +7,7 @@ use sluicegate_engine::FleetPosition;
 use sluicegate_engine::script::{self, BrokenState, Operation};
 
 use super::error::StoreError;
-use super::overrides::{OVERRIDES_HEAD, StoredOverrides, field, to_text};
+use super::overrides::{StoredOverrides, field, to_text};
 
 /// The script's SHA-1, and the prefix of every key.
 pub struct Script {
@@ -149,24 +149,8 @@ impl Script {
         command
     }
 
-    /// Reads the head of the overrides, which has their version.
-    pub fn overrides_head(&self) -> Cmd {
-        let mut command = self.of_overrides("HGET");
-        command.arg(OVERRIDES_HEAD);
-        command
-    }
-
-    /// How many fields their hash has, with the head.
-    pub fn overrides_length(&self) -> Cmd {
-        self.of_overrides("HLEN")
-    }
-
-    /// Reads all overrides.
-    pub fn overrides(&self) -> Cmd {
-        self.of_overrides("HGETALL")
-    }
-
-    fn of_overrides(&self, name: &str) -> Cmd {
+    /// A command about the hash of the overrides.
+    pub fn of_overrides(&self, name: &str) -> Cmd {
         let mut command = redis::cmd(name);
         command.arg(self.key(OVERRIDES_KEY));
         command
