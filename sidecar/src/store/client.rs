@@ -197,32 +197,35 @@ impl Client {
 
     /// On one Redis the announcement and the version of the overrides are one call, as long as the user may read them.
     pub async fn announce(&self, name: &str) -> AnnounceResult {
-        let mut call = Announcement::of(Entry::Sidecar(name));
-        call.with_overrides = !self.is_cluster();
-        if call.with_overrides {
-            match self.enter(&call).await {
+        let entry = Entry::Sidecar(name);
+        if !self.is_cluster() {
+            match self.enter(entry, Announcement::PresentWithOverrides).await {
                 Ok(listed) => {
                     let version = overrides::version(listed.3.as_deref());
                     return Ok((Some(Announced::from(listed)), Ok(version)));
                 }
-                Err(error) if error.is_refusal() => call.with_overrides = false,
+                Err(error) if error.is_refusal() => {}
                 Err(error) => return Err(error),
             }
         }
-        let listed = self.enter(&call).await?;
+        let listed = self.enter(entry, Announcement::Present).await?;
         Ok((Some(listed.into()), self.overrides_version().await))
     }
 
     pub async fn leave(&self, name: &str) -> Result<(), StoreError> {
-        let call = Announcement::of(Entry::Sidecar(name)).leaving();
-        self.enter(&call).await.map(drop)
+        let left = self.enter(Entry::Sidecar(name), Announcement::Leaving);
+        left.await.map(drop)
     }
 
     /// Enters something into a list.
-    pub async fn enter(&self, call: &Announcement<'_>) -> Result<Listed, StoreError> {
+    pub async fn enter(
+        &self,
+        entry: Entry<'_>,
+        announced: Announcement,
+    ) -> Result<Listed, StoreError> {
         let (deadline, script) = (self.deadline(), &self.common.script);
         let announce = |node: Arc<Node>, asking| async move {
-            let by = |text| script.sidecars(call, text);
+            let by = |text| script.sidecars(entry, announced, text);
             match node.announce(&by(false), asking, deadline).await {
                 Err(error) if is_no_script(&error) => {
                     node.announce(&by(true), asking, deadline).await

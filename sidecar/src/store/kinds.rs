@@ -233,12 +233,12 @@ impl Store {
             return Ok((0, 0));
         };
         if !former.is_empty() && former != limits {
-            let leaves = Announcement::of(Entry::Limits(former)).leaving();
-            client.enter(&leaves).await?;
+            let left = client.enter(Entry::Limits(former), Announcement::Leaving);
+            left.await?;
         }
-        let limits = Announcement::of(Entry::Limits(limits));
-        let (_, limits, ..) = client.enter(&limits).await?;
-        let prefixes = client.enter(&Announcement::of(Entry::KeyPrefix)).await;
+        let enter = |entry| client.enter(entry, Announcement::Present);
+        let (_, limits, ..) = enter(Entry::Limits(limits)).await?;
+        let prefixes = enter(Entry::KeyPrefix).await;
         // A user may be confined to the keys of one prefix.
         let prefixes = prefixes.map_or(1, |(_, prefixes, ..)| prefixes);
         Ok((limits.saturating_sub(1), prefixes.saturating_sub(1)))
