@@ -64,7 +64,7 @@ pub struct ConnectionPool {
     pub recheck: Recheck,
     /// Whether the node is part of a Cluster, where the slot map determines the primaries.
     pub clustered: bool,
-    entries: Vec<ArcSwap<EntryState>>,
+    entries: Vec<ArcSwap<Entry>>,
     probe: ArcSwap<Batch>,
     /// Held by the one that connects while no connection is usable: the others follow when it works.
     first: Mutex<()>,
@@ -97,13 +97,8 @@ struct Server {
     evicted: Option<u64>,
 }
 
-/// Whether a connection is usable.
-enum EntryState {
-    /// Calls may use it.
-    Usable(Arc<Connection>),
-    /// Why it is not.
-    Unusable(StoreError),
-}
+/// A connection that calls may use, or why there is none.
+type Entry = Result<Arc<Connection>, StoreError>;
 
 impl ConnectionPool {
     /// Without a connection yet. In a Cluster, `tag` is in a slot of this node, and `clock_of` a connection to the node that had
@@ -115,7 +110,7 @@ impl ConnectionPool {
         tag: Option<&str>,
         clock_of: Option<Arc<Connection>>,
     ) -> Self {
-        let entry = |_| ArcSwap::from_pointee(EntryState::Unusable(ConnectionError::NotYet.into()));
+        let entry = |_| ArcSwap::from_pointee(Err(ConnectionError::NotYet.into()));
         Self {
             entries: (0..common.connections.max(1)).map(entry).collect(),
             address,
@@ -193,7 +188,7 @@ impl ConnectionPool {
         let (mut best, mut lost) = (None::<(bool, u32, Arc<Connection>)>, None);
         for entry in &self.entries {
             match &**entry.load() {
-                EntryState::Usable(connection) => {
+                Ok(connection) => {
                     let (doubtful, in_flight) =
                         (!connection.answered_last_call(), connection.in_flight());
                     // Nearly always the first one, so this clones an `Arc` once.
@@ -204,8 +199,8 @@ impl ConnectionPool {
                         best = Some((doubtful, in_flight, Arc::clone(connection)));
                     }
                 }
-                EntryState::Unusable(StoreError::Connection(ConnectionError::NotYet)) => {}
-                EntryState::Unusable(cause) => lost = Some(cause.clone()),
+                Err(StoreError::Connection(ConnectionError::NotYet)) => {}
+                Err(cause) => lost = Some(cause.clone()),
             }
         }
         let best = best.map(|(_, _, connection)| connection);
@@ -213,12 +208,8 @@ impl ConnectionPool {
     }
 
     fn usable(&self) -> impl Iterator<Item = Arc<Connection>> {
-        self.entries
-            .iter()
-            .filter_map(|entry| match &**entry.load() {
-                EntryState::Usable(connection) => Some(Arc::clone(connection)),
-                EntryState::Unusable(_) => None,
-            })
+        let entries = self.entries.iter();
+        entries.filter_map(|entry| entry.load().as_ref().as_ref().ok().cloned())
     }
 
     /// For how long no connection has had an answer.
@@ -267,7 +258,7 @@ impl ConnectionPool {
         let mut known = self.usable();
         let is_new = !known.any(|known| Arc::ptr_eq(&known, connection));
         self.last.store(Some(Arc::clone(connection)));
-        self.set(number, EntryState::Usable(Arc::clone(connection)));
+        self.set(number, Ok(Arc::clone(connection)));
         self.report();
         self.attempted.send_replace(true);
         if is_new {
@@ -277,7 +268,7 @@ impl ConnectionPool {
 
     /// Withdraws a connection from calls.
     pub fn set_unusable(&self, number: usize, cause: StoreError) {
-        self.set(number, EntryState::Unusable(cause));
+        self.set(number, Err(cause));
         self.report();
         self.attempted.send_replace(true);
     }
@@ -360,7 +351,7 @@ impl ConnectionPool {
         self.refusal.load().is_some()
     }
 
-    fn set(&self, number: usize, state: EntryState) {
+    fn set(&self, number: usize, state: Entry) {
         if let Some(entry) = self.entries.get(number) {
             entry.store(Arc::new(state));
         }
