@@ -1,7 +1,6 @@
 //! The embedded store: the engine behind a lock. Its time is the wall clock, so that its windows begin where Redis's would,
 //! also after the clock was corrected: the engine repairs its state after a step back.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -22,9 +21,8 @@ const SWEEP_AT_ONCE: usize = 500;
 #[derive(Debug)]
 pub struct Memory {
     engine: Mutex<Engine>,
-    /// What it knows of the wall clock.
-    clock: Mutex<Clock>,
-    clock_steps: AtomicU64,
+    /// What it knows of the wall clock, and how often that has stepped.
+    clock: Mutex<(Clock, u64)>,
     overrides: Mutex<StoredOverrides>,
 }
 
@@ -33,8 +31,7 @@ impl Memory {
     pub fn new(limit_bytes: usize) -> Self {
         Self {
             engine: Mutex::new(Engine::with_limit(limit_bytes)),
-            clock: Mutex::new(Clock::new(Instant::now())),
-            clock_steps: AtomicU64::new(0),
+            clock: Mutex::new((Clock::new(Instant::now()), 0)),
             overrides: Mutex::default(),
         }
     }
@@ -116,14 +113,12 @@ impl Memory {
 
     /// How often the wall clock was found to have stepped. To be asked before each decision.
     pub fn clock_steps(&self) -> u64 {
-        let mut clock = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let (clock, steps) = &mut *known;
         let before = Instant::now();
         let wall_us = clock::unix_us();
-        let stepped = clock.observe(wall_us, before, Instant::now());
-        let steps = self
-            .clock_steps
-            .fetch_add(u64::from(stepped), Ordering::Relaxed);
-        steps + u64::from(stepped)
+        *steps += u64::from(clock.observe(wall_us, before, Instant::now()));
+        *steps
     }
 
     fn engine(&self) -> MutexGuard<'_, Engine> {
