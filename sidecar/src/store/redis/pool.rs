@@ -11,7 +11,7 @@ use tokio::time::timeout_at;
 
 use super::connection::{Connection, Deadline};
 use super::dial::Dialer;
-use super::probe::{ProbeResult, probe, run};
+use super::probe::{probe, run};
 use crate::policy::{Endpoint, RedisStore};
 use crate::store::commands::Script;
 use crate::store::error::{ConnectionError, StoreError};
@@ -171,10 +171,27 @@ impl ConnectionPool {
         self.common.monitor.up(self.component);
     }
 
-    /// Probes a connection of the node.
-    pub async fn probe(&self, connection: &Connection, deadline: Deadline) -> ProbeResult {
+    /// Probes a connection of the node, and notes whether Redis refuses to write.
+    ///
+    /// # Errors
+    /// The connection is useless.
+    pub async fn probe(
+        &self,
+        connection: &Connection,
+        deadline: Deadline,
+    ) -> Result<(), StoreError> {
         let probe = self.probe.load_full();
-        run(&probe, connection, &self.common.script, deadline).await
+        let refusal = match run(&probe, connection, &self.common.script, deadline).await {
+            Err(error) if error.ends_connection() || matches!(error, StoreError::Timeout(_)) => {
+                return Err(error);
+            }
+            result => result.err().map(Arc::new),
+        };
+        let is_refusing = refusal.is_some();
+        if self.refusal.swap(refusal).is_some() || is_refusing {
+            self.report();
+        }
+        Ok(())
     }
 
     /// The connection with the fewest calls in flight; one that did not answer its last call comes last.
@@ -313,19 +330,6 @@ impl ConnectionPool {
     /// A proxy in front of Redis was found to spread the keys, or not to.
     pub fn set_sharded(&self, sharded: bool) {
         if self.sharded.swap(sharded, Ordering::Relaxed) != sharded {
-            self.report();
-        }
-    }
-
-    /// Redis refused a probe.
-    pub fn probe_refused(&self, cause: StoreError) {
-        self.refusal.store(Some(Arc::new(cause)));
-        self.report();
-    }
-
-    /// Redis did not refuse a probe.
-    pub fn probe_succeeded(&self) {
-        if self.refusal.swap(None).is_some() {
             self.report();
         }
     }

@@ -11,7 +11,6 @@ use super::connection::{Connection, ConnectionHealth, Deadline};
 use super::inspect::inspect;
 use super::open::{Opened, open, slow};
 use super::pool::{AddressWatch, ConnectionPool};
-use super::probe::ProbeResult;
 use crate::store::error::{ConnectionError, StoreError};
 use crate::telemetry::labels::ConnectionCause;
 
@@ -136,16 +135,13 @@ async fn watch(
         };
         let began = Instant::now();
         match pool.probe(connection, Deadline::after(within)).await {
-            ProbeResult::Writable => pool.probe_succeeded(),
-            ProbeResult::Refused(cause) => pool.probe_refused(cause),
-            ProbeResult::Unusable(cause @ StoreError::Timeout(_)) if suspected.is_none() => {
+            Ok(()) => {}
+            Err(cause @ StoreError::Timeout(_)) if suspected.is_none() => {
                 suspected = Some(cause);
                 continue;
             }
-            ProbeResult::Unusable(StoreError::Timeout(_)) => {
-                return ConnectionError::BecameSilent.into();
-            }
-            ProbeResult::Unusable(cause) => return cause,
+            Err(StoreError::Timeout(_)) => return ConnectionError::BecameSilent.into(),
+            Err(cause) => return cause,
         }
         if suspected.is_some() {
             suspected = slow(pool, began.elapsed());
