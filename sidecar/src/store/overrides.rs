@@ -163,12 +163,9 @@ pub fn to_text(entry: &StoredOverride) -> Vec<u8> {
 fn from_state(field: &str, state: &[u8]) -> Option<(Name, StoredOverride)> {
     let name = name(field.split_once(':')?);
     let (version, text) = state.split_at_checked(7)?;
-    let (mark, text) = match text.split_first()? {
-        (b' ', text) => (Mark::Restored, text),
-        (b'?', text) => (Mark::Returned, text),
-        (b'-', text) => (Mark::Removed, text),
-        _ => (Mark::Set, text),
-    };
+    let marks = [Mark::Restored, Mark::Returned, Mark::Removed, Mark::Set];
+    let after = |mark: Mark| Some((mark, text.strip_prefix(mark.text().as_bytes())?));
+    let (mark, text) = marks.into_iter().find_map(after)?;
     let terms: OverrideTerms = serde_json::from_slice(text).ok()?;
     let entry = StoredOverride {
         version: number(version),
