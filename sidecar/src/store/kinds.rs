@@ -251,10 +251,8 @@ impl Store {
 
     /// How far its clock is ahead of this host's, in microseconds, if known: less than that by up to a round trip.
     pub fn clock_ahead_us(&self) -> Option<i64> {
-        let here_us = i64::try_from(clock::unix_us()).ok()?;
-        i64::try_from(self.clock_us(OVERRIDES_KEY)?)
-            .ok()?
-            .checked_sub(here_us)
+        let there_us = self.clock_us(OVERRIDES_KEY)?.cast_signed();
+        there_us.checked_sub(clock::unix_us().cast_signed())
     }
 
     /// Removes the sidecar of this name from the list.

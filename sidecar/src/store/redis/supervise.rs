@@ -97,17 +97,11 @@ async fn watch(
     // Of one that is too slow, from one probe to the next.
     let mut slow_pause = backoff.pause(true);
     loop {
-        let pause = if matches!(
-            suspected,
-            Some(StoreError::Connection(ConnectionError::Slow(..)))
-        ) {
-            slow_pause
-        } else if suspected.is_some() {
-            Duration::ZERO
-        } else if pool.is_refusing() {
-            REFUSED_PROBE_EVERY
-        } else {
-            IDLE_LOOK_EVERY
+        let pause = match &suspected {
+            Some(StoreError::Connection(ConnectionError::Slow(..))) => slow_pause,
+            Some(_) => Duration::ZERO,
+            None if pool.is_refusing() => REFUSED_PROBE_EVERY,
+            None => IDLE_LOOK_EVERY,
         };
         let idle = suspected.is_none();
         tokio::select! {
