@@ -37,8 +37,8 @@ pub struct Connection {
     connection: MultiplexedConnection,
     clock: Mutex<Clock>,
     opened: Instant,
-    /// Calls in flight.
-    in_flight: AtomicU32,
+    /// Each call in flight has a clone.
+    in_flight: Arc<()>,
     /// Calls without an answer since the last answered one.
     unanswered: AtomicU32,
     /// When the first of them was sent, in milliseconds after the connection was opened.
@@ -92,7 +92,7 @@ impl Connection {
             connection,
             clock: Mutex::new(clock),
             opened,
-            in_flight: AtomicU32::new(0),
+            in_flight: Arc::default(),
             unanswered: AtomicU32::new(0),
             unanswered_since_ms: AtomicU64::new(0),
             last_reply_ms: AtomicU64::new(0),
@@ -116,9 +116,9 @@ impl Connection {
         self.unanswered.load(Ordering::Relaxed) == 0
     }
 
-    /// Calls in flight.
-    pub fn in_flight(&self) -> u32 {
-        self.in_flight.load(Ordering::Relaxed)
+    /// Calls in flight, and one.
+    pub fn in_flight(&self) -> usize {
+        Arc::strong_count(&self.in_flight)
     }
 
     /// Time since the last answer.
@@ -186,7 +186,7 @@ impl Connection {
     ) -> Result<T, StoreError> {
         let mut connection = self.connection.clone();
         if !asking {
-            let _guard = InFlight::begin(&self.in_flight);
+            let _guard = Arc::clone(&self.in_flight);
             let answer = timeout_at(deadline.at.into(), command.query_async(&mut connection)).await;
             return self.record(answer.ok(), deadline);
         }
@@ -290,16 +290,13 @@ impl Connection {
     }
 
     fn report(&self, health: ConnectionHealth) {
+        use ConnectionHealth::{Broken, Healthy, Questioned, Suspect};
         self.health.send_if_modified(|now| {
-            let known = (&*now, &health);
-            let changed = !matches!(
-                known,
-                (ConnectionHealth::Broken(_), _)
-                    | (
-                        ConnectionHealth::Suspect(_),
-                        ConnectionHealth::Suspect(_) | ConnectionHealth::Questioned
-                    )
-            );
+            let changed = match now {
+                Broken(_) => false,
+                Suspect(_) => !matches!(health, Suspect(_) | Questioned),
+                Healthy | Questioned => true,
+            };
             if changed {
                 *now = health;
             }
@@ -310,22 +307,6 @@ impl Connection {
     fn clock(&self) -> MutexGuard<'_, Clock> {
         // No code panics while it holds this lock.
         self.clock.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Counts a call in flight until it is dropped.
-struct InFlight<'a>(&'a AtomicU32);
-
-impl<'a> InFlight<'a> {
-    fn begin(in_flight: &'a AtomicU32) -> Self {
-        in_flight.fetch_add(1, Ordering::Relaxed);
-        Self(in_flight)
-    }
-}
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

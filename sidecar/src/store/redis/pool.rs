@@ -202,26 +202,15 @@ impl ConnectionPool {
         if self.sharded.load(Ordering::Relaxed) {
             return Err(ConnectionError::Sharded.into());
         }
-        let (mut best, mut lost) = (None::<(bool, u32, Arc<Connection>)>, None);
-        for entry in &self.entries {
-            match &**entry.load() {
-                Ok(connection) => {
-                    let (doubtful, in_flight) =
-                        (!connection.answered_last_call(), connection.in_flight());
-                    // Nearly always the first one, so this clones an `Arc` once.
-                    if best
-                        .as_ref()
-                        .is_none_or(|best| (doubtful, in_flight) < (best.0, best.1))
-                    {
-                        best = Some((doubtful, in_flight, Arc::clone(connection)));
-                    }
-                }
-                Err(StoreError::Connection(ConnectionError::NotYet)) => {}
-                Err(cause) => lost = Some(cause.clone()),
-            }
-        }
-        let best = best.map(|(_, _, connection)| connection);
-        best.ok_or_else(|| lost.unwrap_or(ConnectionError::NotYet.into()))
+        let load = |one: &Arc<Connection>| (!one.answered_last_call(), one.in_flight());
+        self.usable().min_by_key(load).ok_or_else(|| {
+            let entries = self.entries.iter().rev();
+            let mut causes =
+                entries.filter_map(|entry| entry.load().as_ref().as_ref().err().cloned());
+            let lost = causes
+                .find(|cause| !matches!(cause, StoreError::Connection(ConnectionError::NotYet)));
+            lost.unwrap_or(ConnectionError::NotYet.into())
+        })
     }
 
     fn usable(&self) -> impl Iterator<Item = Arc<Connection>> {
