@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use super::error::StoreError;
+use crate::clock::micros;
 use crate::telemetry::labels::ConnectionCause;
 use crate::telemetry::metrics::StoreFacts;
 
@@ -80,8 +81,8 @@ struct Components {
 impl Monitor {
     /// Counts a connection that was made.
     pub fn connected(&self, cause: ConnectionCause) {
-        let position = ConnectionCause::ALL.iter().position(|one| *one == cause);
-        if let Some(count) = position.and_then(|position| self.connections.get(position)) {
+        let mut counts = ConnectionCause::ALL.iter().zip(&self.connections);
+        if let Some((_, count)) = counts.find(|(one, _)| **one == cause) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -100,8 +101,7 @@ impl Monitor {
 
     /// Notes how long an announcement took.
     pub fn note_round_trip(&self, took: Duration) {
-        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        self.round_trip_us.store(us, Ordering::Relaxed);
+        self.round_trip_us.store(micros(took), Ordering::Relaxed);
     }
 
     /// What is known of the store.

@@ -86,12 +86,9 @@ impl Answers {
         }
         let answer = primary(all.iter().map(|(_, named)| named));
         self.primary.send_if_modified(|last| {
-            let changed = match (&*last, &answer) {
-                (Ok(last), Ok(answer)) => last != answer,
-                // While no sentinel answers, the last known primary stays.
-                (Ok(_), Err(_)) => false,
-                (Err(_), _) => true,
-            };
+            // While no sentinel answers, the last known primary stays.
+            let stays = |last| answer.as_ref().map_or(true, |answer| answer == last);
+            let changed = !last.as_ref().is_ok_and(stays);
             if changed {
                 *last = answer;
             }
