@@ -305,7 +305,7 @@ mod tests {
             for (number, decisions) in callers.iter().enumerate() {
                 queue.push(Arc::new(batch(decisions)), number);
             }
-            let (mut together, mut apart) = (Memory::new(), Memory::new());
+            let (mut together, mut apart) = (Memory::default(), Memory::default());
             let mut expected = vec![Vec::new(); callers.len()];
             let mut answered = 0;
             let mut waiting: Vec<usize> = (0..callers.len()).collect();
