@@ -1,14 +1,15 @@
 //! Whether the store is up, in one place. Connections and probes report here; everything else reads.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
 use super::error::StoreError;
 use crate::clock::micros;
+use crate::lock::lock;
 use crate::telemetry::labels::ConnectionCause;
 use crate::telemetry::metrics::StoreFacts;
 
@@ -147,11 +148,7 @@ impl Monitor {
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Components) -> T) -> T {
-        // No code panics while it holds this lock.
-        let mut components = self
-            .components
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut components = lock(&self.components);
         let answer = change(&mut components);
         let state = match components.unusable.values().flatten().next() {
             Some(cause) => HealthState::Down(cause.clone()),

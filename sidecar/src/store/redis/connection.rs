@@ -1,7 +1,7 @@
 //! A connection in use: its calls, the time of its last reply, and its health.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use tokio::time::timeout_at;
 
 use super::clock::Clock;
+use crate::lock::lock;
 use crate::store::commands::{Each, Script};
 use crate::store::error::StoreError;
 use sluicegate_engine::script::{Operation, Reply};
@@ -87,7 +88,8 @@ impl Connection {
         clock_steps: Arc<AtomicU64>,
     ) -> Self {
         let opened = Instant::now();
-        let clock = clock_of.map_or_else(|| Clock::new(opened), |before| before.clock().clone());
+        let clock =
+            clock_of.map_or_else(|| Clock::new(opened), |before| lock(&before.clock).clone());
         Self {
             connection,
             clock: Mutex::new(clock),
@@ -148,7 +150,7 @@ impl Connection {
         let mut with_text = false;
         let mut was_late = false;
         loop {
-            let not_after_us = self.clock().at(deadline.at);
+            let not_after_us = lock(&self.clock).at(deadline.at);
             let sent = Instant::now();
             let command = script.command(operation, not_after_us, with_text);
             let reply: Result<Vec<u8>, _> = self.query(&command, asking, deadline).await;
@@ -161,7 +163,7 @@ impl Connection {
                 self.question();
                 StoreError::Reply(error)
             })?;
-            if self.clock().observe(reply.now_us(), sent, Instant::now()) {
+            if lock(&self.clock).observe(reply.now_us(), sent, Instant::now()) {
                 self.clock_steps.fetch_add(1, Ordering::Relaxed);
             }
             match reply {
@@ -174,7 +176,7 @@ impl Connection {
 
     /// Redis's clock now, in microseconds, if known.
     pub fn clock_us(&self) -> Option<u64> {
-        self.clock().at(Instant::now())
+        lock(&self.clock).at(Instant::now())
     }
 
     /// Sends a command, preceded by ASKING where a node of a Cluster answered ASK.
@@ -302,11 +304,6 @@ impl Connection {
             }
             changed
         });
-    }
-
-    fn clock(&self) -> MutexGuard<'_, Clock> {
-        // No code panics while it holds this lock.
-        self.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The connections of a node: which are usable, since when none is, and why.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -12,6 +12,7 @@ use tokio::time::timeout_at;
 use super::connection::{Connection, Deadline};
 use super::dial::Dialer;
 use super::probe::{probe, run};
+use crate::lock::lock;
 use crate::policy::{Endpoint, RedisStore};
 use crate::store::commands::Script;
 use crate::store::error::{ConnectionError, StoreError};
@@ -167,7 +168,7 @@ impl ConnectionPool {
     pub fn unregister(&self) {
         self.common
             .monitor
-            .note_eviction(self.server().evicts, false, 0);
+            .note_eviction(lock(&self.server).evicts, false, 0);
         self.common.monitor.up(self.component);
     }
 
@@ -281,7 +282,7 @@ impl ConnectionPool {
 
     /// Notes the `run_id` of a connection that was opened then. Returns that of a later connection, if it is another one.
     pub fn newer_server(&self, opened: Instant, run_id: &str) -> Option<String> {
-        let mut server = self.server();
+        let mut server = lock(&self.server);
         match &mut server.newest {
             Some((newest, known)) if *newest > opened => {
                 return (known.as_str() != run_id).then(|| known.clone());
@@ -298,22 +299,17 @@ impl ConnectionPool {
 
     /// Whether any connection has told who the server is.
     pub fn knows_server(&self) -> bool {
-        self.server().newest.is_some()
+        lock(&self.server).newest.is_some()
     }
 
     /// Notes whether the server evicts keys, and how many it has; whether it begins to.
     pub fn note_eviction(&self, evicts: bool, evicted: u64) -> bool {
-        let mut server = self.server();
+        let mut server = lock(&self.server);
         let before = server.evicted.replace(evicted).unwrap_or(evicted);
         let did = std::mem::replace(&mut server.evicts, evicts);
         let keys = evicted.saturating_sub(before);
         self.common.monitor.note_eviction(did, evicts, keys);
         evicts && !did
-    }
-
-    fn server(&self) -> std::sync::MutexGuard<'_, Server> {
-        // No code panics while it holds this lock.
-        self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A proxy in front of Redis was found to spread the keys, or not to.
