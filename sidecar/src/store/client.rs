@@ -256,7 +256,13 @@ impl Client {
         }
         let all = script.of_overrides("HGETALL");
         let hash = self.ask_of_overrides(&all, READ_OVERRIDES_WITHIN).await?;
-        Ok(overrides::read_hash(&hash))
+        let stored = overrides::read_hash(&hash);
+        // Exactly, also of a hash that has no head.
+        let entries = stored.entries.len() + stored.unreadable;
+        if entries > MAX_OVERRIDES {
+            return Err(StoreError::TooManyOverrides(entries));
+        }
+        Ok(stored)
     }
 
     pub async fn change_overrides(
