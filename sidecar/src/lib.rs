@@ -11,13 +11,14 @@
 //! | `store/` | where the state is, and who shares a call to it |
 //! | `telemetry/` | metrics, who is denied, what was decided, what happened |
 //! | `policy/` | limits by name: their file, its checks, its reload |
-//! | `clock.rs`, `mask.rs` | the clocks; messages without passwords |
+//! | `clock.rs`, `lock.rs`, `mask.rs` | the clocks; locks; messages without passwords |
 //!
 //! `lint/` (`check-config`) stands on `policy/` alone.
 
 pub mod clock;
 pub mod decide;
 pub mod lint;
+mod lock;
 pub mod mask;
 pub mod page;
 pub mod policy;

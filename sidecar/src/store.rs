@@ -45,7 +45,7 @@ mod tests;
 /// What reads the answers of Redis, for the fuzzer: everything else calls it through a store.
 #[doc(hidden)]
 pub mod answers {
-    pub use super::cluster::layout::{Layout, MAX_PRIMARIES, Owner};
+    pub use super::cluster::layout::{Layout, Owner};
     pub use super::cluster::referral::Referral;
     pub use super::cluster::slots::{SLOTS, slot};
     pub use super::overrides::{read_hash, version};

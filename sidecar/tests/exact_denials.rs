@@ -87,7 +87,7 @@ proptest! {
     fn cached_denials_never_change_a_verdict(steps in prop::collection::vec(step(), 1..120), overrides: bool) {
         let policy = if overrides { overridden() } else { POLICY.to_owned() };
         let policy = Policy::parse(&policy).unwrap();
-        let (mut plain, mut behind) = (Memory::new(), Memory::new());
+        let (mut plain, mut behind) = (Memory::default(), Memory::default());
         let mut certificates = Certificates::new(50);
         let mut now_us = 1_000_000_000;
         for step in &steps {

@@ -51,7 +51,7 @@ fn ask(
 #[test]
 fn decisions_of_one_request_are_each_counted_by_their_own_quota_on_one_count() {
     for limit in ["granted", "fixed"] {
-        let mut engine = Memory::new();
+        let mut engine = Memory::default();
         let one = |quota| decision(&[check(limit, 1, quota)]);
         // 0: none.
         let quotas = [2, 2, 2, 0, 5, 0, 5, 5, 10].map(|quota| (quota > 0).then_some(quota));
@@ -76,7 +76,7 @@ fn a_quota_that_the_policy_does_not_accept_leaves_the_limits_own_in_force() {
         ("own", 2),
     ] {
         let asked = decision(&[check(limit, 1, Some(quota))]);
-        let (verdicts, refused) = ask(&mut Memory::new(), [asked]);
+        let (verdicts, refused) = ask(&mut Memory::default(), [asked]);
         assert_eq!(verdicts, [Some((true, 3, 2))], "{limit} {quota}");
         assert_eq!(refused, [limit]);
     }
@@ -86,7 +86,7 @@ fn a_quota_that_the_policy_does_not_accept_leaves_the_limits_own_in_force() {
 fn a_cost_is_measured_by_the_quota_that_counts() {
     let asked = |cost, quota| decision(&[check("granted", cost, quota)]);
     let all = [asked(8, Some(8)), asked(4, None), asked(3, Some(2))];
-    let (verdicts, _) = ask(&mut Memory::new(), all);
+    let (verdicts, _) = ask(&mut Memory::default(), all);
     assert_eq!(verdicts, [Some((true, 8, 0)), None, None]);
 }
 
@@ -94,11 +94,11 @@ fn a_cost_is_measured_by_the_quota_that_counts() {
 fn of_two_quotas_for_the_same_key_in_one_decision_the_smaller_counts() {
     for quotas in [[Some(9), Some(4)], [Some(4), Some(9)]] {
         let both = decision(&quotas.map(|quota| check("granted", 1, quota)));
-        let (verdicts, _) = ask(&mut Memory::new(), [both]);
+        let (verdicts, _) = ask(&mut Memory::default(), [both]);
         assert_eq!(verdicts, [Some((true, 4, 2))]);
     }
     let with_default = decision(&[check("granted", 1, Some(9)), check("granted", 1, None)]);
-    let (verdicts, _) = ask(&mut Memory::new(), [with_default]);
+    let (verdicts, _) = ask(&mut Memory::default(), [with_default]);
     assert_eq!(verdicts, [Some((true, 3, 1))]);
 }
 

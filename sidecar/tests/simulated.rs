@@ -118,7 +118,7 @@ impl Server {
     /// An empty one whose clock begins here. If `records`, it keeps its calls.
     pub fn new(start_us: u64, records: bool) -> Arc<Self> {
         Arc::new(Self(Mutex::new(State {
-            engine: Memory::new(),
+            engine: Memory::default(),
             overrides: StoredOverrides::default(),
             sidecars: BTreeMap::new(),
             listed_us: start_us,
@@ -164,7 +164,7 @@ impl Server {
     /// Loses everything, as after a restart without persistence.
     pub fn lose_data(&self) {
         let mut state = lock(&self.0);
-        state.engine = Memory::new();
+        state.engine = Memory::default();
         state.overrides = StoredOverrides::default();
         state.sidecars.clear();
         state.written.clear();

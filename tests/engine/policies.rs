@@ -28,7 +28,7 @@ fn left(store: &Store, now: u64, bucket: &Bucket) -> u64 {
 fn on_both(check: impl Fn(&Store)) {
     let lua = RefCell::new(Lua::start());
     check(&Store::Lua(&lua));
-    check(&Store::Memory(RefCell::new(Memory::new())));
+    check(&Store::Memory(RefCell::new(Memory::default())));
 }
 
 #[test]

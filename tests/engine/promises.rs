@@ -44,7 +44,7 @@ fn on_both<T: std::fmt::Debug>(
         case.set(case.get() + 1);
         let buckets = numbered(case.get(), specs);
         check(&Store::Lua(&lua), &buckets, &input);
-        let memory = Store::Memory(RefCell::new(Memory::new()));
+        let memory = Store::Memory(RefCell::new(Memory::default()));
         check(&memory, &buckets, &input);
         Ok(())
     });
@@ -174,7 +174,10 @@ fn the_clock_may_step() {
 #[test]
 fn a_small_step_back_over_an_edge_does_not_admit_a_window_twice() {
     let lua = RefCell::new(Lua::start());
-    for store in [Store::Lua(&lua), Store::Memory(RefCell::new(Memory::new()))] {
+    for store in [
+        Store::Lua(&lua),
+        Store::Memory(RefCell::new(Memory::default())),
+    ] {
         let bucket = numbered(
             "edge",
             [made::spec(Algorithm::FixedWindow, 100, 10 * SECOND)],

@@ -25,13 +25,13 @@ impl Stores {
     pub fn start() -> Self {
         Self {
             lua: Lua::start(),
-            memory: Memory::new(),
+            memory: Memory::default(),
         }
     }
 
     /// Forgets everything.
     pub fn start_again(&mut self) {
-        self.memory = Memory::new();
+        self.memory = Memory::default();
         self.lua.forget_everything();
     }
 

@@ -48,7 +48,7 @@ pub fn replay_with(mut lua: Option<&mut Lua>, history: &History) -> Result<u64, 
         .collect();
     let mut replay = Replay {
         lua,
-        memory: Memory::new(),
+        memory: Memory::default(),
         model: Model::default(),
         world,
         now: START_US,

@@ -12,14 +12,14 @@ fn ask(memory: &mut Memory, now_us: u64, bucket: &Bucket, cost: u64) -> Outcome 
 #[test]
 fn write_back_sends_at_most_64_records_and_none_earlier_than_it_was() {
     for bucket in every_algorithm(60 * SECOND) {
-        let mut sidecar = Memory::new();
+        let mut sidecar = Memory::default();
         for n in 0..150 {
             assert!(ask(&mut sidecar, START_US + n * 10_000, &bucket, 1).admitted);
         }
         let now_us = START_US + SECOND * 3 / 2;
         let records = sidecar.records(now_us, &bucket.key);
         assert!(records.len() <= MAX_RECORDS && records.is_sorted_by_key(|r| r.at_us));
-        let mut other = Memory::new();
+        let mut other = Memory::default();
         other.write_back(now_us, &bucket, &records);
         for later in (0..70).map(|seconds| now_us + seconds * SECOND) {
             let peek = one(&bucket, 1, true);

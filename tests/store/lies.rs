@@ -71,12 +71,3 @@ async fn thousands_of_primaries_without_a_slot_do_not_stop_the_sidecar() {
     // The node itself is used: it refuses the script.
     assert_survives(port, &rows, "no script here", "refused").await;
 }
-
-/// Each had connections and tasks, without a bound on how many.
-#[tokio::test(flavor = "multi_thread")]
-async fn more_than_a_thousand_primaries_are_refused_by_that_name() {
-    let rows: Vec<_> = (0..3_000)
-        .map(|slot| row(slot, slot, &address(slot), 1))
-        .collect();
-    assert_survives(free_port(), &rows, "more than 1000 primaries", "connection").await;
-}

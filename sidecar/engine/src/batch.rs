@@ -68,13 +68,8 @@ impl BucketSpec {
     /// How long the window that holds an instant is, in microseconds: calendar windows differ.
     #[must_use]
     pub fn length_us(&self, now_us: u64) -> u64 {
-        match self.algorithm {
-            Algorithm::CalendarWindow(_) => {
-                let (start_us, end_us) = self.window_at(now_us);
-                end_us - start_us
-            }
-            _ => self.window_us,
-        }
+        let (start_us, end_us) = self.window_at(now_us);
+        end_us - start_us
     }
 
     /// The time in which the whole quota becomes available again, in microseconds: for a token bucket, its burst at its

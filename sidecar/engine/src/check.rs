@@ -82,16 +82,14 @@ impl BucketSpec {
             return refuse("window", self.window_us, "use 1 ms to 366 days".to_owned());
         }
         match self.algorithm {
-            Algorithm::SlidingLog | Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => Ok(()),
-            Algorithm::SlidingWindow { precision_us, .. } => {
-                if precision_us == 0 || precision_us > self.window_us {
-                    let remedy = format!(
-                        "use 1 us to the window, {} us; a hundredth of it is a good start",
-                        self.window_us
-                    );
-                    return refuse("precision", precision_us, remedy);
-                }
-                Ok(())
+            Algorithm::SlidingWindow { precision_us, .. }
+                if precision_us == 0 || precision_us > self.window_us =>
+            {
+                let remedy = format!(
+                    "use 1 us to the window, {} us; a hundredth of it is a good start",
+                    self.window_us
+                );
+                refuse("precision", precision_us, remedy)
             }
             Algorithm::TokenBucket { burst } => {
                 units("burst", burst)?;
@@ -108,6 +106,7 @@ impl BucketSpec {
                 }
                 Ok(())
             }
+            _ => Ok(()),
         }
     }
 }

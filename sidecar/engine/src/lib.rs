@@ -46,3 +46,4 @@ pub use key::{bucket_key, receipt_is_for, receipt_key};
 pub use memory::{Full, Memory, Swept};
 pub use receipt::{Return, Returns};
 pub use share::FleetPosition;
+pub use verdict::{Look, outcome};

@@ -41,18 +41,13 @@ pub struct Memory {
 pub struct Full;
 
 impl Default for Memory {
+    /// An empty store without a memory limit.
     fn default() -> Self {
         Self::with_limit(usize::MAX)
     }
 }
 
 impl Memory {
-    /// An empty store without a memory limit.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// An empty store with a memory limit of about this many bytes.
     #[must_use]
     pub fn with_limit(bytes: usize) -> Self {

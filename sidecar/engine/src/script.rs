@@ -134,8 +134,7 @@ impl Operation for Returns {
     }
 
     fn request(&self, not_after_us: Option<u64>) -> Vec<u8> {
-        let size = 19 * (self.buckets.len() + self.returns.len()) + 11 * self.returns.len();
-        let mut request = begin(not_after_us, size, self.buckets.iter());
+        let mut request = begin(not_after_us, 0, self.buckets.iter());
         let receipts: Vec<_> = receipts(self).into_iter().collect();
         for _ in &receipts {
             push_receipt(&mut request, &Receipt::default());
@@ -168,7 +167,7 @@ impl Operation for Redeem<'_> {
     }
 
     fn request(&self, not_after_us: Option<u64>) -> Vec<u8> {
-        let mut request = begin(not_after_us, 34, iter::empty());
+        let mut request = begin(not_after_us, 0, iter::empty());
         push_receipt(&mut request, &Receipt::default());
         // The receipt in place of a bucket: other calls return the units.
         push_return(&mut request, 1, self.0.units, iter::once(1));
@@ -188,7 +187,7 @@ impl Operation for GiveBack<'_> {
     }
 
     fn request(&self, not_after_us: Option<u64>) -> Vec<u8> {
-        let mut request = begin(not_after_us, 37, iter::once(self.bucket));
+        let mut request = begin(not_after_us, 0, iter::once(self.bucket));
         request.push(GIVE_BACK);
         push(&mut request, 2, 1);
         push(&mut request, 4, 1);
@@ -217,9 +216,7 @@ impl Operation for WriteBacks<'_> {
     }
 
     fn request(&self, not_after_us: Option<u64>) -> Vec<u8> {
-        let records: usize = self.writes.iter().map(|write| write.records.len()).sum();
-        let size = 30 * (self.writes.len() + 1) + 11 * records;
-        let mut request = begin(not_after_us, size, self.buckets());
+        let mut request = begin(not_after_us, 0, self.buckets());
         let last = self.writes.len() as u64 + 1;
         for (write, index) in self.writes.iter().zip(1u64..) {
             request.push(WRITE_BACK);
@@ -259,7 +256,7 @@ pub fn clock(now_us: u64) -> Vec<u8> {
     now_us.to_string().into_bytes()
 }
 
-/// A request for these buckets, with room for so many bytes.
+/// A request for these buckets, with room for so many bytes where that spares a busy call its allocations.
 ///
 /// Where Redis's clock is not known, nothing is ever too late. But calendar windows are sent by that clock: then the request
 /// is one that is always too late, which is answered by the time.

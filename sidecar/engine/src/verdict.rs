@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 
 /// The answer of one bucket to one cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Look {
+pub struct Look {
     /// Microseconds until it has room for the cost; 0 if it has.
     pub retry_us: u64,
     /// Units left.
@@ -23,7 +23,8 @@ pub(crate) fn all_have_room(looks: &[Look]) -> bool {
 
 /// The outcome: of a denial the bucket that has room last (of several the one with least remaining, then that of
 /// the smallest quota, then the first), of an admission the tightest.
-pub(crate) fn outcome(looks: &[Look], at_us: u64) -> Outcome {
+#[must_use]
+pub fn outcome(looks: &[Look], at_us: u64) -> Outcome {
     let admitted = all_have_room(looks);
     let rank = |look: &Look| {
         let (quota, reset_us) = if admitted {

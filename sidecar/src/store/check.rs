@@ -16,7 +16,7 @@ use super::error::{ConnectionError, StoreError};
 use super::redis::connection::{Connection, Deadline, is_no_script};
 use super::redis::dial::Dialer;
 use super::redis::inspect::field;
-use super::redis::probe::{ProbeResult, is_elsewhere, probe, run};
+use super::redis::probe::{is_elsewhere, probe, run};
 use super::redis::sentinel::primary_of;
 use super::redis::sharding::is_sharded;
 use crate::clock::unix_us;
@@ -185,10 +185,8 @@ impl CheckedStore<'_> {
         let mut least = Duration::MAX;
         for _ in 0..ROUND_TRIPS {
             let began = Instant::now();
-            match run(&probe(tag), connection, &script, soon()).await {
-                ProbeResult::Writable => least = least.min(began.elapsed()),
-                ProbeResult::Refused(error) | ProbeResult::Unusable(error) => return Err(error),
-            }
+            run(&probe(tag), connection, &script, soon()).await?;
+            least = least.min(began.elapsed());
         }
         checked.push(findings::round_trip(least, self.store_timeout));
         let now_us = connection.clock_us().unwrap_or_else(unix_us);

@@ -197,32 +197,35 @@ impl Client {
 
     /// On one Redis the announcement and the version of the overrides are one call, as long as the user may read them.
     pub async fn announce(&self, name: &str) -> AnnounceResult {
-        let mut call = Announcement::of(Entry::Sidecar(name));
-        call.with_overrides = !self.is_cluster();
-        if call.with_overrides {
-            match self.enter(&call).await {
+        let entry = Entry::Sidecar(name);
+        if !self.is_cluster() {
+            match self.enter(entry, Announcement::PresentWithOverrides).await {
                 Ok(listed) => {
                     let version = overrides::version(listed.3.as_deref());
                     return Ok((Some(Announced::from(listed)), Ok(version)));
                 }
-                Err(error) if error.is_refusal() => call.with_overrides = false,
+                Err(error) if error.is_refusal() => {}
                 Err(error) => return Err(error),
             }
         }
-        let listed = self.enter(&call).await?;
+        let listed = self.enter(entry, Announcement::Present).await?;
         Ok((Some(listed.into()), self.overrides_version().await))
     }
 
     pub async fn leave(&self, name: &str) -> Result<(), StoreError> {
-        let call = Announcement::of(Entry::Sidecar(name)).leaving();
-        self.enter(&call).await.map(drop)
+        let left = self.enter(Entry::Sidecar(name), Announcement::Leaving);
+        left.await.map(drop)
     }
 
     /// Enters something into a list.
-    pub async fn enter(&self, call: &Announcement<'_>) -> Result<Listed, StoreError> {
+    pub async fn enter(
+        &self,
+        entry: Entry<'_>,
+        announced: Announcement,
+    ) -> Result<Listed, StoreError> {
         let (deadline, script) = (self.deadline(), &self.common.script);
         let announce = |node: Arc<Node>, asking| async move {
-            let by = |text| script.sidecars(call, text);
+            let by = |text| script.sidecars(entry, announced, text);
             match node.announce(&by(false), asking, deadline).await {
                 Err(error) if is_no_script(&error) => {
                     node.announce(&by(true), asking, deadline).await
@@ -235,7 +238,8 @@ impl Client {
 
     pub async fn overrides_version(&self) -> Result<u64, StoreError> {
         let timeout = self.common.dialer.store_timeout;
-        let head = self.common.script.overrides_head();
+        let mut head = self.common.script.of_overrides("HGET");
+        head.arg(overrides::OVERRIDES_HEAD);
         let head: Option<Vec<u8>> = self.ask_of_overrides(&head, timeout).await?;
         Ok(overrides::version(head.as_deref()))
     }
@@ -244,15 +248,21 @@ impl Client {
         let script = &self.common.script;
         // What is too much is not asked for. A user who may not ask how much there is may still read it.
         let timeout = self.common.dialer.store_timeout;
-        let length = script.overrides_length();
+        let length = script.of_overrides("HLEN");
         let length = self.ask_of_overrides(&length, timeout).await;
         let entries = length.unwrap_or(0_usize).saturating_sub(1);
         if entries > MAX_OVERRIDES {
             return Err(StoreError::TooManyOverrides(entries));
         }
-        let all = script.overrides();
+        let all = script.of_overrides("HGETALL");
         let hash = self.ask_of_overrides(&all, READ_OVERRIDES_WITHIN).await?;
-        overrides::read_hash(&hash)
+        let stored = overrides::read_hash(&hash);
+        // Exactly, also of a hash that has no head.
+        let entries = stored.entries.len() + stored.unreadable;
+        if entries > MAX_OVERRIDES {
+            return Err(StoreError::TooManyOverrides(entries));
+        }
+        Ok(stored)
     }
 
     pub async fn change_overrides(

@@ -7,7 +7,7 @@ use sluicegate_engine::FleetPosition;
 use sluicegate_engine::script::{self, BrokenState, Operation};
 
 use super::error::StoreError;
-use super::overrides::{OVERRIDES_HEAD, StoredOverrides, field, to_text};
+use super::overrides::{StoredOverrides, field, to_text};
 
 /// The script's SHA-1, and the prefix of every key.
 pub struct Script {
@@ -33,34 +33,15 @@ pub enum Entry<'a> {
     KeyPrefix,
 }
 
-/// Announces that something is there, or is leaving.
-#[derive(Clone, Copy, Debug)]
-pub struct Announcement<'a> {
-    /// What it enters.
-    pub entry: Entry<'a>,
+/// What is announced of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Announcement {
+    /// It is there.
+    Present,
+    /// The same, and the answer has the head of the overrides too; on a Cluster they are in another slot.
+    PresentWithOverrides,
     /// It is leaving.
-    pub leaving: bool,
-    /// The answer has the head of the overrides too; on a Cluster they are in another slot.
-    pub with_overrides: bool,
-}
-
-impl<'a> Announcement<'a> {
-    /// Announces that this is there.
-    pub const fn of(entry: Entry<'a>) -> Self {
-        Self {
-            entry,
-            leaving: false,
-            with_overrides: false,
-        }
-    }
-
-    /// The same for leaving.
-    pub const fn leaving(self) -> Self {
-        Self {
-            leaving: true,
-            ..self
-        }
-    }
+    Leaving,
 }
 
 /// The answer: rank, number of entries, age of the list in milliseconds, head of the overrides.
@@ -106,23 +87,27 @@ pub const OVERRIDES_KEY: &str = "sg:{overrides}";
 
 impl Script {
     /// Announces a sidecar, by the script's hash or, with `text`, so that Redis caches it. It answers as [`Listed`].
-    pub fn sidecars(&self, call: &Announcement<'_>, text: bool) -> Cmd {
+    pub fn sidecars(&self, entry: Entry<'_>, announced: Announcement, text: bool) -> Cmd {
         let mut command = redis::cmd(if text { "EVAL" } else { "EVALSHA" });
         command.arg(if text { SIDECARS } else { &self.sidecars_hash });
         // As a pattern, since a name in the list is never empty.
         let pattern = self.key("*");
-        let (keys, prefix, entry, ttl) = match call.entry {
+        let (keys, prefix, entry, ttl) = match entry {
             Entry::Sidecar(name) => (SIDECARS_KEYS, &*self.prefix, name, SIDECAR_TTL),
             Entry::Limits(digest) => (LIMITS_KEYS, &*self.prefix, digest, FLEET_TTL),
             Entry::KeyPrefix => (PREFIXES_KEYS, "", &*pattern, FLEET_TTL),
         };
-        let overrides = call.with_overrides.then_some(OVERRIDES_KEY);
+        let with_overrides = announced == Announcement::PresentWithOverrides;
+        let overrides = with_overrides.then_some(OVERRIDES_KEY);
         command.arg(2 + overrides.iter().len());
         for key in keys.into_iter().chain(overrides) {
             command.arg(format!("{prefix}{key}"));
         }
-        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-        command.arg(entry).arg(ttl_ms).arg(u8::from(call.leaving));
+        let is_leaving = announced == Announcement::Leaving;
+        command
+            .arg(entry)
+            .arg(ttl.as_millis())
+            .arg(u8::from(is_leaving));
         command
     }
 
@@ -149,24 +134,8 @@ impl Script {
         command
     }
 
-    /// Reads the head of the overrides, which has their version.
-    pub fn overrides_head(&self) -> Cmd {
-        let mut command = self.of_overrides("HGET");
-        command.arg(OVERRIDES_HEAD);
-        command
-    }
-
-    /// How many fields their hash has, with the head.
-    pub fn overrides_length(&self) -> Cmd {
-        self.of_overrides("HLEN")
-    }
-
-    /// Reads all overrides.
-    pub fn overrides(&self) -> Cmd {
-        self.of_overrides("HGETALL")
-    }
-
-    fn of_overrides(&self, name: &str) -> Cmd {
+    /// A command about the hash of the overrides.
+    pub fn of_overrides(&self, name: &str) -> Cmd {
         let mut command = redis::cmd(name);
         command.arg(self.key(OVERRIDES_KEY));
         command

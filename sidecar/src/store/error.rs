@@ -4,7 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::redis::{ErrorKind, RedisError, ServerErrorKind};
+use ::redis::ServerErrorKind::{
+    Ask, BusyLoading, ClusterDown, MasterDown, Moved, NoPerm, NoScript, ReadOnly, TryAgain,
+};
+use ::redis::{ErrorKind, RedisError};
 use tokio_rustls::rustls::{self, CertificateError};
 
 use crate::mask::masked;
@@ -118,12 +121,6 @@ pub enum ConnectionError {
     /// No known node of the Cluster owns the slot of a key.
     #[error("no node of the Cluster serves this slot")]
     NoNode,
-    /// A node's answer to CLUSTER SLOTS names more primaries than this.
-    #[error("its answer to CLUSTER SLOTS names more than {0} primaries")]
-    TooManyPrimaries(usize),
-    /// A node's answer to CLUSTER SLOTS contradicts itself.
-    #[error("its answer to CLUSTER SLOTS names a slot with two owners")]
-    TwoOwners,
     /// No node of the Cluster reported its slots.
     #[error("no node of the Cluster reported its slots: {0}")]
     NoSlots(#[source] Arc<StoreError>),
@@ -131,7 +128,7 @@ pub enum ConnectionError {
 
 /// Redis's error in one line, without a password and without the address to which a node of a Cluster points.
 fn redis_said(error: &RedisError) -> String {
-    if let ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask) = error.kind() {
+    if let ErrorKind::Server(Moved | Ask) = error.kind() {
         return "it is a node of a Cluster, which serves only some keys: use `redis+cluster://`"
             .to_owned();
     }
@@ -153,12 +150,9 @@ impl From<RedisError> for StoreError {
     fn from(error: RedisError) -> Self {
         match error.kind() {
             ErrorKind::AuthenticationFailed => Self::Authentication(error),
-            ErrorKind::Server(
-                ServerErrorKind::BusyLoading
-                | ServerErrorKind::MasterDown
-                | ServerErrorKind::ClusterDown
-                | ServerErrorKind::TryAgain,
-            ) => Self::Connection(ConnectionError::Redis(error)),
+            ErrorKind::Server(BusyLoading | MasterDown | ClusterDown | TryAgain) => {
+                Self::Connection(ConnectionError::Redis(error))
+            }
             ErrorKind::Extension if matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) => {
                 Self::Authentication(error)
             }
@@ -253,42 +247,24 @@ impl StoreError {
     /// Whether Redis refuses to run the script for now, for example because it is out of memory. Excludes redirections to
     /// another node, and a missing script.
     pub(super) fn is_refusal(&self) -> bool {
-        match self {
-            Self::Refused(error) => !matches!(
-                error.kind(),
-                ErrorKind::Server(
-                    ServerErrorKind::NoScript | ServerErrorKind::Moved | ServerErrorKind::Ask
-                )
-            ),
-            _ => false,
-        }
+        matches!(self, Self::Refused(error)
+            if !matches!(error.kind(), ErrorKind::Server(NoScript | Moved | Ask)))
     }
 
     /// Whether its connection is useless from now on: it broke, or its Redis will never run the script for us.
     pub(super) fn ends_connection(&self) -> bool {
         match self {
-            Self::Timeout(_)
-            | Self::Late
-            | Self::Reply(_)
-            | Self::ProbeReply(_)
-            | Self::TooManyOverrides(_)
-            | Self::State(_)
-            | Self::Full(_) => false,
             // The nodes of a Cluster may first have to agree on a new primary.
-            Self::Connection(ConnectionError::Redis(error)) => !matches!(
-                error.kind(),
-                ErrorKind::Server(ServerErrorKind::TryAgain | ServerErrorKind::ClusterDown)
-            ),
+            Self::Connection(ConnectionError::Redis(error)) => {
+                !matches!(error.kind(), ErrorKind::Server(TryAgain | ClusterDown))
+            }
             Self::Cut(_) | Self::Connection(_) | Self::Authentication(_) => true,
             // Redis 6 wraps an error inside a script in another one.
             Self::Refused(error) => {
-                matches!(
-                    error.kind(),
-                    ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::NoPerm)
-                ) || error
-                    .detail()
-                    .is_some_and(|detail| detail.contains("-READONLY "))
+                matches!(error.kind(), ErrorKind::Server(ReadOnly | NoPerm))
+                    || (error.detail()).is_some_and(|detail| detail.contains("-READONLY "))
             }
+            _ => false,
         }
     }
 }
@@ -319,7 +295,6 @@ mod tests {
         let reply = ReplyError::Length {
             got: 1,
             decisions: 1,
-            want: 40,
         };
         let errors = [
             StoreError::Timeout(Duration::ZERO),

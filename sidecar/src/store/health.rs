@@ -1,13 +1,15 @@
 //! Whether the store is up, in one place. Connections and probes report here; everything else reads.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
 use super::error::StoreError;
+use crate::clock::micros;
+use crate::lock::lock;
 use crate::telemetry::labels::ConnectionCause;
 use crate::telemetry::metrics::StoreFacts;
 
@@ -80,8 +82,8 @@ struct Components {
 impl Monitor {
     /// Counts a connection that was made.
     pub fn connected(&self, cause: ConnectionCause) {
-        let position = ConnectionCause::ALL.iter().position(|one| *one == cause);
-        if let Some(count) = position.and_then(|position| self.connections.get(position)) {
+        let mut counts = ConnectionCause::ALL.iter().zip(&self.connections);
+        if let Some((_, count)) = counts.find(|(one, _)| **one == cause) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -100,8 +102,7 @@ impl Monitor {
 
     /// Notes how long an announcement took.
     pub fn note_round_trip(&self, took: Duration) {
-        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        self.round_trip_us.store(us, Ordering::Relaxed);
+        self.round_trip_us.store(micros(took), Ordering::Relaxed);
     }
 
     /// What is known of the store.
@@ -147,11 +148,7 @@ impl Monitor {
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Components) -> T) -> T {
-        // No code panics while it holds this lock.
-        let mut components = self
-            .components
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut components = lock(&self.components);
         let answer = change(&mut components);
         let state = match components.unusable.values().flatten().next() {
             Some(cause) => HealthState::Down(cause.clone()),

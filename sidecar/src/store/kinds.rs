@@ -233,12 +233,12 @@ impl Store {
             return Ok((0, 0));
         };
         if !former.is_empty() && former != limits {
-            let leaves = Announcement::of(Entry::Limits(former)).leaving();
-            client.enter(&leaves).await?;
+            let left = client.enter(Entry::Limits(former), Announcement::Leaving);
+            left.await?;
         }
-        let limits = Announcement::of(Entry::Limits(limits));
-        let (_, limits, ..) = client.enter(&limits).await?;
-        let prefixes = client.enter(&Announcement::of(Entry::KeyPrefix)).await;
+        let enter = |entry| client.enter(entry, Announcement::Present);
+        let (_, limits, ..) = enter(Entry::Limits(limits)).await?;
+        let prefixes = enter(Entry::KeyPrefix).await;
         // A user may be confined to the keys of one prefix.
         let prefixes = prefixes.map_or(1, |(_, prefixes, ..)| prefixes);
         Ok((limits.saturating_sub(1), prefixes.saturating_sub(1)))
@@ -251,10 +251,8 @@ impl Store {
 
     /// How far its clock is ahead of this host's, in microseconds, if known: less than that by up to a round trip.
     pub fn clock_ahead_us(&self) -> Option<i64> {
-        let here_us = i64::try_from(clock::unix_us()).ok()?;
-        i64::try_from(self.clock_us(OVERRIDES_KEY)?)
-            .ok()?
-            .checked_sub(here_us)
+        let there_us = self.clock_us(OVERRIDES_KEY)?.cast_signed();
+        there_us.checked_sub(clock::unix_us().cast_signed())
     }
 
     /// Removes the sidecar of this name from the list.

@@ -1,8 +1,7 @@
 //! The embedded store: the engine behind a lock. Its time is the wall clock, so that its windows begin where Redis's would,
 //! also after the clock was corrected: the engine repairs its state after a step back.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Instant;
 
 use sluicegate_engine::{Batch, Memory as Engine, Returns};
@@ -14,6 +13,7 @@ use super::redis::clock::Clock;
 use super::reply::StoreReply;
 use super::share::Debt;
 use crate::clock;
+use crate::lock::lock;
 
 /// Entries examined while decisions wait: less than a millisecond's work.
 const SWEEP_AT_ONCE: usize = 500;
@@ -22,9 +22,9 @@ const SWEEP_AT_ONCE: usize = 500;
 #[derive(Debug)]
 pub struct Memory {
     engine: Mutex<Engine>,
-    /// What it knows of the wall clock.
-    clock: Mutex<Clock>,
-    clock_steps: AtomicU64,
+    /// What it knows of the wall clock, and how often that has stepped.
+    clock: Mutex<(Clock, u64)>,
+    /// Gone with this process, as the counts are.
     overrides: Mutex<StoredOverrides>,
 }
 
@@ -33,14 +33,13 @@ impl Memory {
     pub fn new(limit_bytes: usize) -> Self {
         Self {
             engine: Mutex::new(Engine::with_limit(limit_bytes)),
-            clock: Mutex::new(Clock::new(Instant::now())),
-            clock_steps: AtomicU64::new(0),
+            clock: Mutex::new((Clock::new(Instant::now()), 0)),
             overrides: Mutex::default(),
         }
     }
 
     pub fn decide_at_once(&self, batch: &Batch) -> StoreReply {
-        StoreReply::each(self.engine().decide(clock::unix_us(), batch))
+        StoreReply::each(lock(&self.engine).decide(clock::unix_us(), batch))
     }
 
     pub async fn decide(&self, batch: &Batch) -> StoreReply {
@@ -48,11 +47,11 @@ impl Memory {
     }
 
     pub async fn return_units(&self, returns: &Returns) -> Result<Vec<u64>, StoreError> {
-        Ok(self.engine().return_units(clock::unix_us(), returns))
+        Ok(lock(&self.engine).return_units(clock::unix_us(), returns))
     }
 
     pub async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {
-        let mut engine = self.engine();
+        let mut engine = lock(&self.engine);
         Ok(keys.iter().map(|key| engine.reset(key)).collect())
     }
 
@@ -77,11 +76,11 @@ impl Memory {
     }
 
     pub async fn overrides_version(&self) -> Result<u64, StoreError> {
-        Ok(self.stored_overrides().version)
+        Ok(lock(&self.overrides).version)
     }
 
     pub async fn overrides(&self) -> Result<StoredOverrides, StoreError> {
-        Ok(self.stored_overrides().clone())
+        Ok(lock(&self.overrides).clone())
     }
 
     pub async fn change_overrides(
@@ -90,7 +89,7 @@ impl Memory {
         next: &StoredOverrides,
     ) -> Result<bool, StoreError> {
         let now_us = clock::unix_us();
-        Ok(self.stored_overrides().replace(read, next, now_us))
+        Ok(lock(&self.overrides).replace(read, next, now_us))
     }
 
     /// Drops expired entries in small steps, so that decisions get their turn in between; to be called about once a second.
@@ -104,30 +103,16 @@ impl Memory {
 
     /// One step; whether it was the last.
     fn sweep_at_once(&self, now_us: u64) -> bool {
-        self.engine().sweep(now_us, SWEEP_AT_ONCE).done
-    }
-
-    /// Gone with this process, as the counts are.
-    fn stored_overrides(&self) -> MutexGuard<'_, StoredOverrides> {
-        self.overrides
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.engine).sweep(now_us, SWEEP_AT_ONCE).done
     }
 
     /// How often the wall clock was found to have stepped. To be asked before each decision.
     pub fn clock_steps(&self) -> u64 {
-        let mut clock = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.clock);
+        let (clock, steps) = &mut *known;
         let before = Instant::now();
         let wall_us = clock::unix_us();
-        let stepped = clock.observe(wall_us, before, Instant::now());
-        let steps = self
-            .clock_steps
-            .fetch_add(u64::from(stepped), Ordering::Relaxed);
-        steps + u64::from(stepped)
-    }
-
-    fn engine(&self) -> MutexGuard<'_, Engine> {
-        // Nothing in the engine panics, so a poisoned lock still guards consistent state.
-        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+        *steps += u64::from(clock.observe(wall_us, before, Instant::now()));
+        *steps
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use sluicegate_engine::{Batch, Bucket, Decision, FleetPosition, Outcome};
@@ -14,6 +14,7 @@ use super::error::StoreError;
 use super::kinds::Store;
 use super::position_reports::PositionReports;
 use super::share::{Debt, Share};
+use crate::lock::lock;
 
 /// Buckets in one write-back: a millisecond of Redis's time.
 const MAX_BUCKETS: usize = 32;
@@ -85,12 +86,12 @@ impl Outage {
     /// Takes what the store answered to an announcement at this time.
     pub fn report_position(&self, now: Instant, announced: Announced) {
         let Announced { position, list_age } = announced;
-        self.reported().report(now.into_std(), position, list_age);
+        lock(&self.position).report(now.into_std(), position, list_age);
     }
 
     /// The position that the shares follow, if the fleet has been known for long enough.
     pub fn position(&self) -> Option<FleetPosition> {
-        self.reported().in_force()
+        lock(&self.position).in_force()
     }
 
     /// Whether the store cannot make a decision: the node of one of its buckets is down, or lacks some admissions of one.
@@ -118,7 +119,7 @@ impl Outage {
         let now_us = clocks.next().ok_or(NoShare::PositionUnknown)?;
         let mut share = self.share();
         let outcome = share.decide(now_us, position, (batch, decision), takes);
-        *self.decided_at() = Instant::now();
+        *lock(&self.decided_at) = Instant::now();
         if !share.nothing_pending() && !self.pending.swap(true, Ordering::Relaxed) {
             self.debt_added.notify_one();
         }
@@ -279,7 +280,7 @@ impl Outage {
     pub fn sweep(&self) {
         // Locked before the time is read: a decision in between would be taken for one made long ago, and its units freed.
         let mut share = self.share();
-        let since = self.decided_at().elapsed().as_micros();
+        let since = lock(&self.decided_at).elapsed().as_micros();
         share.sweep(u64::try_from(since).unwrap_or(u64::MAX));
     }
 
@@ -288,19 +289,8 @@ impl Outage {
         self.share().pending()
     }
 
-    fn decided_at(&self) -> MutexGuard<'_, Instant> {
-        self.decided_at
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn reported(&self) -> MutexGuard<'_, PositionReports> {
-        self.position.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn share(&self) -> MutexGuard<'_, Share> {
-        // No code panics while it holds this lock.
-        self.share.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.share)
     }
 }
 

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, HashMap};
 
 use sluicegate_protocol::{OverrideTerms, Whom};
 
-use super::error::StoreError;
 use crate::policy::{MAX_OVERRIDES, Override};
 
 /// The field of the hash that has the version.
@@ -113,27 +112,21 @@ pub fn version(head: Option<&[u8]>) -> u64 {
 }
 
 /// Parses the whole hash.
-///
-/// # Errors
-/// It has more than [`MAX_OVERRIDES`]: no sidecar wrote them all.
-pub fn read_hash(hash: &HashMap<Vec<u8>, Vec<u8>>) -> Result<StoredOverrides, StoreError> {
+pub fn read_hash(hash: &HashMap<Vec<u8>, Vec<u8>>) -> StoredOverrides {
     let head_field = OVERRIDES_HEAD.as_bytes();
     let head = hash.get(head_field).map(Vec::as_slice);
     let entries = hash.len() - usize::from(head.is_some());
-    if entries > MAX_OVERRIDES {
-        return Err(StoreError::TooManyOverrides(entries));
-    }
     let swept = head.map(|head| head.get(26..33).map_or(u64::MAX, number));
     let entry =
         |(field, state): (&Vec<u8>, &Vec<u8>)| from_state(std::str::from_utf8(field).ok()?, state);
     let all = hash.iter().filter(|(field, _)| *field != head_field);
     let readable: Entries = all.filter_map(entry).collect();
-    Ok(StoredOverrides {
+    StoredOverrides {
         version: version(head),
         swept: swept.unwrap_or(0),
         unreadable: entries - readable.len(),
         entries: readable,
-    })
+    }
 }
 
 /// The field of an override in the hash. No limit's name contains `:`, `#` or `*`, so earlier releases take the last two for
@@ -170,12 +163,9 @@ pub fn to_text(entry: &StoredOverride) -> Vec<u8> {
 fn from_state(field: &str, state: &[u8]) -> Option<(Name, StoredOverride)> {
     let name = name(field.split_once(':')?);
     let (version, text) = state.split_at_checked(7)?;
-    let (mark, text) = match text.split_first()? {
-        (b' ', text) => (Mark::Restored, text),
-        (b'?', text) => (Mark::Returned, text),
-        (b'-', text) => (Mark::Removed, text),
-        _ => (Mark::Set, text),
-    };
+    let marks = [Mark::Restored, Mark::Returned, Mark::Removed, Mark::Set];
+    let after = |mark: Mark| Some((mark, text.strip_prefix(mark.text().as_bytes())?));
+    let (mark, text) = marks.into_iter().find_map(after)?;
     let terms: OverrideTerms = serde_json::from_slice(text).ok()?;
     let entry = StoredOverride {
         version: number(version),
@@ -391,29 +381,15 @@ mod tests {
         assert!(!full.fit());
     }
 
-    /// A hash that only a liar could send would be parsed while decisions wait.
-    #[test]
-    fn a_hash_with_more_overrides_than_a_store_may_hold_is_refused() {
-        let one = state(&entry(Mark::Set, &unlimited(None)));
-        let entry = |n: usize| (field(&of_key(&n.to_string())).into_bytes(), one.clone());
-        let mut hash: HashMap<_, _> = (0..MAX_OVERRIDES).map(entry).collect();
-        hash.insert(OVERRIDES_HEAD.into(), vec![0, 0, 0, 0, 0, 0, 7]);
-        let read = read_hash(&hash).unwrap();
-        assert_eq!((read.version, read.entries.len()), (7, MAX_OVERRIDES));
-        hash.extend([entry(MAX_OVERRIDES)]);
-        let refused = read_hash(&hash).unwrap_err();
-        assert!(refused.to_string().contains("10001"), "{refused}");
-    }
-
     #[test]
     fn a_head_tells_when_entries_were_dropped_unless_an_earlier_release_wrote_it() {
         let head = |bytes: usize| HashMap::from([(OVERRIDES_HEAD.into(), vec![1; bytes])]);
-        assert_eq!(read_hash(&head(33)).unwrap().swept, 0x0001_0101_0101_0101);
-        assert_eq!(read_hash(&head(26)).unwrap().swept, u64::MAX);
-        assert_eq!(read_hash(&HashMap::new()).unwrap().swept, 0);
+        assert_eq!(read_hash(&head(33)).swept, 0x0001_0101_0101_0101);
+        assert_eq!(read_hash(&head(26)).swept, u64::MAX);
+        assert_eq!(read_hash(&HashMap::new()).swept, 0);
         let mut unreadable = head(33);
         unreadable.insert(b"l:k".to_vec(), b"12345670".to_vec());
-        let [entries, _, endless, _] = read_hash(&unreadable).unwrap().sums();
+        let [entries, _, endless, _] = read_hash(&unreadable).sums();
         assert_eq!((entries, endless), (1, 1), "a newer release wrote it");
     }
 }

@@ -19,7 +19,7 @@ mod totals;
 mod windows;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use prometheus::core::Collector;
@@ -29,6 +29,7 @@ use sluicegate_engine::BucketSpec;
 use sluicegate_protocol::{FilterInfo, Top};
 
 use crate::clock;
+use crate::lock::lock;
 use crate::policy::Policy;
 use crate::telemetry::history::{Counts, Failures};
 use crate::telemetry::labels::{ConnectionCause, FailureKind, Outcome, ReloadOutcome, Source};
@@ -327,9 +328,4 @@ impl Metrics {
     fn known(&self) -> BTreeMap<String, Arc<LimitMetrics>> {
         lock(&self.limits).clone()
     }
-}
-
-/// What is locked here is consistent after every step, even if a thread panicked.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -145,14 +145,9 @@ impl<T> Pool<T> {
     /// Puts units back that were not spent after all, into the lease whose tag is theirs. `false` if that was returned
     /// meanwhile: then they are to be returned, too.
     pub fn put_back(&mut self, units: u64, is_theirs: impl Fn(&T) -> bool) -> bool {
-        let lease = self
-            .leases
-            .iter_mut()
-            .find(|known| is_theirs(&known.grant.tag));
-        lease.is_some_and(|lease| {
-            lease.left += units;
-            true
-        })
+        let mut leases = self.leases.iter_mut();
+        let lease = leases.find(|known| is_theirs(&known.grant.tag));
+        lease.map(|lease| lease.left += units).is_some()
     }
 
     /// Notes what the store has left in the tightest window, as an ordinary decision said.
@@ -184,10 +179,10 @@ impl<T> Pool<T> {
         if !self.may_ask(now_us) {
             return false;
         }
-        let live = self.leases.iter();
-        let mut live = live.filter(|lease| lease.is_live(now_us));
+        let leases = self.leases.iter();
+        let live = leases.filter(|lease| lease.is_live(now_us));
         let newest = live.clone().next_back();
-        live.by_ref().count() < MAX_LEASES
+        live.count() < MAX_LEASES
             && newest.is_none_or(|newest| newest.left <= newest.grant.units / 2)
     }
 
@@ -300,10 +295,8 @@ impl<T> Pool<T> {
 
     /// Units that can be taken now.
     fn left(&self, now_us: u64) -> u64 {
-        let live = self
-            .leases
-            .iter()
-            .filter(|lease| now_us < lease.grant.ends_us);
+        let leases = self.leases.iter();
+        let live = leases.filter(|lease| lease.is_live(now_us));
         live.map(|lease| lease.left).sum()
     }
 

@@ -29,7 +29,7 @@ fn ask(memory: &mut Memory, now_us: u64, bucket: &Bucket, cost: u64) -> Outcome 
 
 #[test]
 fn memory_returns_to_nothing_when_traffic_ends() {
-    let mut memory = Memory::new();
+    let mut memory = Memory::default();
     for index in 0..1_000u64 {
         let mut log = bucket(Algorithm::SlidingLog, 10);
         log.key = index.to_string();
@@ -46,7 +46,7 @@ fn memory_returns_to_nothing_when_traffic_ends() {
 
 #[test]
 fn a_bucket_in_use_outlives_its_first_due_time() {
-    let mut memory = Memory::new();
+    let mut memory = Memory::default();
     let log = bucket(Algorithm::SlidingLog, 10);
     ask(&mut memory, 0, &log, 1);
     ask(&mut memory, 5 * SECOND, &log, 1);
@@ -68,7 +68,7 @@ fn fill(memory: &mut Memory, now_us: u64, keys: std::ops::Range<u64>, window_us:
 
 #[test]
 fn invented_keys_at_a_high_rate_stay_bounded() {
-    let mut memory = Memory::new();
+    let mut memory = Memory::default();
     let mut most = 0;
     // 5,000 new keys in each tenth of a second, with a window of one.
     for step in 0..50u64 {
@@ -88,7 +88,7 @@ fn invented_keys_at_a_high_rate_stay_bounded() {
 
 #[test]
 fn one_long_lived_key_does_not_keep_the_memory_of_others() {
-    let mut memory = Memory::new();
+    let mut memory = Memory::default();
     fill(&mut memory, 0, 0..1, 86_400 * SECOND);
     fill(&mut memory, 0, 1..200_000, SECOND);
     let full = memory.bytes();
@@ -101,7 +101,7 @@ fn one_long_lived_key_does_not_keep_the_memory_of_others() {
 
 #[test]
 fn a_log_gives_back_the_memory_of_what_has_expired() {
-    let mut memory = Memory::new();
+    let mut memory = Memory::default();
     let log = bucket(Algorithm::SlidingLog, 1_000_000);
     for now_us in 0..100_000 {
         ask(&mut memory, now_us, &log, 1);
@@ -162,7 +162,7 @@ fn logs_of_known_keys_stay_within_the_limit_too() {
 
 #[test]
 fn a_log_that_is_repaired_after_a_clock_step_leaves_nothing_behind() {
-    let mut memory = Memory::new();
+    let mut memory = Memory::default();
     let log = bucket(Algorithm::SlidingLog, 1_000_000);
     for n in 0..2_000 {
         ask(&mut memory, 1_000 * SECOND + n, &log, 1);
@@ -176,13 +176,13 @@ fn a_log_that_is_repaired_after_a_clock_step_leaves_nothing_behind() {
     assert_eq!((swept.dropped, memory.len()), (0, 1));
     // Its end was later when it was added; it must not stay until then.
     assert_eq!(memory.sweep(510 * SECOND, usize::MAX).dropped, 1);
-    assert_eq!(memory.bytes(), Memory::new().bytes());
+    assert_eq!(memory.bytes(), Memory::default().bytes());
 }
 
 #[test]
 fn units_that_a_larger_quota_let_in_are_given_back_by_a_smaller_one() {
     const YEAR: u64 = 366 * 86_400 * SECOND;
-    let mut memory = Memory::new();
+    let mut memory = Memory::default();
     let token = |quota, burst| Bucket {
         key: "token".to_owned(),
         spec: spec(Algorithm::TokenBucket { burst }, quota, YEAR),

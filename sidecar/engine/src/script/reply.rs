@@ -45,14 +45,12 @@ pub struct BrokenState;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyError {
     /// Not the script's answer to this batch.
-    #[error("the script sent {got} bytes for {decisions} decisions, not {want}")]
+    #[error("the script sent {got} bytes for {decisions} decisions, not {}", ROW * .decisions)]
     Length {
         /// Bytes received.
         got: usize,
         /// Decisions asked about.
         decisions: usize,
-        /// Bytes that this many decisions have.
-        want: usize,
     },
     /// The take that it says decided is not there.
     #[error("the script says that take {result} decided decision {decision}, of {takes}")]
@@ -140,7 +138,6 @@ fn read<T>(
         _ => Err(ReplyError::Length {
             got: reply.len(),
             decisions,
-            want: ROW * decisions,
         }),
     }
 }
@@ -234,7 +231,7 @@ mod tests {
     fn a_reply_that_is_not_the_scripts_is_refused() {
         for wrong in [&[][..], &row(1)[..28], &[row(1), row(1)].concat()] {
             let error = outcomes(&batch(1), wrong).unwrap_err();
-            assert!(matches!(error, ReplyError::Length { want: ROW, .. }));
+            assert!(matches!(error, ReplyError::Length { decisions: 1, .. }));
         }
         for result in [2, -2, i32::MIN] {
             let error = outcomes(&batch(1), &row(result)).unwrap_err();

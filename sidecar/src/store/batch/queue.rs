@@ -27,12 +27,6 @@ struct Caller<A> {
     answer: A,
 }
 
-impl<A> Caller<A> {
-    fn done(&self) -> bool {
-        self.outcomes.len() == self.slice.len()
-    }
-}
-
 /// One call to the store.
 #[derive(Debug, Default)]
 pub struct Call {
@@ -86,10 +80,11 @@ impl<A> Queue<A> {
                 for decision in (first..).map_while(|number| caller.slice.get(number)) {
                     if call.weight() >= turn_ends
                         || !call.has_room(decision)
-                        || !call.add(caller.slice.batch(), decision, index)
+                        || !call.builder.copy(caller.slice.batch(), decision)
                     {
                         break;
                     }
+                    call.owners.push(index);
                     *added += 1;
                 }
             }
@@ -120,7 +115,7 @@ impl<A> Queue<A> {
         }
         let (mut done, mut waiting) = (Vec::new(), VecDeque::with_capacity(self.callers.len()));
         for caller in self.callers.drain(..) {
-            if caller.done() {
+            if caller.outcomes.len() == caller.slice.len() {
                 done.push((caller.answer, caller.outcomes));
             } else {
                 waiting.push_back(caller);
@@ -144,15 +139,6 @@ impl Call {
     /// Whether a decision fits; one too large for any call goes alone.
     fn has_room(&self, decision: &Decision) -> bool {
         self.owners.is_empty() || self.weight() + decision.weight() <= MAX_CALL_WEIGHT
-    }
-
-    /// Adds a decision; false if it has to wait for the next call.
-    fn add(&mut self, batch: &Batch, decision: &Decision, owner: usize) -> bool {
-        let fits = self.builder.copy(batch, decision);
-        if fits {
-            self.owners.push(owner);
-        }
-        fits
     }
 }
 
@@ -319,7 +305,7 @@ mod tests {
             for (number, decisions) in callers.iter().enumerate() {
                 queue.push(Arc::new(batch(decisions)), number);
             }
-            let (mut together, mut apart) = (Memory::new(), Memory::new());
+            let (mut together, mut apart) = (Memory::default(), Memory::default());
             let mut expected = vec![Vec::new(); callers.len()];
             let mut answered = 0;
             let mut waiting: Vec<usize> = (0..callers.len()).collect();

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout, timeout_at};
 
-use super::layout::{Layout, MAX_PRIMARIES};
+use super::layout::Layout;
 use crate::policy::Endpoint;
 use crate::store::error::{ConnectionError, StoreError};
 use crate::store::redis::connection::Deadline;
@@ -109,7 +109,7 @@ impl SlotCache {
     /// The node to which a slot's owner refers, also one that owns no slot yet: that is known until the next refresh.
     pub fn node_at(&self, endpoint: &Endpoint, slot: u16) -> Option<Primary> {
         let map = self.map();
-        if map.at(endpoint).is_none() && map.primaries.len() < MAX_PRIMARIES {
+        if map.at(endpoint).is_none() {
             let earlier = map.owner(slot).ok();
             let primary = connect(&self.shared, endpoint.clone(), "probe", earlier);
             self.shared.map.rcu(|map| SlotMap {

@@ -23,23 +23,20 @@ impl Referral {
     /// What an error of the node at `asked` refers to, if it is a redirection.
     pub fn of(error: &StoreError, asked: &Endpoint) -> Option<Self> {
         let to = |error: &RedisError| {
-            let (host, port) = error
-                .redirect_node()
-                .map(|(place, _)| place)?
-                .rsplit_once(':')?;
+            let (place, _) = error.redirect_node()?;
+            let (host, port) = place.rsplit_once(':')?;
             endpoint_of(host, port.parse().ok()?, asked)
         };
         match error {
-            StoreError::Refused(error) => match error.kind() {
-                ErrorKind::Server(ServerErrorKind::Moved) => Some(Self::Moved(to(error))),
-                ErrorKind::Server(ServerErrorKind::Ask) => Some(Self::Ask(to(error))),
-                _ => None,
-            },
-            StoreError::Connection(ConnectionError::Redis(error)) => match error.kind() {
-                ErrorKind::Server(ServerErrorKind::TryAgain) => Some(Self::Apart),
-                ErrorKind::Server(ServerErrorKind::ClusterDown) => Some(Self::Later),
-                _ => None,
-            },
+            StoreError::Refused(error) | StoreError::Connection(ConnectionError::Redis(error)) => {
+                match error.kind() {
+                    ErrorKind::Server(ServerErrorKind::Moved) => Some(Self::Moved(to(error))),
+                    ErrorKind::Server(ServerErrorKind::Ask) => Some(Self::Ask(to(error))),
+                    ErrorKind::Server(ServerErrorKind::TryAgain) => Some(Self::Apart),
+                    ErrorKind::Server(ServerErrorKind::ClusterDown) => Some(Self::Later),
+                    _ => None,
+                }
+            }
             _ => None,
         }
     }

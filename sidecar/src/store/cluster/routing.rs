@@ -85,7 +85,11 @@ impl SlotCache {
         if route.referrals > 1 || known.is_none() {
             let left = deadline.at().saturating_duration_since(Instant::now());
             if left <= AGAIN_AFTER {
-                return Err(no_time_to_follow(error.clone()));
+                // Nothing was done.
+                return Err(match error {
+                    StoreError::Refused(_) => ConnectionError::Redirected.into(),
+                    error => error.clone(),
+                });
             }
             match referral {
                 Referral::Later => sleep(AGAIN_AFTER).await,
@@ -101,14 +105,6 @@ impl SlotCache {
             }
         };
         Ok(true)
-    }
-}
-
-/// The error when the deadline comes before the owner is found. Nothing was done.
-fn no_time_to_follow(error: StoreError) -> StoreError {
-    match error {
-        StoreError::Refused(_) => ConnectionError::Redirected.into(),
-        error => error,
     }
 }
 

@@ -1,10 +1,11 @@
 //! Splits a batch for a Redis Cluster into sub-batches, one for each subject or each key, and combines their answers. Pure.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use sluicegate_engine::script::GiveBack;
-use sluicegate_engine::{Batch, BatchBuilder, Decision, Outcome, Take, receipt_is_for};
+use sluicegate_engine::{
+    Batch, BatchBuilder, Decision, Look, Outcome, Take, outcome, receipt_is_for,
+};
 
 /// The takes of a batch from one subject, or from one key.
 #[derive(Debug, Default)]
@@ -125,13 +126,28 @@ fn merge(
         outcome.decided_by = *numbers.get(outcome.decided_by)?;
         Some(outcome)
     };
-    let outcomes: Vec<_> = outcomes.iter().map(in_decision).collect::<Option<_>>()?;
+    let outcomes = outcomes.iter().map(in_decision);
+    let mut outcomes: Vec<_> = outcomes.collect::<Option<_>>()?;
+    outcomes.sort_by_key(|outcome| outcome.decided_by);
     let quota = |outcome: &Outcome| {
         let take = decision.takes.get(outcome.decided_by);
         let bucket = take.and_then(|take| batch.buckets.get(take.bucket));
         bucket.map_or(0, |bucket| bucket.spec.most_at_once())
     };
-    let mut merged = *outcomes.iter().max_by_key(|outcome| rank(outcome, quota))?;
+    // Ends and resets are compared as times of the nodes' clocks: the nodes decide some microseconds apart, so waits until the
+    // same edge differ.
+    let as_bucket = |one: &Outcome| Look {
+        retry_us: if one.admitted {
+            0
+        } else {
+            one.at_us.saturating_add(one.retry_after_us)
+        },
+        remaining: one.remaining,
+        reset_us: one.at_us.saturating_add(one.reset_us),
+        quota: quota(one),
+    };
+    let looks: Vec<_> = outcomes.iter().map(as_bucket).collect();
+    let mut merged = *outcomes.get(outcome(&looks, 0).decided_by)?;
     // The longest of all, should the nodes' clocks differ by more than their answers. A lease must be spent before the first
     // step of a window ends in which some of its units were taken.
     let waits_us = outcomes.iter().map(|outcome| outcome.retry_after_us);
@@ -141,26 +157,6 @@ fn merge(
         merged.at_us = times_us.min().unwrap_or_default();
     }
     Some(merged)
-}
-
-/// Orders outcomes; the last one decides. Denials come after admissions, and of denials the one that ends last. Then the least
-/// remaining; then, of denials, the smallest quota, and of admissions the latest reset; then the first take. Ends and resets are
-/// compared as times of the nodes' clocks: the nodes decide some microseconds apart, so waits until the same edge differ.
-fn rank(outcome: &Outcome, quota: impl Fn(&Outcome) -> u64) -> impl Ord {
-    let at = |us: u64| outcome.at_us.saturating_add(us);
-    let (end_us, reset_us, smallest) = if outcome.admitted {
-        (0, at(outcome.reset_us), 0)
-    } else {
-        (at(outcome.retry_after_us), 0, quota(outcome))
-    };
-    (
-        !outcome.admitted,
-        end_us,
-        Reverse(outcome.remaining),
-        reset_us,
-        Reverse(smallest),
-        Reverse(outcome.decided_by),
-    )
 }
 
 /// What the admitted sub-batches of a decision took.

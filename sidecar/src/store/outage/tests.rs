@@ -91,7 +91,7 @@ fn a_sweep_keeps_what_is_admitted_while_it_waits() {
     let mut owed = bucket("owed");
     owed.spec.window_us = 60_000_000;
     let batch = batch(vec![owed], &[[0]]);
-    *outage.decided_at() = Instant::now() - Duration::from_secs(120);
+    *lock(&outage.decided_at) = Instant::now() - Duration::from_secs(120);
     std::thread::scope(|scope| {
         let mut share = outage.share();
         scope.spawn(|| outage.sweep());
@@ -101,7 +101,7 @@ fn a_sweep_keeps_what_is_admitted_while_it_waits() {
         let now_us = store.clock_us("owed").unwrap();
         let outcome = share.decide(now_us, alone, (&batch, &batch.decisions[0]), &[0]);
         assert!(outcome.unwrap().admitted);
-        *outage.decided_at() = Instant::now();
+        *lock(&outage.decided_at) = Instant::now();
     });
     let more = (0..5).map(|_| outage.decide(&store, &batch, &batch.decisions[0], &[0]));
     let admitted = more.filter(|outcome| outcome.as_ref().unwrap().admitted);

@@ -1,7 +1,7 @@
 //! A connection in use: its calls, the time of its last reply, and its health.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use tokio::time::timeout_at;
 
 use super::clock::Clock;
+use crate::lock::lock;
 use crate::store::commands::{Each, Script};
 use crate::store::error::StoreError;
 use sluicegate_engine::script::{Operation, Reply};
@@ -37,8 +38,8 @@ pub struct Connection {
     connection: MultiplexedConnection,
     clock: Mutex<Clock>,
     opened: Instant,
-    /// Calls in flight.
-    in_flight: AtomicU32,
+    /// Each call in flight has a clone.
+    in_flight: Arc<()>,
     /// Calls without an answer since the last answered one.
     unanswered: AtomicU32,
     /// When the first of them was sent, in milliseconds after the connection was opened.
@@ -87,12 +88,13 @@ impl Connection {
         clock_steps: Arc<AtomicU64>,
     ) -> Self {
         let opened = Instant::now();
-        let clock = clock_of.map_or_else(|| Clock::new(opened), |before| before.clock().clone());
+        let clock =
+            clock_of.map_or_else(|| Clock::new(opened), |before| lock(&before.clock).clone());
         Self {
             connection,
             clock: Mutex::new(clock),
             opened,
-            in_flight: AtomicU32::new(0),
+            in_flight: Arc::default(),
             unanswered: AtomicU32::new(0),
             unanswered_since_ms: AtomicU64::new(0),
             last_reply_ms: AtomicU64::new(0),
@@ -116,9 +118,9 @@ impl Connection {
         self.unanswered.load(Ordering::Relaxed) == 0
     }
 
-    /// Calls in flight.
-    pub fn in_flight(&self) -> u32 {
-        self.in_flight.load(Ordering::Relaxed)
+    /// Calls in flight, and one.
+    pub fn in_flight(&self) -> usize {
+        Arc::strong_count(&self.in_flight)
     }
 
     /// Time since the last answer.
@@ -148,7 +150,7 @@ impl Connection {
         let mut with_text = false;
         let mut was_late = false;
         loop {
-            let not_after_us = self.clock().at(deadline.at);
+            let not_after_us = lock(&self.clock).at(deadline.at);
             let sent = Instant::now();
             let command = script.command(operation, not_after_us, with_text);
             let reply: Result<Vec<u8>, _> = self.query(&command, asking, deadline).await;
@@ -161,7 +163,7 @@ impl Connection {
                 self.question();
                 StoreError::Reply(error)
             })?;
-            if self.clock().observe(reply.now_us(), sent, Instant::now()) {
+            if lock(&self.clock).observe(reply.now_us(), sent, Instant::now()) {
                 self.clock_steps.fetch_add(1, Ordering::Relaxed);
             }
             match reply {
@@ -174,7 +176,7 @@ impl Connection {
 
     /// Redis's clock now, in microseconds, if known.
     pub fn clock_us(&self) -> Option<u64> {
-        self.clock().at(Instant::now())
+        lock(&self.clock).at(Instant::now())
     }
 
     /// Sends a command, preceded by ASKING where a node of a Cluster answered ASK.
@@ -186,7 +188,7 @@ impl Connection {
     ) -> Result<T, StoreError> {
         let mut connection = self.connection.clone();
         if !asking {
-            let _guard = InFlight::begin(&self.in_flight);
+            let _guard = Arc::clone(&self.in_flight);
             let answer = timeout_at(deadline.at.into(), command.query_async(&mut connection)).await;
             return self.record(answer.ok(), deadline);
         }
@@ -290,42 +292,18 @@ impl Connection {
     }
 
     fn report(&self, health: ConnectionHealth) {
+        use ConnectionHealth::{Broken, Healthy, Questioned, Suspect};
         self.health.send_if_modified(|now| {
-            let known = (&*now, &health);
-            let changed = !matches!(
-                known,
-                (ConnectionHealth::Broken(_), _)
-                    | (
-                        ConnectionHealth::Suspect(_),
-                        ConnectionHealth::Suspect(_) | ConnectionHealth::Questioned
-                    )
-            );
+            let changed = match now {
+                Broken(_) => false,
+                Suspect(_) => !matches!(health, Suspect(_) | Questioned),
+                Healthy | Questioned => true,
+            };
             if changed {
                 *now = health;
             }
             changed
         });
-    }
-
-    fn clock(&self) -> MutexGuard<'_, Clock> {
-        // No code panics while it holds this lock.
-        self.clock.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Counts a call in flight until it is dropped.
-struct InFlight<'a>(&'a AtomicU32);
-
-impl<'a> InFlight<'a> {
-    fn begin(in_flight: &'a AtomicU32) -> Self {
-        in_flight.fetch_add(1, Ordering::Relaxed);
-        Self(in_flight)
-    }
-}
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

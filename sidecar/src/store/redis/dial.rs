@@ -22,17 +22,14 @@ const MIN_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// How to connect to every Redis of a store, or to every sentinel.
 pub struct Dialer {
     tls: Option<TlsFiles>,
-    credentials: Credentials,
+    /// User and password of the URL; the policy has them there or in files.
+    given: (Option<String>, Option<String>),
+    files: CredentialFiles,
     database: u32,
     /// Timeout for a peer's answers while connecting.
     pub answer_timeout: Duration,
     /// The deadline of decisions.
     pub store_timeout: Duration,
-}
-
-enum Credentials {
-    Given(Option<String>, Option<String>),
-    Files(CredentialFiles),
 }
 
 /// A connection that has just been opened.
@@ -49,14 +46,10 @@ impl Dialer {
     /// A dialer for Redis.
     pub fn new(store: &RedisStore, store_timeout: Duration) -> Self {
         let RedisStore { url, options } = store;
-        let credentials = if options.credentials == CredentialFiles::default() {
-            Credentials::Given(url.username.clone(), url.password.clone())
-        } else {
-            Credentials::Files(options.credentials.clone())
-        };
         Self {
             tls: url.tls.then(|| options.tls.clone()),
-            credentials,
+            given: (url.username.clone(), url.password.clone()),
+            files: options.credentials.clone(),
             database: match url.topology {
                 Topology::Cluster(_) => 0,
                 _ => url.database,
@@ -69,7 +62,8 @@ impl Dialer {
     /// A dialer for the sentinels, which have their own users.
     pub fn to_sentinels(store: &RedisStore, store_timeout: Duration) -> Self {
         Self {
-            credentials: Credentials::Files(store.options.sentinel.clone()),
+            given: (None, None),
+            files: store.options.sentinel.clone(),
             database: 0,
             ..Self::new(store, store_timeout)
         }
@@ -103,10 +97,7 @@ impl Dialer {
     pub async fn credentials(&self) -> Option<u64> {
         let tls = self.tls.iter();
         let tls = tls.flat_map(|files| [&files.ca, &files.certificate, &files.key]);
-        let own = match &self.credentials {
-            Credentials::Given(..) => [&None, &None],
-            Credentials::Files(files) => [&files.username, &files.password],
-        };
+        let own = [&self.files.username, &self.files.password];
         let paths: Vec<PathBuf> = tls.chain(own).flatten().cloned().collect();
         let hash = move || {
             let mut hasher = DefaultHasher::new();
@@ -129,20 +120,15 @@ impl Dialer {
     }
 
     async fn identity(&self) -> Result<RedisConnectionInfo, ConnectionError> {
-        let (username, password) = match &self.credentials {
-            Credentials::Given(username, password) => (username.clone(), password.clone()),
-            Credentials::Files(files) => (
-                read("username_file", files.username.as_ref()).await?,
-                read("password_file", files.password.as_ref()).await?,
-            ),
-        };
+        let username = read("username_file", self.files.username.as_ref()).await?;
+        let password = read("password_file", self.files.password.as_ref()).await?;
         let mut identity = RedisConnectionInfo::default()
             .set_db(i64::from(self.database))
             .set_lib_name("sluicegate", env!("CARGO_PKG_VERSION"));
-        if let Some(username) = username {
+        if let Some(username) = username.or_else(|| self.given.0.clone()) {
             identity = identity.set_username(username);
         }
-        if let Some(password) = password {
+        if let Some(password) = password.or_else(|| self.given.1.clone()) {
             identity = identity.set_password(password);
         }
         Ok(identity)

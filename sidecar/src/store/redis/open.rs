@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use super::connection::{Connection, Deadline};
 use super::dial::Dialled;
 use super::pool::{AddressWatch, ConnectionPool};
-use super::probe::{ProbeResult, role};
+use super::probe::role;
 use crate::policy::Endpoint;
 use crate::store::error::{ConnectionError, StoreError};
 use crate::telemetry::labels::ConnectionCause;
@@ -68,16 +68,12 @@ pub async fn open(pool: &ConnectionPool, why: ConnectionCause) -> Result<Opened,
     }
     let mut began = Instant::now();
     let mut result = pool.probe(&connection, deadline()).await;
-    if matches!(result, ProbeResult::Writable) && began.elapsed() > common.dialer.store_timeout {
+    if result.is_ok() && began.elapsed() > common.dialer.store_timeout {
         // It may have had to load the script, or to resume.
         began = Instant::now();
         result = pool.probe(&connection, deadline()).await;
     }
-    match result {
-        ProbeResult::Writable => pool.probe_succeeded(),
-        ProbeResult::Refused(cause) => pool.probe_refused(cause),
-        ProbeResult::Unusable(cause) => return Err(cause.on_new_connection()),
-    }
+    result.map_err(StoreError::on_new_connection)?;
     Ok(Opened {
         connection,
         driver,

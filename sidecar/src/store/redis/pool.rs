@@ -1,7 +1,7 @@
 //! The connections of a node: which are usable, since when none is, and why.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -11,7 +11,8 @@ use tokio::time::timeout_at;
 
 use super::connection::{Connection, Deadline};
 use super::dial::Dialer;
-use super::probe::{ProbeResult, probe, run};
+use super::probe::{probe, run};
+use crate::lock::lock;
 use crate::policy::{Endpoint, RedisStore};
 use crate::store::commands::Script;
 use crate::store::error::{ConnectionError, StoreError};
@@ -64,7 +65,7 @@ pub struct ConnectionPool {
     pub recheck: Recheck,
     /// Whether the node is part of a Cluster, where the slot map determines the primaries.
     pub clustered: bool,
-    entries: Vec<ArcSwap<EntryState>>,
+    entries: Vec<ArcSwap<Entry>>,
     probe: ArcSwap<Batch>,
     /// Held by the one that connects while no connection is usable: the others follow when it works.
     first: Mutex<()>,
@@ -97,13 +98,8 @@ struct Server {
     evicted: Option<u64>,
 }
 
-/// Whether a connection is usable.
-enum EntryState {
-    /// Calls may use it.
-    Usable(Arc<Connection>),
-    /// Why it is not.
-    Unusable(StoreError),
-}
+/// A connection that calls may use, or why there is none.
+type Entry = Result<Arc<Connection>, StoreError>;
 
 impl ConnectionPool {
     /// Without a connection yet. In a Cluster, `tag` is in a slot of this node, and `clock_of` a connection to the node that had
@@ -115,7 +111,7 @@ impl ConnectionPool {
         tag: Option<&str>,
         clock_of: Option<Arc<Connection>>,
     ) -> Self {
-        let entry = |_| ArcSwap::from_pointee(EntryState::Unusable(ConnectionError::NotYet.into()));
+        let entry = |_| ArcSwap::from_pointee(Err(ConnectionError::NotYet.into()));
         Self {
             entries: (0..common.connections.max(1)).map(entry).collect(),
             address,
@@ -172,14 +168,31 @@ impl ConnectionPool {
     pub fn unregister(&self) {
         self.common
             .monitor
-            .note_eviction(self.server().evicts, false, 0);
+            .note_eviction(lock(&self.server).evicts, false, 0);
         self.common.monitor.up(self.component);
     }
 
-    /// Probes a connection of the node.
-    pub async fn probe(&self, connection: &Connection, deadline: Deadline) -> ProbeResult {
+    /// Probes a connection of the node, and notes whether Redis refuses to write.
+    ///
+    /// # Errors
+    /// The connection is useless.
+    pub async fn probe(
+        &self,
+        connection: &Connection,
+        deadline: Deadline,
+    ) -> Result<(), StoreError> {
         let probe = self.probe.load_full();
-        run(&probe, connection, &self.common.script, deadline).await
+        let refusal = match run(&probe, connection, &self.common.script, deadline).await {
+            Err(error) if error.ends_connection() || matches!(error, StoreError::Timeout(_)) => {
+                return Err(error);
+            }
+            result => result.err().map(Arc::new),
+        };
+        let is_refusing = refusal.is_some();
+        if self.refusal.swap(refusal).is_some() || is_refusing {
+            self.report();
+        }
+        Ok(())
     }
 
     /// The connection with the fewest calls in flight; one that did not answer its last call comes last.
@@ -190,35 +203,20 @@ impl ConnectionPool {
         if self.sharded.load(Ordering::Relaxed) {
             return Err(ConnectionError::Sharded.into());
         }
-        let (mut best, mut lost) = (None::<(bool, u32, Arc<Connection>)>, None);
-        for entry in &self.entries {
-            match &**entry.load() {
-                EntryState::Usable(connection) => {
-                    let (doubtful, in_flight) =
-                        (!connection.answered_last_call(), connection.in_flight());
-                    // Nearly always the first one, so this clones an `Arc` once.
-                    if best
-                        .as_ref()
-                        .is_none_or(|best| (doubtful, in_flight) < (best.0, best.1))
-                    {
-                        best = Some((doubtful, in_flight, Arc::clone(connection)));
-                    }
-                }
-                EntryState::Unusable(StoreError::Connection(ConnectionError::NotYet)) => {}
-                EntryState::Unusable(cause) => lost = Some(cause.clone()),
-            }
-        }
-        let best = best.map(|(_, _, connection)| connection);
-        best.ok_or_else(|| lost.unwrap_or(ConnectionError::NotYet.into()))
+        let load = |one: &Arc<Connection>| (!one.answered_last_call(), one.in_flight());
+        self.usable().min_by_key(load).ok_or_else(|| {
+            let entries = self.entries.iter().rev();
+            let mut causes =
+                entries.filter_map(|entry| entry.load().as_ref().as_ref().err().cloned());
+            let lost = causes
+                .find(|cause| !matches!(cause, StoreError::Connection(ConnectionError::NotYet)));
+            lost.unwrap_or(ConnectionError::NotYet.into())
+        })
     }
 
     fn usable(&self) -> impl Iterator<Item = Arc<Connection>> {
-        self.entries
-            .iter()
-            .filter_map(|entry| match &**entry.load() {
-                EntryState::Usable(connection) => Some(Arc::clone(connection)),
-                EntryState::Unusable(_) => None,
-            })
+        let entries = self.entries.iter();
+        entries.filter_map(|entry| entry.load().as_ref().as_ref().ok().cloned())
     }
 
     /// For how long no connection has had an answer.
@@ -267,7 +265,7 @@ impl ConnectionPool {
         let mut known = self.usable();
         let is_new = !known.any(|known| Arc::ptr_eq(&known, connection));
         self.last.store(Some(Arc::clone(connection)));
-        self.set(number, EntryState::Usable(Arc::clone(connection)));
+        self.set(number, Ok(Arc::clone(connection)));
         self.report();
         self.attempted.send_replace(true);
         if is_new {
@@ -277,14 +275,14 @@ impl ConnectionPool {
 
     /// Withdraws a connection from calls.
     pub fn set_unusable(&self, number: usize, cause: StoreError) {
-        self.set(number, EntryState::Unusable(cause));
+        self.set(number, Err(cause));
         self.report();
         self.attempted.send_replace(true);
     }
 
     /// Notes the `run_id` of a connection that was opened then. Returns that of a later connection, if it is another one.
     pub fn newer_server(&self, opened: Instant, run_id: &str) -> Option<String> {
-        let mut server = self.server();
+        let mut server = lock(&self.server);
         match &mut server.newest {
             Some((newest, known)) if *newest > opened => {
                 return (known.as_str() != run_id).then(|| known.clone());
@@ -301,12 +299,12 @@ impl ConnectionPool {
 
     /// Whether any connection has told who the server is.
     pub fn knows_server(&self) -> bool {
-        self.server().newest.is_some()
+        lock(&self.server).newest.is_some()
     }
 
     /// Notes whether the server evicts keys, and how many it has; whether it begins to.
     pub fn note_eviction(&self, evicts: bool, evicted: u64) -> bool {
-        let mut server = self.server();
+        let mut server = lock(&self.server);
         let before = server.evicted.replace(evicted).unwrap_or(evicted);
         let did = std::mem::replace(&mut server.evicts, evicts);
         let keys = evicted.saturating_sub(before);
@@ -314,27 +312,9 @@ impl ConnectionPool {
         evicts && !did
     }
 
-    fn server(&self) -> std::sync::MutexGuard<'_, Server> {
-        // No code panics while it holds this lock.
-        self.server.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A proxy in front of Redis was found to spread the keys, or not to.
     pub fn set_sharded(&self, sharded: bool) {
         if self.sharded.swap(sharded, Ordering::Relaxed) != sharded {
-            self.report();
-        }
-    }
-
-    /// Redis refused a probe.
-    pub fn probe_refused(&self, cause: StoreError) {
-        self.refusal.store(Some(Arc::new(cause)));
-        self.report();
-    }
-
-    /// Redis did not refuse a probe.
-    pub fn probe_succeeded(&self) {
-        if self.refusal.swap(None).is_some() {
             self.report();
         }
     }
@@ -360,7 +340,7 @@ impl ConnectionPool {
         self.refusal.load().is_some()
     }
 
-    fn set(&self, number: usize, state: EntryState) {
+    fn set(&self, number: usize, state: Entry) {
         if let Some(entry) = self.entries.get(number) {
             entry.store(Arc::new(state));
         }

@@ -1,22 +1,13 @@
 //! The probe of a connection: a call of the script that writes. A Redis that is full, is read-only or forbids a command
 //! of the script would still answer PING.
 
-use redis::{ErrorKind, ServerErrorKind};
+use redis::ErrorKind;
+use redis::ServerErrorKind::{Ask, Moved, TryAgain};
 use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Take};
 
 use super::connection::{Connection, Deadline};
 use crate::store::commands::Script;
 use crate::store::error::{ConnectionError, StoreError};
-
-/// The result of a probe.
-pub enum ProbeResult {
-    /// Redis accepts writes.
-    Writable,
-    /// Redis answers, but refuses to write.
-    Refused(StoreError),
-    /// The connection is useless.
-    Unusable(StoreError),
-}
 
 /// Large enough that both buckets admit every probe.
 const LIMIT: u64 = 1_000_000_000;
@@ -48,13 +39,13 @@ pub fn probe(tag: &str) -> Batch {
     }
 }
 
-/// Runs a probe. Its buckets expire by themselves, a second or two later.
+/// Runs a probe: whether Redis accepts writes. Its buckets expire by themselves, a second or two later.
 pub async fn run(
     probe: &Batch,
     connection: &Connection,
     script: &Script,
     deadline: Deadline,
-) -> ProbeResult {
+) -> Result<(), StoreError> {
     let decide = || connection.invoke(script, probe, false, deadline);
     let mut decided = decide().await;
     if matches!(decided, Err(StoreError::Late)) {
@@ -62,11 +53,8 @@ pub async fn run(
         decided = decide().await;
     }
     match decided {
-        Ok(_) => ProbeResult::Writable,
-        Err(error) if is_elsewhere(&error) => ProbeResult::Writable,
-        Err(error @ StoreError::Timeout(_)) => ProbeResult::Unusable(error),
-        Err(error) if error.ends_connection() => ProbeResult::Unusable(error),
-        Err(error) => ProbeResult::Refused(error),
+        Err(error) if !is_elsewhere(&error) => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -77,12 +65,7 @@ pub fn is_elsewhere(error: &StoreError) -> bool {
     else {
         return false;
     };
-    matches!(
-        error.kind(),
-        ErrorKind::Server(
-            ServerErrorKind::Moved | ServerErrorKind::Ask | ServerErrorKind::TryAgain
-        )
-    )
+    matches!(error.kind(), ErrorKind::Server(Moved | Ask | TryAgain))
 }
 
 /// Fails if this Redis reports that it is a replica. Succeeds where the ACL does not permit the question.

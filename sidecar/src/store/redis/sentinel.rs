@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use redis::{FromRedisValue, ParsingError, RedisError, Value};
@@ -13,6 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use super::dial::{Dialer, Dialled};
 use super::node::{AddressWatch, Recheck};
+use crate::lock::lock;
 use crate::policy::Endpoint;
 use crate::store::error::{ConnectionError, StoreError};
 
@@ -76,8 +77,7 @@ impl Sentinels {
 
 impl Answers {
     fn note(&self, number: usize, named: Named) {
-        // No code panics while it holds this lock.
-        let mut all = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.last);
         if let Some((when, before)) = all.get_mut(number) {
             let is_remembered = before.is_ok() && when.elapsed() < REMEMBERED;
             if named.is_ok() || !is_remembered {
@@ -86,12 +86,9 @@ impl Answers {
         }
         let answer = primary(all.iter().map(|(_, named)| named));
         self.primary.send_if_modified(|last| {
-            let changed = match (&*last, &answer) {
-                (Ok(last), Ok(answer)) => last != answer,
-                // While no sentinel answers, the last known primary stays.
-                (Ok(_), Err(_)) => false,
-                (Err(_), _) => true,
-            };
+            // While no sentinel answers, the last known primary stays.
+            let stays = |last| answer.as_ref().map_or(true, |answer| answer == last);
+            let changed = !last.as_ref().is_ok_and(stays);
             if changed {
                 *last = answer;
             }

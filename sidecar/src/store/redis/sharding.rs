@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use redis::Cmd;
 use tokio::time::sleep;
 
 use super::backoff::random_part;
@@ -23,9 +22,9 @@ const MARK_TTL: Duration = Duration::from_secs(10);
 /// How often a sidecar looks, at least, and how soon after a look that found it, or when there is no connection.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(200);
-/// Answers for each key whether it exists, except for the first, which determines where the call is sent.
-const LOOK: &str = "local held = {}
-for i = 2, #KEYS do held[i - 1] = redis.call('GET', KEYS[i]) and 1 or 0 end
+/// Answers how many of the keys exist where the first of them is, which determines where the call is sent.
+const LOOK: &str = "local held = 0
+for _, key in ipairs(KEYS) do held = held + (redis.call('GET', key) and 1 or 0) end
 return held";
 
 /// Looks when connections have been made, and each minute over a new connection: those in use may lead to where the address led
@@ -68,8 +67,8 @@ async fn look_by_new(pool: &ConnectionPool) -> Result<bool, StoreError> {
     is_sharded(&connection, &common.script, deadline).await
 }
 
-/// Writes marks, each with a tag of its own, and looks for them in one call whose first key has another tag. If a mark is missing
-/// there and found under its own tag, the keys are spread. A failover meanwhile has the same effect, so ask twice.
+/// Writes marks, each with a tag of its own, and counts them in one call, which is sent by the first one's tag, and in a call for
+/// each. If the first finds fewer than the others, the keys are spread. A failover meanwhile has the same effect, so ask twice.
 ///
 /// # Errors
 /// Redis does not answer, or refuses a command.
@@ -89,22 +88,14 @@ pub async fn is_sharded(
         connection.ask::<()>(&set, deadline).await
     });
     try_join_all(marked).await?;
-    // By way of the first mark, and so of its tag.
-    let together = look(marks.first().into_iter().chain(&marks));
-    let held: Vec<u8> = connection.ask(&together, deadline).await?;
-    let missing = marks.iter().zip(held).filter(|(_, held)| *held == 0);
-    let alone = missing.map(|(mark, _)| async move {
-        let held: Vec<u8> = connection.ask(&look([mark, mark]), deadline).await?;
-        Ok::<_, StoreError>(held.first() == Some(&1))
-    });
-    Ok(try_join_all(alone).await?.contains(&true))
-}
-
-fn look<'a>(keys: impl IntoIterator<Item = &'a String>) -> Cmd {
-    let keys: Vec<_> = keys.into_iter().collect();
-    let mut look = redis::cmd("EVAL");
-    look.arg(LOOK).arg(keys.len()).arg(keys);
-    look
+    let look = |keys: &[String]| {
+        let mut look = redis::cmd("EVAL");
+        look.arg(LOOK).arg(keys.len()).arg(keys);
+        async move { connection.ask::<usize>(&look, deadline).await }
+    };
+    let together = look(&marks).await?;
+    let alone = try_join_all(marks.chunks(1).map(look)).await?;
+    Ok(together < alone.into_iter().sum())
 }
 
 #[cfg(test)]
@@ -134,10 +125,10 @@ mod tests {
                     }
                     "+OK\r\n".to_owned()
                 }
-                ["EVAL", _, _, first, rest @ ..] => {
-                    let held = rest.iter().map(|key| shards[of(first)].contains(*key));
-                    let held = held.map(|held| format!(":{}\r\n", u8::from(held)));
-                    format!("*{}\r\n{}", rest.len(), held.collect::<String>())
+                ["EVAL", _, _, keys @ ..] => {
+                    let shard = &shards[of(keys[0])];
+                    let held = keys.iter().filter(|key| shard.contains(**key));
+                    format!(":{}\r\n", held.count())
                 }
                 _ => "+OK\r\n".to_owned(),
             };

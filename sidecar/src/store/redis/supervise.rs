@@ -11,7 +11,6 @@ use super::connection::{Connection, ConnectionHealth, Deadline};
 use super::inspect::inspect;
 use super::open::{Opened, open, slow};
 use super::pool::{AddressWatch, ConnectionPool};
-use super::probe::ProbeResult;
 use crate::store::error::{ConnectionError, StoreError};
 use crate::telemetry::labels::ConnectionCause;
 
@@ -98,17 +97,11 @@ async fn watch(
     // Of one that is too slow, from one probe to the next.
     let mut slow_pause = backoff.pause(true);
     loop {
-        let pause = if matches!(
-            suspected,
-            Some(StoreError::Connection(ConnectionError::Slow(..)))
-        ) {
-            slow_pause
-        } else if suspected.is_some() {
-            Duration::ZERO
-        } else if pool.is_refusing() {
-            REFUSED_PROBE_EVERY
-        } else {
-            IDLE_LOOK_EVERY
+        let pause = match &suspected {
+            Some(StoreError::Connection(ConnectionError::Slow(..))) => slow_pause,
+            Some(_) => Duration::ZERO,
+            None if pool.is_refusing() => REFUSED_PROBE_EVERY,
+            None => IDLE_LOOK_EVERY,
         };
         let idle = suspected.is_none();
         tokio::select! {
@@ -136,16 +129,13 @@ async fn watch(
         };
         let began = Instant::now();
         match pool.probe(connection, Deadline::after(within)).await {
-            ProbeResult::Writable => pool.probe_succeeded(),
-            ProbeResult::Refused(cause) => pool.probe_refused(cause),
-            ProbeResult::Unusable(cause @ StoreError::Timeout(_)) if suspected.is_none() => {
+            Ok(()) => {}
+            Err(cause @ StoreError::Timeout(_)) if suspected.is_none() => {
                 suspected = Some(cause);
                 continue;
             }
-            ProbeResult::Unusable(StoreError::Timeout(_)) => {
-                return ConnectionError::BecameSilent.into();
-            }
-            ProbeResult::Unusable(cause) => return cause,
+            Err(StoreError::Timeout(_)) => return ConnectionError::BecameSilent.into(),
+            Err(cause) => return cause,
         }
         if suspected.is_some() {
             suspected = slow(pool, began.elapsed());

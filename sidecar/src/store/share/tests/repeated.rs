@@ -12,7 +12,7 @@ proptest! {
     ) {
         // A unit a second.
         let [.., whole] = one_of_each(60, MINUTE_US);
-        let (mut share, mut store, mut now_us) = (Share::new(1 << 20), Memory::new(), START_US);
+        let (mut share, mut store, mut now_us) = (Share::new(1 << 20), Memory::default(), START_US);
         let key = std::slice::from_ref(&whole);
         let mut parts = 0;
         for (pause_us, times, lasts_us) in outages {

@@ -7,7 +7,7 @@ use super::*;
 #[test]
 fn a_reset_empties_the_share_and_what_it_owes() {
     for whole in one_of_each(100, HOUR_US) {
-        let (mut share, mut store) = (Share::new(1 << 20), Memory::new());
+        let (mut share, mut store) = (Share::new(1 << 20), Memory::default());
         let key = std::slice::from_ref(&whole);
         let admitted = |share: &mut Share| admitted(share, LATE_US, one_of(2), key, 60);
         assert_eq!(admitted(&mut share), 50);
