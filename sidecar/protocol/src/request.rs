@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-#[cfg(feature = "schema")]
-use crate::{MAX_COST, MAX_ENTRIES};
 use crate::entries::Entries;
 use crate::field_error::{self, FieldError};
 use crate::{Code, MAX_CHECKS, MAX_DENIED_COUNT, MAX_KEY_BYTES, Problem, integer};
+#[cfg(feature = "schema")]
+use crate::{MAX_COST, MAX_ENTRIES};
 
 /// The list in the body of `POST /v1/decide`.
 pub const DECISIONS: &str = "decisions";
