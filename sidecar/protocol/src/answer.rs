@@ -113,7 +113,8 @@ pub struct LimitStatus<'a> {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub hold_ms: u64,
     /// For each check, in order, an opaque string for returning its units; present only if the decision asked for a
-    /// receipt. Anyone who has it can return the units, so keep it secret.
+    /// receipt. Checks of the same limit and key have one string together, which returns the units of all of them. Anyone who
+    /// has it can return the units, so keep it secret.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub receipt: Vec<String>,
 }

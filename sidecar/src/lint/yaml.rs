@@ -4,7 +4,7 @@ use std::{fmt, iter};
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
-use serde_saphyr::{Error, Spanned};
+use serde_saphyr::{Error, MergeKeyPolicy, Spanned};
 
 /// Deeper than any manifest: Envoy's own files have about 25 levels, and plugin configurations that are strings begin anew.
 const MAX_DEPTH: usize = 128;
@@ -131,6 +131,8 @@ pub fn load(text: &str) -> Result<Vec<Node>, String> {
     let options = serde_saphyr::options! {
         with_snippet: false,
         strict_booleans: true,
+        // As Envoy reads it.
+        merge_keys: MergeKeyPolicy::AsOrdinary,
         budget: serde_saphyr::budget! {
             max_depth: MAX_DEPTH,
             max_nodes: MAX_NODES,
@@ -143,8 +145,19 @@ pub fn load(text: &str) -> Result<Vec<Node>, String> {
         Error::DuplicateMappingKey { location, .. } => {
             format!("has a key twice, at line {}", location.line())
         }
+        error if is_too_much(&error) => {
+            "is nested too deep or has too much in it, aliases included, to be a manifest"
+                .to_owned()
+        }
         error => format!("is not YAML: {error}"),
     })
+}
+
+fn is_too_much(error: &Error) -> bool {
+    match error {
+        Error::AliasError { error, .. } => is_too_much(error),
+        error => matches!(error, Error::Budget { .. }),
+    }
 }
 
 /// A field of a mapping.
