@@ -3,7 +3,7 @@
 //!
 //! An endpoint is described by the `utoipa::path` attribute and the comment of its handler in `decisions.rs` or `admin.rs`;
 //! errors that endpoints share are added where the routes are. The types' schemas are schemars', as they know all of serde's
-//! attributes; a type that an attribute names is also in [`schemas`].
+//! attributes; a type that an attribute names is also in `schemas`.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
