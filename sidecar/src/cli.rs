@@ -29,6 +29,7 @@ mod give_back;
 mod man;
 mod manifests;
 mod output;
+mod override_change;
 mod override_list;
 mod override_remove;
 mod override_set;

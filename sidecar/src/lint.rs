@@ -20,10 +20,12 @@ mod keys;
 mod limits;
 mod matching;
 mod plugin;
+mod source;
 mod surroundings;
 mod yaml;
 
-pub use documents::{Found, FoundPolicy, Source};
+pub use documents::{Found, FoundPolicy};
 pub use envoy_yaml::Plugin;
 pub use findings::{Finding, Severity};
 pub use plugin::lint;
+pub use source::Source;

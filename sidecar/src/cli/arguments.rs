@@ -1,6 +1,6 @@
 //! The command line of `sluicegate`: `--help`, completions and manual pages are generated from it.
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use super::exit::{self, Exit};
 use super::{
@@ -69,8 +69,8 @@ impl Arguments {
             Command::Explain(explain) => explain.run(),
             Command::Estimate(estimate) => estimate.run(),
             Command::Schema(schema) => schema.run(),
-            Command::Completions(completions) => completions.run(),
-            Command::Man(man) => man.run(),
+            Command::Completions(completions) => completions.run(Self::command()),
+            Command::Man(man) => man.run(Self::command()),
         }
         .map(|()| Exit::Success)
     }
@@ -79,8 +79,6 @@ impl Arguments {
 #[cfg(test)]
 mod tests {
     use std::process::Command as Process;
-
-    use clap::{CommandFactory, Parser};
 
     use super::*;
 

@@ -1,10 +1,9 @@
 //! `sluicegate completions`: prints a shell completion script.
 
-use clap::CommandFactory;
+use clap::Command;
 use clap_complete::Shell;
 
 use super::Failure;
-use super::arguments::Arguments;
 use super::stdout::print;
 
 /// Arguments of `completions`.
@@ -19,11 +18,11 @@ pub struct Completions {
 }
 
 impl Completions {
-    pub fn run(self) -> Result<(), Failure> {
+    /// Prints the script for these commands.
+    pub fn run(self, mut all: Command) -> Result<(), Failure> {
         // Into a buffer: the library panics when standard output is closed.
         let mut script = Vec::new();
-        let mut command = Arguments::command();
-        clap_complete::generate(self.shell, &mut command, "sluicegate", &mut script);
+        clap_complete::generate(self.shell, &mut all, "sluicegate", &mut script);
         print(&String::from_utf8_lossy(&script))
     }
 }

@@ -1,11 +1,10 @@
 //! `sluicegate man`: prints manual pages, generated from the same definitions as `--help`.
 
-use clap::{Command, CommandFactory};
+use clap::Command;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
 use super::Failure;
-use super::arguments::Arguments;
 use super::stdout::print;
 
 /// Arguments of `man`.
@@ -18,8 +17,9 @@ pub struct Manual {
 }
 
 impl Manual {
-    pub fn run(self) -> Result<(), Failure> {
-        let mut all = Arguments::command().disable_help_subcommand(true);
+    /// Prints the page of one of these commands.
+    pub fn run(self, all: Command) -> Result<(), Failure> {
+        let mut all = all.disable_help_subcommand(true);
         // Sets the full names of the commands.
         all.build();
         let mut wanted = &all;

@@ -6,7 +6,7 @@ use sluicegate_protocol::{OverrideWasRemoved, RemoveOverride};
 use super::Failure;
 use super::admin::Admin;
 use super::checks::LimitSubject;
-use super::overrides::{self, AllKeys, Author};
+use super::override_change::{AllKeys, Author, change};
 use super::stdout::print;
 
 /// Arguments of `override remove`.
@@ -30,8 +30,7 @@ impl Remove {
             whom,
             author: self.author.signed(),
         };
-        let answer: OverrideWasRemoved =
-            overrides::change(&self.admin, Method::DELETE, &remove).await?;
+        let answer: OverrideWasRemoved = change(&self.admin, Method::DELETE, &remove).await?;
         let removed = match answer.removed {
             true => "override removed; it takes effect on all sidecars within a second",
             false => "the store has no such override",

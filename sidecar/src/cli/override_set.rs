@@ -9,8 +9,8 @@ use sluicegate_protocol::{OverrideTerms, OverrideWasSet, SetOverride, Whom};
 use super::Failure;
 use super::admin::Admin;
 use super::checks::LimitSubject;
+use super::override_change::{AllKeys, Author, change};
 use super::override_terms::{Quota, end_of, lasts, with_quotas};
-use super::overrides::{self, AllKeys, Author};
 use super::stdout::print;
 
 const BY_DIGITS: &str = "a key with a header, cookie, query or path component in plain text is not matched by its digits, since a client can choose it\n";
@@ -62,7 +62,7 @@ impl Set {
         let terms = with_quotas(terms, &self.quota, self.burst).map_err(Failure::usage)?;
         let (limit, whom) = self.of.whom();
         let set = SetOverride { limit, whom, terms };
-        let answer: OverrideWasSet = overrides::change(&self.admin, Method::PUT, &set).await?;
+        let answer: OverrideWasSet = change(&self.admin, Method::PUT, &set).await?;
         let now = &answer.now;
         let until = match &now.terms.until {
             Some(until) => format!("until {until}"),

@@ -1,6 +1,7 @@
 //! The documents of files: Envoy files, Kubernetes objects, and what is inside a ConfigMap or a List.
 
 use super::envoy_yaml::{self, Plugin};
+use super::source::Source;
 use super::surroundings::Surroundings;
 use super::yaml::{Node, at, children, entries, fields, get, line_of, lines_before, load, text};
 
@@ -13,27 +14,6 @@ pub struct Found {
     pub policies: Vec<FoundPolicy>,
     /// What the plugins need to exist.
     pub surroundings: Surroundings,
-}
-
-/// Where something was found.
-#[derive(Clone, Debug, Default)]
-pub struct Source {
-    /// The file.
-    pub file: String,
-    /// The document, such as `WasmPlugin shop/sluicegate`; empty if it is not a Kubernetes object.
-    pub document: String,
-    /// The document's namespace.
-    pub namespace: String,
-}
-
-impl Source {
-    /// The Kubernetes object, before what is said of it.
-    pub fn object(&self) -> String {
-        match self.document.as_str() {
-            "" => String::new(),
-            document => format!("{document}: "),
-        }
-    }
 }
 
 /// A policy in a ConfigMap.

@@ -1,7 +1,7 @@
 //! Sluicegate's plugin configurations in a document: an Envoy file, an Istio WasmPlugin or EnvoyFilter, an Envoy Gateway
 //! EnvoyExtensionPolicy, or a configuration alone.
 
-use super::documents::Source;
+use super::source::Source;
 use super::yaml::{
     Node, ValueWithLines, at, children, entries, fields, get, is_true, line_of, lines_before, load,
     text,
