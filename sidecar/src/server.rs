@@ -6,7 +6,7 @@
 //! | `accept.rs`, `connections.rs`, `connection.rs`, `stream.rs` | connections: accepted, bounded in number and time, ended |
 //! | `phase.rs` | serving, draining, stopping |
 //! | `decisions.rs`, `admin.rs`, `readiness.rs`, `body.rs` | the two ports' endpoints |
-//! | `openapi.rs` | the document made of the routes' descriptions |
+//! | `describe.rs`, `openapi.rs` | what descriptions of routes share; the document made of them |
 //! | `refusal.rs` | errors, as problem details |
 //! | `access.rs`, `web_pages.rs` | who may call what, and which requests some web page sent |
 //!
@@ -24,6 +24,7 @@ mod body;
 mod connection;
 mod connections;
 mod decisions;
+mod describe;
 pub mod listen;
 pub mod openapi;
 mod paths;
@@ -36,6 +37,7 @@ mod web_pages;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::routing::get;
 use tokio::sync::{Notify, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
@@ -137,7 +139,7 @@ pub async fn run(
     };
     let decisions = Port {
         name: "decisions",
-        router: decisions::router(Arc::clone(&service)),
+        router: decisions::router(Arc::clone(&service), get(openapi::serve)),
         max_connections: settings.max_connections,
         idle: DECISIONS_IDLE,
         max_head_bytes: MAX_DECISIONS_HEAD_BYTES,
@@ -150,6 +152,7 @@ pub async fn run(
                 readiness,
             },
             settings.access,
+            get(openapi::serve),
         ),
         max_connections: MAX_ADMIN_CONNECTIONS,
         idle: ADMIN_IDLE,

@@ -9,7 +9,7 @@ use axum::extract::{Path, RawQuery, State};
 use axum::http::header;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{MethodRouter, get};
 use sluicegate_protocol::{
     Code, Listed, OPENAPI_PATH, OVERRIDES_PATH, OverrideList, OverrideWasRemoved, OverrideWasSet,
     RESET_PATH, RemoveOverride, Resets, SetOverride, TOP_PATH, Top, WasReset, Whom,
@@ -21,7 +21,7 @@ use utoipa_axum::routes;
 
 use super::access::{Access, MISDIRECTED, NEEDS_TOKEN, NO_TOKEN, guard};
 use super::body::{ok, turns, whole};
-use super::openapi::{self, Describe, of};
+use super::describe::{Describe, of};
 use super::paths::{HEALTHZ_PATH, METRICS_PATH, READYZ_PATH};
 use super::readiness::Readiness;
 use super::refusal::{Refusal, UNKNOWN_PATH, with_fallbacks};
@@ -96,9 +96,9 @@ pub(super) fn routes() -> OpenApiRouter<Admin> {
     clippy::disallowed_methods,
     reason = "the document leaves out itself and the live page, whose files change together"
 )]
-pub(super) fn router(admin: Admin, access: Access) -> Router {
+pub(super) fn router(admin: Admin, access: Access, document: MethodRouter<Admin>) -> Router {
     let all = routes()
-        .route(OPENAPI_PATH, get(openapi::serve))
+        .route(OPENAPI_PATH, document)
         .route("/", get(async || page::page()))
         .route("/page/snapshot", get(snapshot))
         .route("/page/{name}", get(file));

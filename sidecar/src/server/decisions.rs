@@ -8,7 +8,7 @@ use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::middleware::from_fn;
 use axum::response::Response;
-use axum::routing::get;
+use axum::routing::MethodRouter;
 use schemars::JsonSchema;
 use serde::Serialize;
 use sluicegate_protocol::{
@@ -21,7 +21,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::body::{json, ok, turns, whole};
-use super::openapi::{self, Describe, of};
+use super::describe::{Describe, of};
 use super::refusal::{Refusal, with_fallbacks};
 use super::web_pages::{BAD_HOST, NOT_JSON, ORIGIN_FIELD, from_a_page, not_from_a_page};
 use crate::decide::Service;
@@ -60,8 +60,8 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Service>> {
     clippy::disallowed_methods,
     reason = "the document does not describe itself"
 )]
-pub(super) fn router(service: Arc<Service>) -> Router {
-    with_fallbacks(routes().route(OPENAPI_PATH, get(openapi::serve)))
+pub(super) fn router(service: Arc<Service>, document: MethodRouter<Arc<Service>>) -> Router {
+    with_fallbacks(routes().route(OPENAPI_PATH, document))
         .layer(from_fn(not_from_a_page))
         .with_state(service)
 }
