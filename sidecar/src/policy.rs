@@ -11,19 +11,22 @@
 //! | `source.rs` | its file: read, watched, reloaded |
 
 mod changes;
+mod fields;
 mod file;
 mod lease_file;
 mod limits;
 mod named_window;
 mod override_file;
 mod overrides;
+mod quotas;
 mod source;
 mod store;
 mod window_file;
 mod yaml_error;
 
 pub use changes::{changes, describe_window};
-pub use file::{AlgorithmName, is_name, policy_schema};
+pub use fields::{AlgorithmName, is_name};
+pub use file::policy_schema;
 pub use limits::{
     DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Limit, Policy,
     WhenStoreIsDown, most,

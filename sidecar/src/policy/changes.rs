@@ -2,7 +2,7 @@
 
 use sluicegate_engine::{Algorithm, BucketSpec, bucket_key};
 
-use super::file::AlgorithmName;
+use super::fields::AlgorithmName;
 use super::limits::{Limit, Policy};
 use super::window_file::window_name;
 

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_saphyr::Spanned;
-use sluicegate_engine::Algorithm;
 use sluicegate_protocol::{OverrideTerms, Whom};
 use sluicegate_rules::config::schema::sorted;
 
 use crate::mask::shown;
 
+use super::fields::{AlgorithmName, MAX_NAME_BYTES, duration, is_name};
 use super::lease_file::LeaseFile;
 use super::limits::{
     DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Limit, Policy, WhenStoreIsDown,
@@ -23,8 +23,6 @@ use super::store::{StoreAddress, StoreFile};
 use super::window_file::{QuotaFromRequest, WindowFile, check_max_quota, is_same_window};
 use super::yaml_error;
 
-/// Most bytes of a limit's name, which is a metric label and part of every key in Redis.
-const MAX_NAME_BYTES: usize = 64;
 const MAX_STORE_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_DENIAL_TTL: Duration = Duration::from_millis(sluicegate_protocol::MAX_HOLD_MS);
 /// Less would not hold the tables of what is counted.
@@ -87,28 +85,6 @@ struct LimitFile {
     overrides: Vec<Spanned<OverrideFile>>,
 }
 
-/// An algorithm by its name in the file.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize, PartialEq, Eq)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs, reason = "docs/policy.md describes them")]
-pub enum AlgorithmName {
-    SlidingLog,
-    SlidingWindow,
-    FixedWindow,
-    TokenBucket,
-}
-
-impl From<Algorithm> for AlgorithmName {
-    fn from(algorithm: Algorithm) -> Self {
-        match algorithm {
-            Algorithm::SlidingLog => Self::SlidingLog,
-            Algorithm::SlidingWindow { .. } => Self::SlidingWindow,
-            Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => Self::FixedWindow,
-            Algorithm::TokenBucket { .. } => Self::TokenBucket,
-        }
-    }
-}
-
 impl Policy {
     /// Parses and validates the text of a policy.
     ///
@@ -137,7 +113,7 @@ pub fn policy_schema() -> serde_json::Value {
 }
 
 /// What to give for a field.
-pub(super) fn takes(field: &str) -> String {
+fn takes(field: &str) -> String {
     let schema = policy_schema();
     let of_fields = schema.get("$defs").and_then(serde_json::Value::as_object);
     // Those of a limit's window before those of an override's.
@@ -153,7 +129,7 @@ pub(super) fn takes(field: &str) -> String {
 fn parse(text: &str, mistakes: &mut Vec<String>) -> Result<Policy, String> {
     let options = serde_saphyr::options! { with_snippet: false };
     let file: PolicyFile = serde_saphyr::from_str_with_options(text, options)
-        .map_err(|error| yaml_error::describe(&error, text))?;
+        .map_err(|error| yaml_error::describe(&error, text, takes))?;
     let store = match &file.store {
         None => StoreAddress::default(),
         Some(store) => StoreAddress::try_from(&store.value)
@@ -223,12 +199,6 @@ fn read_at<T>(
 
 /// The error's line, if it is not the limit's own.
 type Fault = (Option<u64>, String);
-
-/// Whether a limit may have this name.
-pub fn is_name(name: &str) -> bool {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    !name.is_empty() && name.len() <= MAX_NAME_BYTES && name.chars().all(allowed)
-}
 
 fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
     if !is_name(name) {
@@ -303,18 +273,6 @@ fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
         limit.overrides.insert(Whom::AllKeys(true), off);
     }
     Ok(limit)
-}
-
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let shown = shown(text);
-    let duration = humantime::parse_duration(text)
-        .map_err(|_| format!("{shown} is not a duration such as `10s`, `1m` or `24h`"))?;
-    if duration < Duration::from_millis(1) || duration.subsec_nanos() % 1_000_000 != 0 {
-        return Err(format!(
-            "{shown} is not a whole number of milliseconds, at least 1ms"
-        ));
-    }
-    Ok(duration)
 }
 
 /// Bytes in whole `KiB`, `MiB` or `GiB`.

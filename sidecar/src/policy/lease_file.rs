@@ -7,7 +7,7 @@ use serde::Deserialize;
 use sluicegate_engine::lease::{LeaseTerms, SMALLEST_LEASE, burst_with_leases, reserve};
 use sluicegate_engine::{Algorithm, BucketSpec};
 
-use super::file::duration;
+use super::fields::duration;
 use super::window_file::window_name;
 use crate::clock::micros;
 use crate::mask::shown;

@@ -4,7 +4,7 @@ use jiff::tz::TimeZoneDatabase;
 use sluicegate_engine::{Algorithm, BucketSpec, Calendar, CalendarUnit};
 use sluicegate_rules::config::nearest;
 
-use super::file::duration;
+use super::fields::duration;
 use crate::clock::micros;
 use crate::mask::shown;
 

@@ -8,7 +8,7 @@ use sluicegate_engine::{
     Algorithm, BucketSpec, CalendarUnit, DEFAULT_TIME_ZONE, MAX_UNITS, SpecError,
 };
 
-use super::file::{AlgorithmName, duration};
+use super::fields::{AlgorithmName, duration};
 use super::named_window::{NamedWindow, calendar};
 use crate::clock::micros;
 use crate::mask::shown;

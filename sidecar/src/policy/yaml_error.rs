@@ -4,25 +4,28 @@
 use serde_saphyr::{Error, ExternalMessageSource, Location};
 use sluicegate_rules::config::nearest;
 
-use super::file::{is_name, takes};
+use super::fields::is_name;
 use crate::mask::{masked, shown};
 
 /// What stands in these fields is not quoted: it may be a password, or the key of a client.
 const SECRET: [&str; 4] = ["store", "url", "key", "overrides"];
 
+/// What to give for a field.
+type Takes = fn(&str) -> String;
+
 /// Describes an error of the library.
-pub fn describe(error: &Error, text: &str) -> String {
+pub fn describe(error: &Error, text: &str, takes: Takes) -> String {
     let location = error.location();
-    let problem = problem(error, text, location);
+    let problem = problem(error, text, location, takes);
     match location {
         Some(at) => format!("line {}, column {}: {problem}", at.line(), at.column()),
         None => problem,
     }
 }
 
-fn problem(error: &Error, text: &str, location: Option<Location>) -> String {
+fn problem(error: &Error, text: &str, location: Option<Location>, takes: Takes) -> String {
     match error {
-        Error::AliasError { error, .. } => problem(error, text, location),
+        Error::AliasError { error, .. } => problem(error, text, location, takes),
         Error::Eof { .. }
             if text
                 .lines()
@@ -45,7 +48,7 @@ fn problem(error: &Error, text: &str, location: Option<Location>) -> String {
             variant, expected, ..
         } => match nearest(variant, expected.iter().copied()) {
             Some(near) => format!("`{variant}` does not exist: did you mean `{near}`?"),
-            None => wrong_value(text, location),
+            None => wrong_value(text, location, takes),
         },
         Error::DuplicateMappingKey { key, .. } => {
             let key = key.as_deref().map_or_else(|| "this key".to_owned(), shown);
@@ -71,7 +74,7 @@ fn problem(error: &Error, text: &str, location: Option<Location>) -> String {
         | Error::InvalidScalar { .. }
         | Error::NullIntoString { .. }
         | Error::ExternallyTaggedEnumExpectedScalarOrMapping { .. }
-        | Error::UnexpectedValueForUnitEnumVariant { .. } => wrong_value(text, location),
+        | Error::UnexpectedValueForUnitEnumVariant { .. } => wrong_value(text, location, takes),
         _ => "this cannot be read: write it in plain YAML, without tags, merges or aliases"
             .to_owned(),
     }
@@ -93,7 +96,7 @@ fn unknown_field(field: &str, expected: &[&str]) -> String {
 }
 
 /// Describes a value of the wrong type, with its field if that can be determined.
-fn wrong_value(text: &str, location: Option<Location>) -> String {
+fn wrong_value(text: &str, location: Option<Location>, takes: Takes) -> String {
     let span = location.map(|location| location.span());
     let start = span.and_then(|span| usize::try_from(span.byte_offset()?).ok());
     let length = span.and_then(|span| usize::try_from(span.byte_len()?).ok());

@@ -1,0 +1,53 @@
+//! Values of fields that several parts of a policy have.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use sluicegate_engine::Algorithm;
+
+use crate::mask::shown;
+
+/// Most bytes of a limit's name, which is a metric label and part of every key in Redis.
+pub(super) const MAX_NAME_BYTES: usize = 64;
+
+/// An algorithm by its name in the file.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "docs/policy.md describes them")]
+pub enum AlgorithmName {
+    SlidingLog,
+    SlidingWindow,
+    FixedWindow,
+    TokenBucket,
+}
+
+impl From<Algorithm> for AlgorithmName {
+    fn from(algorithm: Algorithm) -> Self {
+        match algorithm {
+            Algorithm::SlidingLog => Self::SlidingLog,
+            Algorithm::SlidingWindow { .. } => Self::SlidingWindow,
+            Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => Self::FixedWindow,
+            Algorithm::TokenBucket { .. } => Self::TokenBucket,
+        }
+    }
+}
+
+/// Whether a limit may have this name.
+pub fn is_name(name: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !name.is_empty() && name.len() <= MAX_NAME_BYTES && name.chars().all(allowed)
+}
+
+/// A duration of whole milliseconds.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let shown = shown(text);
+    let duration = humantime::parse_duration(text)
+        .map_err(|_| format!("{shown} is not a duration such as `10s`, `1m` or `24h`"))?;
+    if duration < Duration::from_millis(1) || duration.subsec_nanos() % 1_000_000 != 0 {
+        return Err(format!(
+            "{shown} is not a whole number of milliseconds, at least 1ms"
+        ));
+    }
+    Ok(duration)
+}
