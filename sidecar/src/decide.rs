@@ -21,7 +21,6 @@ mod denials;
 mod effective;
 mod epoch;
 mod leases;
-mod lock;
 mod losses;
 mod overridden;
 mod overrides;

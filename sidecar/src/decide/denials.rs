@@ -8,8 +8,8 @@ use std::sync::Mutex;
 use sluicegate_certificates::{self as certificates, CallTimes, Certificates};
 use sluicegate_protocol::{Check, Decision, LimitStatus, MAX_HOLD_MS, Verdict};
 
-use super::lock::lock;
 use crate::clock;
+use crate::lock::lock;
 
 /// Most cached denials; each takes about half a kilobyte.
 const CAPACITY: usize = 10_000;

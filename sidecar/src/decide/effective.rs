@@ -61,7 +61,7 @@ impl<'a> EffectiveCheck<'a> {
     }
 
     /// The windows with the effective quota.
-    pub fn windows(&self) -> impl ExactSizeIterator<Item = BucketSpec> {
+    pub fn windows(&self) -> impl Iterator<Item = BucketSpec> + Clone {
         self.windows.iter().map(|spec| BucketSpec {
             quota: self.quota.unwrap_or(spec.quota),
             ..*spec

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use arc_swap::ArcSwap;
 use tracing::{error, info, warn};
 
-use super::lock::lock;
 use super::overrides::Overrides;
+use crate::lock::lock;
 use crate::policy::{Policy, PolicyError, PolicySource, changes};
 use crate::store::StoredOverrides;
 use crate::telemetry::events::EventKind;

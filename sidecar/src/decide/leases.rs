@@ -26,8 +26,8 @@ use sluicegate_engine::lease::{EndedLease, LeaseRefusal, LeaseTerms, Pool};
 use tokio::sync::{mpsc, oneshot};
 
 use super::effective::EffectiveCheck;
-use super::lock::lock;
 use crate::clock;
+use crate::lock::lock;
 use crate::policy::Limit;
 pub use keeper::Keeper;
 pub use lease::{Lease, MARKER_QUOTA, marker};

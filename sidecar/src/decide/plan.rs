@@ -136,8 +136,8 @@ impl<'a> Plan<'a> {
     /// The decisions for the store with the limits that they take from, in the order of the batch.
     pub fn takes(&self) -> impl Iterator<Item = (&Decision, impl Iterator<Item = &Limit> + Clone)> {
         let limits = self.open().map(|open| {
-            let checks = open.checks_by_take();
-            checks.map(|check| check.limit.as_ref())
+            let takes = open.by_take();
+            takes.map(|(check, _)| check.limit.as_ref())
         });
         self.batch.decisions.iter().zip(limits)
     }
@@ -150,8 +150,8 @@ impl<'a> Plan<'a> {
         let answered = self.open().zip(outcomes);
         let answered = answered.filter_map(|(open, outcome)| Some((open, outcome.as_ref()?)));
         answered.flat_map(|(open, outcome)| {
-            let decided_by = open.checks_by_take().nth(outcome.decided_by);
-            let decided_by = decided_by.map(|check| check.index);
+            let decided_by = open.by_take().nth(outcome.decided_by);
+            let decided_by = decided_by.map(|(check, _)| check.index);
             let leasable = open.all.checks.iter().filter(|check| check.leasable);
             leasable.map(move |check| (*check, outcome, decided_by == Some(check.index)))
         })
@@ -167,7 +167,6 @@ impl<'a> Plan<'a> {
         now_us: u64,
     ) -> Vec<Decided> {
         let replies = Replies {
-            batch: &self.batch,
             outcomes,
             fallbacks,
             denial_ttl_ms: self.denial_ttl_ms,

@@ -12,7 +12,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// The Kubernetes object, before what is said of it.
+    /// The beginning of a message about it: the Kubernetes object, if it is one.
     pub fn object(&self) -> String {
         match self.document.as_str() {
             "" => String::new(),

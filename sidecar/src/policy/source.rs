@@ -4,11 +4,12 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use rustix::fs::OFlags;
 
 use super::limits::Policy;
+use crate::lock::lock;
 
 /// Why a policy cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -119,7 +120,7 @@ impl PolicySource {
 
     /// Why the file's current content was refused, if it was.
     pub fn refusal(&self) -> Option<String> {
-        let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let newest = lock(&self.newest);
         newest.refusal.clone()
     }
 
@@ -129,7 +130,7 @@ impl PolicySource {
     /// # Errors
     /// The file cannot be read or is invalid, or its policy must not replace the `current` one.
     pub fn reload(&self, current: &Policy, apply: impl FnOnce(Policy)) -> Result<(), PolicyError> {
-        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut newest = lock(&self.newest);
         let tried = read(&self.path).and_then(|text| {
             if newest.text.as_ref() == Some(&text) {
                 return Ok(None);
@@ -168,7 +169,7 @@ impl PolicySource {
         let path = self.path.clone();
         let text = tokio::task::spawn_blocking(move || read(&path).ok()).await;
         let text = text.unwrap_or_default();
-        let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let newest = lock(&self.newest);
         newest.text != text
     }
 }

@@ -2,11 +2,12 @@
 //! newest events. Bounded. Times are milliseconds since 1970; they are shown to people and decide nothing.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use serde::Serialize;
 
 use super::failures::FailureLog;
+use crate::lock::lock;
 
 /// Events that are kept.
 const CAPACITY: usize = 50;
@@ -126,7 +127,7 @@ impl EventLog {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

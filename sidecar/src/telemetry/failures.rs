@@ -1,13 +1,14 @@
 //! Logs failed calls of a service, the store or the collector of spans, as few lines with a count.
 
 use std::fmt::Display;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use tracing::{info, warn};
 
 use super::labels::FailureKind;
 use super::throttle::{FailureThrottle, Outage};
 use crate::clock;
+use crate::lock::lock;
 
 /// Logs failed calls of a service; shared by all its callers.
 #[derive(Debug)]
@@ -59,7 +60,6 @@ impl FailureLog {
     }
 
     fn throttle(&self) -> MutexGuard<'_, FailureThrottle> {
-        // No code panics while it holds this lock.
-        self.throttle.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.throttle)
     }
 }

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
-use prometheus::{Encoder, IntCounter, Registry, TextEncoder};
+use prometheus::{Encoder, Histogram, IntCounter, Registry, TextEncoder};
 use sluicegate_engine::BucketSpec;
 use sluicegate_protocol::{FilterInfo, Top};
 
@@ -47,6 +47,8 @@ pub struct Metrics {
     registry: Registry,
     /// The table of all metrics.
     pub(crate) families: Families,
+    /// Times of requests for which the store was called, and of the others: looked up once and not for each request.
+    decision_seconds: [Histogram; 2],
     shared: Arc<Shared>,
     /// The metrics of every limit in the policy in force.
     limits: Mutex<BTreeMap<String, Arc<LimitMetrics>>>,
@@ -105,10 +107,11 @@ impl Metrics {
         }
         let without_limit = DecisionCounters::new(families.decisions.clone(), "");
         without_limit.count(Outcome::Error, Source::Request, 0);
-        for source in [Source::Store, Source::Certificate] {
-            let seconds = &families.decision_seconds;
-            seconds.with_label_values(&[source.name()]);
-        }
+        let decision_seconds = [Source::Store, Source::Certificate].map(|source| {
+            families
+                .decision_seconds
+                .with_label_values(&[source.name()])
+        });
         Ok(Self {
             shared: Arc::new(Shared {
                 without_limit,
@@ -122,18 +125,14 @@ impl Metrics {
             filters: Mutex::default(),
             registry,
             families,
+            decision_seconds,
         })
     }
 
     /// Records how long a caller waited for its verdicts, and whether any of them needed the store.
     pub fn observe_decision(&self, duration: Duration, store_asked: bool) {
-        let source = if store_asked {
-            Source::Store
-        } else {
-            Source::Certificate
-        };
-        let seconds = &self.families.decision_seconds;
-        let seconds = seconds.with_label_values(&[source.name()]);
+        let [with, without] = &self.decision_seconds;
+        let seconds = if store_asked { with } else { without };
         seconds.observe(duration.as_secs_f64());
     }
 

@@ -15,8 +15,8 @@ use crate::clock;
 use crate::decide::backend::Backend;
 use crate::decide::denials::Denials;
 use crate::decide::epoch::PolicyHandle;
-use crate::decide::lock::lock;
 use crate::decide::receipts;
+use crate::lock::lock;
 
 /// Renewals and returns wait at most this part of the longest lease for others, so that they share a call: a renewal begins when
 /// what is left lasts for about a third of it.

@@ -10,8 +10,8 @@ use tokio::sync::oneshot;
 
 use super::{Command, Lease, LeaseKey, Leases};
 use crate::clock;
-use crate::decide::lock::lock;
 use crate::decide::receipts;
+use crate::lock::lock;
 use crate::policy::Limit;
 
 /// Most parts that filters hold; each has some hundred bytes. Then there is nothing to lend.

@@ -9,7 +9,7 @@
 //! | [`by_store`] | all others, in one call for all decisions of a request |
 //! | [`by_share`] | those without an outcome of the store: by this sidecar's share, or as the policy says |
 
-use sluicegate_engine::{Batch, Outcome};
+use sluicegate_engine::Outcome;
 use sluicegate_protocol::{Verdict, WithoutStore};
 
 use super::open::{Open, tightest};
@@ -35,7 +35,6 @@ pub(super) fn after_the_store(replies: &Replies<'_>, open: &mut Open<'_>) -> Opt
 
 /// What the store and the fallback have answered.
 pub(super) struct Replies<'p> {
-    pub batch: &'p Batch,
     pub outcomes: &'p [Option<Outcome>],
     pub fallbacks: &'p [Fallback],
     pub denial_ttl_ms: u64,
@@ -101,7 +100,7 @@ fn by_lease(basis: &Basis<'_>, open: &mut Open<'_>) -> Option<Decided> {
 
 fn by_store(replies: &Replies<'_>, open: &mut Open<'_>) -> Option<Decided> {
     let outcome = replies.outcomes.get(open.batch_index)?.as_ref()?;
-    let mut status = open.status(replies.batch, outcome)?;
+    let mut status = open.status(outcome)?;
     let mut most_ms = replies.denial_ttl_ms.min(open.all.most_hold_ms);
     if !open.has_nothing_leased(outcome, replies.outcomes) {
         most_ms = most_ms.min(open.all.most_hold_leased_ms);
@@ -120,7 +119,7 @@ fn by_share(replies: &Replies<'_>, open: &mut Open<'_>) -> Option<Decided> {
         // Its denial is not cached, since units may be available as soon as the store is back. It has no receipts, since the store
         // would not know them.
         Fallback::Share(outcome) => {
-            let status = open.status(replies.batch, outcome)?;
+            let status = open.status(outcome)?;
             Some(open.decided(outcome.admitted, status, Source::Share, replies.now_us))
         }
         Fallback::NoVerdict(then) => {

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::iter::repeat_n;
 
 use sluicegate_engine::{
-    Batch, BatchBuilder, Bucket, Decision, MAX_REQUEST_WEIGHT, Outcome, Take, bucket_key,
+    BatchBuilder, Bucket, BucketSpec, Decision, MAX_REQUEST_WEIGHT, Outcome, Take, bucket_key,
     receipt_key,
 };
 use sluicegate_protocol::{
@@ -62,7 +61,7 @@ impl<'a> Open<'a> {
 
     /// Adds it to the store's batch, unless it is decided by that: with it, the request would be too large.
     pub fn add_to(&mut self, builder: &mut BatchBuilder) -> Option<Decided> {
-        let weight = builder.weight() + self.checks_by_take().count();
+        let weight = builder.weight() + self.by_take().count();
         if weight > MAX_REQUEST_WEIGHT {
             return Some(self.refused(Problem::new(
                 Code::RequestTooLarge,
@@ -122,15 +121,15 @@ impl<'a> Open<'a> {
         secrets.map(|secret| receipts::to_text(*secret)).collect()
     }
 
-    /// The check of each take of its decision in the batch.
-    pub fn checks_by_take(&self) -> impl Iterator<Item = &EffectiveCheck<'a>> + Clone {
+    /// The check and the window of each take of its decision in the batch.
+    pub fn by_take(&self) -> impl Iterator<Item = (&EffectiveCheck<'a>, BucketSpec)> + Clone {
         let checks = self.all.checks.iter();
-        checks.flat_map(|check| repeat_n(check, check.windows().len()))
+        checks.flat_map(|check| check.windows().map(move |spec| (check, spec)))
     }
 
     /// Whether it is certain that nobody holds leased units of the check that decided.
     pub fn has_nothing_leased(&self, decided: &Outcome, all: &[Option<Outcome>]) -> bool {
-        let Some(check) = self.checks_by_take().nth(decided.decided_by) else {
+        let Some((check, _)) = self.by_take().nth(decided.decided_by) else {
             return false;
         };
         let peek = self.peeks.iter().find(|(of, ..)| *of == check.index);
@@ -140,14 +139,8 @@ impl<'a> Open<'a> {
     }
 
     /// How the check that decided stands.
-    pub fn status(&self, batch: &Batch, outcome: &Outcome) -> Option<LimitStatus<'static>> {
-        let check = self.checks_by_take().nth(outcome.decided_by)?;
-        let take = batch
-            .decisions
-            .get(self.batch_index)?
-            .takes
-            .get(outcome.decided_by)?;
-        let spec = batch.buckets.get(take.bucket)?.spec;
+    pub fn status(&self, outcome: &Outcome) -> Option<LimitStatus<'static>> {
+        let (check, spec) = self.by_take().nth(outcome.decided_by)?;
         Some(status::of_outcome(check.index, check.limit, &spec, outcome))
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Service;
 use crate::clock;
-use crate::decide::lock::lock;
+use crate::lock::lock;
 use crate::store::{Health, HealthState};
 use crate::telemetry::events::without_store;
 use crate::telemetry::history::{History, Reading};

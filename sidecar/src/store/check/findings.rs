@@ -37,7 +37,7 @@ pub struct Finding {
 pub type Checked = (State, String);
 
 impl Finding {
-    /// What is said of this address.
+    /// The result of a check of this address.
     pub fn new(at: &Endpoint, (state, message): Checked) -> Self {
         let (check, message) = message.split_once(": ").unwrap_or_default();
         let (text, remedy) = message.split_once("; ").unwrap_or((message, ""));
