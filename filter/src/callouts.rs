@@ -16,12 +16,13 @@ use std::time::Duration;
 use sluicegate_certificates::CallTimes;
 use sluicegate_protocol::{CachedDenials, PartReport, Verdict};
 use sluicegate_rules::{
-    BatchLimits, CalloutId, CalloutQueue, Conclusion, LeaseReport, Question, Taken, TickClock,
-    VerdictError, question_body, read_answer,
+    BatchLimits, CalloutId, CalloutQueue, Conclusion, Evaluation, HeaderFields, LeaseReport,
+    Question, Reply, RuleSet, Taken, TickClock, VerdictError, question_body, read_answer,
 };
 
-use crate::host::{self, Wakeup};
+use crate::host::{self, CurrentRequest, Wakeup};
 use crate::plugin::Plugin;
+use crate::rule_updates::RuleUpdates;
 use crate::waiter::{State, Waiter};
 
 /// Most conclusions that one call into the VM delivers; the rest follow after a wake-up.
@@ -44,6 +45,21 @@ const MAX_LATE: Duration = Duration::from_secs(10);
 /// How often the sidecar is told which filter and configuration ask it: `sluicegate_filter_info` in its metrics. The first
 /// time is a second after the start, with or without requests, so that a wrong `sidecar.cluster` is noticed at once.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(15);
+
+/// While rules are compiled, the timer fires as often as it can, and each time compiles for about a millisecond: meanwhile
+/// the worker serves requests.
+const COMPILE_EVERY: Duration = Duration::from_millis(1);
+/// Most time for which rules are compiled in one call into the VM, but for the last line's.
+const COMPILE_FOR: Duration = Duration::from_millis(1);
+/// Most requests that wait for the first rules, and how often the timer looks at them.
+const MAX_EARLY: usize = 4_096;
+const EARLY_EVERY: Duration = Duration::from_millis(25);
+
+/// What becomes of a request, as far as is known at once.
+pub enum Decision {
+    Concluded(Conclusion),
+    Waits(Rc<Waiter>),
+}
 
 /// A callout in flight, by Envoy's token.
 struct SentCallout {
@@ -72,6 +88,10 @@ pub struct Callouts {
     announced_us: Cell<u64>,
     /// The root was woken to ask for more units.
     renewal_pending: Cell<bool>,
+    /// The rules that the sidecar pushes.
+    rules: RuleUpdates,
+    /// Requests that wait for the first rules, and until when.
+    early: RefCell<VecDeque<(u64, Rc<Waiter>)>>,
 }
 
 // Borrows of a `RefCell` never overlap, because a second one would panic: each ends before the next begins.
@@ -83,7 +103,12 @@ impl Callouts {
         } else {
             BatchLimits::SINGLE
         };
-        host::tick_every(REPORT_EVERY);
+        // Envoy makes no callouts before it is configured: the first tick asks for rules.
+        let tick = plugin
+            .pushed
+            .as_ref()
+            .map_or(REPORT_EVERY, |_| COMPILE_EVERY);
+        host::tick_every(tick);
         Self {
             root,
             queue: RefCell::new(CalloutQueue::new(plugin.timeout_us(), limits)),
@@ -91,20 +116,134 @@ impl Callouts {
             sent: RefCell::default(),
             outbox: RefCell::default(),
             wakeup: Wakeup::register(),
-            tick_us: Cell::new(as_us(REPORT_EVERY)),
-            clock: Cell::new(TickClock::new(host::monotonic_us(), as_us(REPORT_EVERY))),
+            tick_us: Cell::new(as_us(tick)),
+            clock: Cell::new(TickClock::new(host::monotonic_us(), as_us(tick))),
             reported_us: Cell::new(0),
             announced_us: Cell::new(0),
             renewal_pending: Cell::new(false),
+            rules: RuleUpdates::default(),
+            early: RefCell::default(),
         }
     }
 
-    /// Adds the current request to the queue.
+    /// Decides on the current request, or has it wait.
+    pub fn decide(&self, stream: u32) -> Decision {
+        let request = CurrentRequest::read();
+        self.plugin.serves.set(true);
+        if let Some(rules) = self.plugin.rules_for(&request) {
+            let waiter = || Rc::new(Waiter::new(stream));
+            return self.decide_by(&rules, &request, waiter);
+        }
+        let now_us = host::monotonic_us();
+        let hold_us = self
+            .plugin
+            .pushed
+            .as_ref()
+            .map_or(0, |pushed| as_us(pushed.hold));
+        let mut early = self.early.borrow_mut();
+        if hold_us == 0 || early.len() >= MAX_EARLY {
+            return Decision::Concluded(self.without_rules(&request));
+        }
+        let waiter = Rc::new(Waiter::new(stream));
+        early.push_back((now_us.saturating_add(hold_us), Rc::clone(&waiter)));
+        drop(early);
+        self.shorten_tick();
+        Decision::Waits(waiter)
+    }
+
+    fn decide_by(
+        &self,
+        rules: &Rc<RuleSet>,
+        request: &CurrentRequest,
+        waiter: impl FnOnce() -> Rc<Waiter>,
+    ) -> Decision {
+        let plugin = &self.plugin;
+        let question = match rules.evaluate(&plugin.settings, request) {
+            Evaluation::Pass => {
+                return Decision::Concluded(Conclusion::Continue(HeaderFields::default()));
+            }
+            Evaluation::Refuse(reply) => return Decision::Concluded(Conclusion::Answer(reply)),
+            Evaluation::NoVerdict(question, why) => {
+                return Decision::Concluded(plugin.conclude(&question, Err(why)));
+            }
+            Evaluation::Ask(question) => question,
+        };
+        let now_us = host::monotonic_us();
+        let cached = plugin.denials.borrow_mut().covering(&question, now_us);
+        if let Some(verdicts) = cached {
+            return Decision::Concluded(plugin.conclude(&question, Ok(&verdicts)));
+        }
+        let mut leases = plugin.leases.borrow_mut();
+        let taken = leases.take(&question, now_us, plugin.timeout_us());
+        drop(leases);
+        self.renew_leases();
+        if taken.covers_enforced(&question) {
+            plugin.spend(&question, &taken);
+        }
+        if taken.covers_all(&question) {
+            return Decision::Concluded(plugin.admit(&question, &taken));
+        }
+        let waiter = waiter();
+        waiter.ask((question, taken));
+        let Err(why) = self.submit(now_us, &waiter) else {
+            return Decision::Waits(waiter);
+        };
+        // It waits no longer: what it took is settled here, and not again when the stream ends.
+        waiter.end();
+        Decision::Concluded(match waiter.asked() {
+            Some((question, taken)) => plugin.conclude_rest((question, taken), Err(why)),
+            None => self.without_rules(request),
+        })
+    }
+
+    /// Concludes for a request while no rules are known.
+    fn without_rules(&self, request: &CurrentRequest) -> Conclusion {
+        let Some(pushed) = &self.plugin.pushed else {
+            // Cannot happen: rules of the configuration are always known.
+            return Conclusion::Answer(Reply::not_configured());
+        };
+        let (conclusion, counter) = pushed.without_rules(request);
+        host::add_to_counter(counter, 1);
+        conclusion
+    }
+
+    /// Decides on requests that have waited for rules, if these are known or the time is over; as many as one call may.
+    fn release_early(&self, now_us: u64) {
+        for _ in 0..MAX_DELIVERED {
+            let mut early = self.early.borrow_mut();
+            let is_due = early.front().is_some_and(|(until_us, waiter)| {
+                self.plugin.has_rules() || *until_us <= now_us || Waiter::is_done(waiter)
+            });
+            let Some((_, waiter)) = early.pop_front_if(|_| is_due) else {
+                return;
+            };
+            drop(early);
+            if waiter.waits() {
+                host::in_context(waiter.stream, self.root, || self.decide_early(&waiter));
+            }
+        }
+        self.wakeup.notify();
+    }
+
+    fn decide_early(&self, waiter: &Rc<Waiter>) {
+        let request = CurrentRequest::read();
+        let decision = match self.plugin.rules_for(&request) {
+            Some(rules) => self.decide_by(&rules, &request, || Rc::clone(waiter)),
+            None => Decision::Concluded(self.without_rules(&request)),
+        };
+        if let Decision::Concluded(conclusion) = decision {
+            waiter.wake(conclusion);
+        }
+    }
+
+    /// Adds a request to the queue.
     ///
     /// # Errors
     /// The queue is full.
-    pub fn submit(&self, now_us: u64, waiter: &Rc<Waiter>) -> Result<(), VerdictError> {
-        let question = &waiter.question;
+    fn submit(&self, now_us: u64, waiter: &Rc<Waiter>) -> Result<(), VerdictError> {
+        let Some((question, _)) = waiter.asked() else {
+            return Ok(());
+        };
         let load = (question.load(), || question.subjects());
         let queue_us = self.queue_us(now_us);
         let mut queue = self.queue.borrow_mut();
@@ -123,7 +262,7 @@ impl Callouts {
     }
 
     /// Wakes the root if more units should be asked for.
-    pub fn renew_leases(&self) {
+    fn renew_leases(&self) {
         let leases = self.plugin.leases.borrow();
         if leases.wants_renewal() && !self.renewal_pending.replace(true) {
             self.wakeup.notify();
@@ -135,6 +274,7 @@ impl Callouts {
         if self.wakeup.is(queue) {
             self.wakeup.drain();
             let now_us = host::monotonic_us();
+            self.release_early(now_us);
             self.send_batches(now_us);
             self.send_renewal(now_us);
             self.deliver();
@@ -148,6 +288,8 @@ impl Callouts {
         for waiter in &expired {
             self.conclude(waiter, Err(VerdictError::Timeout));
         }
+        self.update_rules(now_us);
+        self.release_early(now_us);
         self.send_batches(now_us);
         self.send_renewal(now_us);
         self.report(now_us);
@@ -155,8 +297,28 @@ impl Callouts {
         self.adjust_tick();
     }
 
+    /// Asks the sidecar for rules, or compiles some more of those that have come.
+    fn update_rules(&self, now_us: u64) {
+        let Some(pushed) = &self.plugin.pushed else {
+            return;
+        };
+        if let Some(sets) = self.rules.compile(pushed, now_us, as_us(COMPILE_FOR)) {
+            let before = self.plugin.replace_rules(sets);
+            self.rules.keep(before);
+        }
+        if self.rules.is_due(now_us) {
+            self.rules.request(&self.plugin, now_us);
+        }
+    }
+
     /// The callout with this token is over.
     pub fn on_response(&self, token: u32, headers: usize, body_size: usize) {
+        if self.rules.awaits(token) {
+            let body = host::callout_body(headers, body_size);
+            self.rules.answered(body, host::monotonic_us());
+            self.shorten_tick();
+            return;
+        }
         let Some(sent) = self.sent.borrow_mut().remove(&token) else {
             return;
         };
@@ -183,7 +345,8 @@ impl Callouts {
             };
             drop(queue);
             let waiters = batch.waiters.iter();
-            let questions = waiters.map(|waiter| (&waiter.question, &waiter.taken));
+            let questions = waiters.filter_map(|waiter| waiter.asked());
+            let questions = questions.map(|(question, taken)| (question, taken));
             let leases = self.plugin.leases.borrow_mut().report(now_us, false);
             let head = (Some(batch.id), None);
             let late_us = LATE_TURNS * self.clock.get().late_us(now_us);
@@ -270,7 +433,10 @@ impl Callouts {
 
     /// Concludes for all requests of a callout.
     fn finish_callout(&self, sent: SentCallout, body: Result<&[u8], VerdictError>) {
-        let decisions = |waiter: &Rc<Waiter>| waiter.taken.decisions_to_ask(&waiter.question);
+        let decisions = |waiter: &Rc<Waiter>| {
+            let asked = waiter.asked();
+            asked.map_or(0, |(question, taken)| taken.decisions_to_ask(question))
+        };
         let times = CallTimes {
             sent_us: sent.sent_us,
             answered_us: host::monotonic_us(),
@@ -292,6 +458,9 @@ impl Callouts {
                 leases.answered(sent.leases, answer.version(), &answer.leases, times);
                 let mut denials = self.plugin.denials.borrow_mut();
                 denials.answered(answer.version(), times);
+                if let Some(digest) = &answer.rules {
+                    self.rules.named(digest, answer.instance, times.answered_us);
+                }
             }
             Err(_) => {
                 leases.failed(sent.leases, times.answered_us);
@@ -302,17 +471,20 @@ impl Callouts {
         self.shorten_tick();
         let mut from = 0;
         for waiter in &waiters {
+            let Some((question, taken)) = waiter.asked() else {
+                continue;
+            };
             let to = from + decisions(waiter);
             let verdicts = match &answer {
                 Ok(answer) => {
                     let answered = answer.verdicts.get(from..to).unwrap_or_default();
-                    Ok(waiter.taken.verdicts(&waiter.question, answered))
+                    Ok(taken.verdicts(question, answered))
                 }
                 Err(why) => Err(why.clone()),
             };
             if let (Ok(answer), Ok(verdicts)) = (&answer, &verdicts) {
                 let mut denials = self.plugin.denials.borrow_mut();
-                denials.learn(&waiter.question, answer.version(), verdicts, times);
+                denials.learn(question, answer.version(), verdicts, times);
             }
             self.conclude(waiter, verdicts.as_deref().map_err(Clone::clone));
             from = to;
@@ -321,10 +493,9 @@ impl Callouts {
 
     /// Puts a conclusion into the outbox, unless the request has one already or its client has hung up.
     fn conclude(&self, waiter: &Rc<Waiter>, verdicts: Result<&[Verdict<'_>], VerdictError>) {
-        if waiter.waits() {
+        if let (true, Some((question, taken))) = (waiter.waits(), waiter.asked()) {
             waiter.state.set(State::Concluded);
-            let asked = (&waiter.question, &waiter.taken);
-            let conclusion = self.plugin.conclude_rest(asked, verdicts);
+            let conclusion = self.plugin.conclude_rest((question, taken), verdicts);
             self.outbox
                 .borrow_mut()
                 .push_back((Rc::clone(waiter), conclusion));
@@ -380,7 +551,12 @@ impl Callouts {
     }
 
     fn needed_tick_us(&self) -> u64 {
-        let idle_us = if self.plugin.leases.borrow().is_empty() {
+        if self.rules.is_compiling() {
+            return as_us(COMPILE_EVERY);
+        }
+        let idle_us = if !self.plugin.has_rules() {
+            as_us(EARLY_EVERY)
+        } else if self.plugin.leases.borrow().is_empty() {
             as_us(REPORT_EVERY)
         } else {
             as_us(LEASES_EVERY)

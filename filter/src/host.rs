@@ -227,8 +227,27 @@ pub fn callout_body(headers: usize, body_size: usize) -> Result<Vec<u8>, Verdict
     Ok(buffer(BufferType::HttpCallResponseBody, body_size).unwrap_or_default())
 }
 
-/// Posts decisions to a cluster on behalf of the current root context, which receives the response with the returned
-/// token. With an announcement, the sidecar learns which filter and configuration ask. `spent` says what became of leases.
+/// Sends a request to a cluster on behalf of the current root context, which receives the response with the returned token.
+///
+/// # Errors
+/// Envoy refuses to send it.
+pub fn call(
+    cluster: &str,
+    headers: Vec<(&str, &str)>,
+    body: Option<&[u8]>,
+    timeout: Duration,
+) -> Result<u32, VerdictError> {
+    proxy_wasm::hostcalls::dispatch_http_call(cluster, headers, body, Vec::new(), timeout).map_err(
+        |status| match status {
+            // The other reason would be a pseudo-header that is missing.
+            Status::BadArgument => VerdictError::UnknownCluster(cluster.to_owned()),
+            _ => VerdictError::Unreachable,
+        },
+    )
+}
+
+/// Posts decisions. With an announcement, the sidecar learns which filter and configuration ask. `spent` says what became of
+/// leases.
 ///
 /// # Errors
 /// Envoy refuses to send them.
@@ -247,12 +266,28 @@ pub fn post(
         (sluicegate_protocol::LEASES_HEADER, spent),
     ];
     headers.extend(announcement.map(|text| (sluicegate_protocol::FILTER_HEADER, text)));
-    proxy_wasm::hostcalls::dispatch_http_call(cluster, headers, Some(body), Vec::new(), timeout)
-        .map_err(|status| match status {
-            // The other reason would be a pseudo-header that is missing.
-            Status::BadArgument => VerdictError::UnknownCluster(cluster.to_owned()),
-            _ => VerdictError::Unreachable,
-        })
+    call(cluster, headers, Some(body), timeout)
+}
+
+/// The name of this Envoy: `node.id` of its bootstrap.
+pub fn node() -> String {
+    String::from_utf8_lossy(&property(&["node", "id"]).unwrap_or_default()).into_owned()
+}
+
+/// Sixteen random bytes as hexadecimal digits.
+pub fn random() -> Option<String> {
+    let mut random = [0; 16];
+    // SAFETY: `random` is writable for its length.
+    let status = unsafe { random_get(random.as_mut_ptr(), random.len()) };
+    (status == OK).then(|| format!("{:032x}", u128::from_le_bytes(random)))
+}
+
+/// Bytes of the VM's memory, which never become fewer.
+pub fn memory_bytes() -> usize {
+    #[cfg(target_arch = "wasm32")]
+    return core::arch::wasm32::memory_size(0) << 16;
+    #[cfg(not(target_arch = "wasm32"))]
+    0
 }
 
 /// Microseconds of a clock that does not step, from an arbitrary origin; 0 if it cannot be read.
@@ -283,11 +318,7 @@ impl Wakeup {
     pub fn register() -> Self {
         let name = UNUSED_QUEUES.with_borrow_mut(Vec::pop).or_else(|| {
             // All workers share the queues by name, and each needs its own.
-            let mut random = [0; 16];
-            // SAFETY: `random` is writable for its length.
-            let status = unsafe { random_get(random.as_mut_ptr(), random.len()) };
-            let name = || format!("sluicegate-{:032x}", u128::from_le_bytes(random));
-            (status == OK).then(name)
+            random().map(|random| format!("sluicegate-{random}"))
         });
         // Registering a name again moves its notifications to this root context.
         let queue = name.as_deref().and_then(|name| {

@@ -6,6 +6,7 @@
 //! | `stream.rs` | one per request: derives the question, waits, and applies the verdict |
 //! | `waiter.rs` | a request that waits for its verdict |
 //! | `callouts.rs` | the queue of waiting requests, callouts in flight, wake-ups and delivery |
+//! | `rule_updates.rs` | requests for the rules that the sidecar pushes, and their compilation |
 //! | `plugin.rs` | state that all requests of a configuration share: rules, cached denials, leases, counters |
 //! | `host.rs` | all calls to Envoy; none panics |
 //!
@@ -15,6 +16,7 @@ mod callouts;
 mod host;
 mod plugin;
 mod root;
+mod rule_updates;
 mod stream;
 mod waiter;
 

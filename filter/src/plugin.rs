@@ -1,41 +1,82 @@
 //! State that all requests of one configuration share: rules, cached denials, counters, and the log of outages.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use sluicegate_protocol::Verdict;
 use sluicegate_rules::{
-    Conclusion, Counters, DenialCache, Leases, OutageLog, Question, RuleSet, Settings, Taken,
-    VerdictError,
+    Conclusion, Counters, DenialCache, ERROR_UNKNOWN_CLUSTER, Leases, OF_UPDATES, OutageLog,
+    Pushed, Question, RuleSet, Rules, Settings, Taken, VerdictError,
 };
 
-use crate::host;
+use crate::host::{self, CurrentRequest};
 
 pub struct Plugin {
     pub settings: Settings,
-    /// The set by which new requests are evaluated.
-    pub rules: Rc<RuleSet>,
+    /// Where the rules come from, if the sidecar pushes them.
+    pub pushed: Option<Pushed>,
+    /// The sets by which new requests are evaluated; none until the sidecar has sent them.
+    sets: RefCell<Vec<Rc<RuleSet>>>,
+    /// Sets that were replaced and may have requests yet.
+    replaced: RefCell<Vec<Rc<RuleSet>>>,
     pub denials: RefCell<DenialCache>,
     pub leases: RefCell<Leases>,
     outages: RefCell<OutageLog>,
     /// Version and configuration, as the sidecar is told them.
     pub announcement: String,
+    /// Distinguishes this root context from all others.
+    pub vm: String,
+    /// The name of this Envoy.
+    pub node: String,
+    /// Whether it has had a request; that of Envoy's main thread never has.
+    pub serves: Cell<bool>,
 }
 
 impl Plugin {
-    pub fn new(settings: Settings, rules: RuleSet, announcement: String) -> Self {
+    pub fn new(settings: Settings, rules: Rules, announcement: String) -> Self {
+        let (pushed, sets) = match rules {
+            Rules::Inline(set) => (None, vec![Rc::new(*set)]),
+            Rules::Pushed(pushed) => (Some(pushed), Vec::new()),
+        };
         // So that Envoy has all of them from the start, as 0.
-        for name in rules.counters.names() {
+        let names = sets.iter().flat_map(|set| set.counters.names());
+        for name in names.chain(OF_UPDATES) {
             host::define_counter(name);
         }
         Self {
             settings,
-            rules: Rc::new(rules),
+            pushed,
+            sets: RefCell::new(sets),
+            replaced: RefCell::default(),
             denials: RefCell::default(),
             leases: RefCell::default(),
             outages: RefCell::default(),
             announcement,
+            vm: host::random().unwrap_or_default(),
+            node: host::node(),
+            serves: Cell::new(false),
         }
+    }
+
+    /// The rules for a request; none if they are not known yet.
+    pub fn rules_for(&self, request: &CurrentRequest) -> Option<Rc<RuleSet>> {
+        let index = self
+            .pushed
+            .as_ref()
+            .map_or(0, |pushed| pushed.set_of(request));
+        self.sets.borrow().get(index).cloned()
+    }
+
+    /// Whether any rules are known.
+    pub fn has_rules(&self) -> bool {
+        !self.sets.borrow().is_empty()
+    }
+
+    /// Puts other rules in force for new requests, and returns the earlier ones.
+    pub fn replace_rules(&self, sets: Vec<Rc<RuleSet>>) -> Vec<Rc<RuleSet>> {
+        let before = self.sets.replace(sets);
+        self.replaced.borrow_mut().extend(before.iter().cloned());
+        before
     }
 
     /// How long a request waits for its verdict.
@@ -45,9 +86,13 @@ impl Plugin {
 
     /// Flushes the counts to Envoy's statistics.
     pub fn flush_counters(&self) {
-        for (name, count) in self.rules.counters.take() {
-            host::add_to_counter(name, count);
+        let mut replaced = self.replaced.borrow_mut();
+        for set in self.sets.borrow().iter().chain(replaced.iter()) {
+            for (name, count) in set.counters.take() {
+                host::add_to_counter(name, count);
+            }
         }
+        replaced.retain(|set| Rc::strong_count(set) > 1);
     }
 
     /// Concludes for a request: counts, and logs missing verdicts.
@@ -126,7 +171,7 @@ impl Plugin {
     /// first request too, and never ends by itself.
     pub fn not_announced(&self, why: &VerdictError) {
         if matches!(why, VerdictError::UnknownCluster(_)) {
-            self.rules.counters.count(Counters::ERROR_UNKNOWN_CLUSTER);
+            host::add_to_counter(ERROR_UNKNOWN_CLUSTER, 1);
             host::log(level_of(Some(why)), &format!("sluicegate: {why}"));
         }
     }

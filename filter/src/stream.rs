@@ -4,16 +4,16 @@ use std::rc::Rc;
 
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
-use sluicegate_rules::{Conclusion, Evaluation, HeaderFields, Question};
+use sluicegate_rules::{Conclusion, HeaderFields, Reply};
 
-use crate::callouts::Callouts;
-use crate::host::{self, CurrentRequest};
+use crate::callouts::{Callouts, Decision};
+use crate::host;
 use crate::waiter::{self, State, Waiter};
 
 /// A request's context.
 pub struct Stream {
     id: u32,
-    // `None` if Envoy runs a filter whose configuration was refused: then nothing is metered.
+    // `None` if Envoy runs a filter whose configuration was refused: then every request is.
     callouts: Option<Rc<Callouts>>,
     /// Set if the request is waiting or has waited.
     waiter: Option<Rc<Waiter>>,
@@ -36,55 +36,21 @@ impl Stream {
 
     fn decide(&mut self) -> Action {
         let Some(callouts) = self.callouts.clone() else {
-            return Action::Continue;
-        };
-        let plugin = &callouts.plugin;
-        let request = CurrentRequest::read();
-        match plugin.rules.evaluate(&plugin.settings, &request) {
-            Evaluation::Pass => Action::Continue,
-            Evaluation::Refuse(reply) => self.apply(Conclusion::Answer(reply)),
-            Evaluation::NoVerdict(question, why) => {
-                self.apply(plugin.conclude(&question, Err(why)))
-            }
-            Evaluation::Ask(question) => self.ask(&callouts, question),
-        }
-    }
-
-    fn ask(&mut self, callouts: &Rc<Callouts>, question: Question) -> Action {
-        let plugin = &callouts.plugin;
-        let now_us = host::monotonic_us();
-        let cached = plugin.denials.borrow_mut().covering(&question, now_us);
-        if let Some(verdicts) = cached {
-            return self.apply(plugin.conclude(&question, Ok(&verdicts)));
-        }
-        let mut leases = plugin.leases.borrow_mut();
-        let taken = leases.take(&question, now_us, plugin.timeout_us());
-        drop(leases);
-        callouts.renew_leases();
-        if taken.covers_enforced(&question) {
-            plugin.spend(&question, &taken);
-        }
-        if taken.covers_all(&question) {
-            let conclusion = plugin.admit(&question, &taken);
-            if let Conclusion::Continue(headers) = conclusion {
-                self.response_headers = headers;
-                return Action::Continue;
-            }
-            return self.apply(conclusion);
-        }
-        let waiter = Rc::new(Waiter::new(self.id, question, taken));
-        self.waiter = Some(Rc::clone(&waiter));
-        let Err(why) = callouts.submit(now_us, &waiter) else {
+            // Envoy runs a configuration that the filter could not build.
+            host::reply(&Reply::not_configured());
             return Action::Pause;
         };
-        // It waits no longer: what it took is settled here, and not again when the stream ends.
-        waiter.end();
-        let asked = (&waiter.question, &waiter.taken);
-        self.apply(plugin.conclude_rest(asked, Err(why)))
-    }
-
-    fn apply(&self, conclusion: Conclusion) -> Action {
-        waiter::apply(self.waiter.as_deref(), conclusion)
+        match callouts.decide(self.id) {
+            Decision::Concluded(Conclusion::Continue(headers)) => {
+                self.response_headers = headers;
+                Action::Continue
+            }
+            Decision::Concluded(conclusion) => waiter::apply(None, conclusion),
+            Decision::Waits(waiter) => {
+                self.waiter = Some(waiter);
+                Action::Pause
+            }
+        }
     }
 
     fn hold(&self) -> Action {
@@ -134,9 +100,9 @@ impl Context for Stream {}
 impl Drop for Stream {
     fn drop(&mut self) {
         if let (Some(waiter), Some(callouts)) = (&self.waiter, &self.callouts) {
-            if waiter.waits() {
+            if let (true, Some((question, taken))) = (waiter.waits(), waiter.asked()) {
                 // The client has hung up.
-                callouts.plugin.put_back(&waiter.question, &waiter.taken);
+                callouts.plugin.put_back(question, taken);
             }
             waiter.end();
         }

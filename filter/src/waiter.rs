@@ -1,6 +1,6 @@
 //! A request that waits for its verdict, and what its conclusion does.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
 use proxy_wasm::types::Action;
@@ -12,13 +12,16 @@ use crate::host;
 pub struct Waiter {
     /// The context of its stream.
     pub stream: u32,
-    pub question: Question,
-    /// Units that leases have for it: spent if it passes, else put back. Those that decide by themselves are spent already.
-    pub taken: Taken,
+    /// What it asks; nothing while it waits for the first rules.
+    asked: OnceCell<Asked>,
     pub state: Cell<State>,
     /// Header fields to add to the response.
     pub response_headers: RefCell<HeaderFields>,
 }
+
+/// A question, and the units that leases have for it: spent if it passes, else put back. Those that decide by themselves are
+/// spent already.
+pub type Asked = (Question, Taken);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum State {
@@ -32,14 +35,24 @@ pub enum State {
 }
 
 impl Waiter {
-    pub fn new(stream: u32, question: Question, taken: Taken) -> Self {
+    pub fn new(stream: u32) -> Self {
         Self {
             stream,
-            question,
-            taken,
+            asked: OnceCell::new(),
             state: Cell::new(State::Waits),
             response_headers: RefCell::default(),
         }
+    }
+
+    /// What it asks, and what it has of leases.
+    pub fn asked(&self) -> Option<&Asked> {
+        self.asked.get()
+    }
+
+    /// From now on it waits for the verdict on this.
+    pub fn ask(&self, asked: Asked) {
+        // It asks once.
+        let _ = self.asked.set(asked);
     }
 
     pub fn waits(&self) -> bool {

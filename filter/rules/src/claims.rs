@@ -63,6 +63,15 @@ impl Claim {
         }
     }
 
+    /// The text at this place in metadata that has another name than the request's.
+    pub fn text(&self, request: &dyn Request, metadata: &[&str]) -> Option<Vec<u8>> {
+        let metadata = request.property(metadata)?;
+        match self.find(&metadata).ok()?? {
+            (3, Wire::Bytes(text)) => Some(text.to_vec()),
+            _ => None,
+        }
+    }
+
     /// The claim as a number of units: a whole number from 1, or the same as text. Nothing for anything else.
     pub fn units(&self, request: &dyn Request) -> Option<u64> {
         let metadata = request.property(&["metadata"])?;

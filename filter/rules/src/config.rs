@@ -7,14 +7,18 @@
 //! | `reader.rs` | from JSON to those types, reporting the field of every mistake |
 //! | `strict.rs` | JSON without duplicate fields |
 //! | `fingerprint.rs` | a short text that identifies a configuration |
+//! | `document.rs` | the rules that a sidecar pushes, compiled line by line |
+//! | `expressions.rs` | compiled regular expressions, shared by all sets of a VM |
 //! | `structure.rs` | a `google.protobuf.Struct`, the form in which Envoy passes YAML |
 //! | `matching.rs`, `checks.rs`, `key_components.rs`, `replies.rs`, `upstream.rs` | validation, by subject |
 //! | `values.rs` | validation of names and lists, for all of them |
 //! | `error.rs` | errors, with suggestions for misspelt names |
 
 mod checks;
+pub mod document;
 mod either;
 mod error;
+mod expressions;
 mod fingerprint;
 mod key_components;
 mod matching;
@@ -26,6 +30,7 @@ mod structure;
 mod upstream;
 mod values;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub use error::{ConfigError, nearest};
@@ -33,26 +38,42 @@ pub use fingerprint::fingerprint;
 pub(crate) use values::MAX_NAME_BYTES;
 
 use crate::key::Hasher;
+use crate::path::Upstream;
 use crate::query::ParameterNames;
 use crate::reply::LimitTexts;
 use crate::request_view::ViewOptions;
 use crate::rule::{Rule, RuleSet};
-use crate::settings::Settings;
+use crate::settings::{By, Pushed, Settings};
 use crate::stats::Counters;
 use error::{invalid, read_error};
 use values::{name, not_empty};
 
-/// The version of this format.
-const VERSION: u64 = 1;
 /// Most rules. More are hard to reason about, and each has counters in Envoy, which are never freed.
 const MAX_RULES: usize = 256;
 
-/// Reads and validates a configuration: JSON, or a serialized `google.protobuf.Struct`.
+/// Most sets that one filter may run.
+const MAX_SETS: usize = 16;
+/// Most time that a request waits for the first rules.
+const MAX_HOLD: Duration = Duration::from_secs(10);
+
+/// The rules of a configuration, or where they come from.
+#[derive(Debug)]
+pub enum Rules {
+    /// Version 1.
+    Inline(Box<RuleSet>),
+    /// Version 2.
+    Pushed(Pushed),
+}
+
+/// Reads and validates a configuration that has its rules: JSON, or a serialized `google.protobuf.Struct`.
 ///
 /// # Errors
 /// The first thing that is wrong, with field, value and remedy.
 pub fn parse(bytes: &[u8]) -> Result<(Settings, RuleSet), ConfigError> {
-    validate(&read(bytes)?)
+    match validate(&read(bytes)?)? {
+        (settings, Rules::Inline(set)) => Ok((settings, *set)),
+        (_, Rules::Pushed(_)) => invalid("version", "is 2: the rules are in the policy"),
+    }
 }
 
 /// Deserializes a configuration without validating it.
@@ -68,6 +89,10 @@ pub fn read(bytes: &[u8]) -> Result<schema::Configuration, ConfigError> {
 /// # Errors
 /// It does not have the right shape.
 pub fn from_json(value: &serde_json::Value) -> Result<schema::Configuration, ConfigError> {
+    from_value(value)
+}
+
+fn from_value<T: serde::de::DeserializeOwned>(value: &serde_json::Value) -> Result<T, ConfigError> {
     reader::read(value).map_err(read_error)
 }
 
@@ -93,68 +118,153 @@ pub fn json(bytes: &[u8]) -> Result<serde_json::Value, ConfigError> {
 ///
 /// # Errors
 /// The first thing that is wrong, with field, value and remedy.
-pub fn validate(file: &schema::Configuration) -> Result<(Settings, RuleSet), ConfigError> {
-    if file.version != VERSION {
-        return invalid(
-            "version",
-            format_args!(
-                "version {} is not supported: this filter supports version {VERSION}",
-                file.version
-            ),
-        );
-    }
+pub fn validate(file: &schema::Configuration) -> Result<(Settings, Rules), ConfigError> {
     let settings = Settings {
         cluster: not_empty("sidecar.cluster", &file.sidecar.cluster)?.to_owned(),
-        timeout: timeout(&file.sidecar.timeout)?,
+        timeout: duration("sidecar.timeout", &file.sidecar.timeout, 1)?,
         together: file.sidecar.together,
         traces: file.sidecar.traces,
         hasher: Hasher::new(&file.pepper),
     };
-    Ok((settings, validate_rules(file)?))
-}
-
-fn validate_rules(file: &schema::Configuration) -> Result<RuleSet, ConfigError> {
-    if file.rules.is_empty() || file.rules.len() > MAX_RULES {
-        return invalid(
-            "rules",
-            format_args!("has {} entries: give 1 to {MAX_RULES}", file.rules.len()),
-        );
-    }
-    let reply = file.reply.clone().unwrap_or_default();
-    replies::validate("reply", &reply)?;
-    let mut rules: Vec<Rule> = Vec::with_capacity(file.rules.len());
-    let mut counters = Counters::new();
-    let mut memo_slots = 0;
-    for (index, rule) in file.rules.iter().enumerate() {
-        let at = format!("rules[{index}]");
-        if rules.iter().any(|earlier| earlier.name == rule.name) {
+    let rules = match (file.version, &file.rule_sets) {
+        (1, None) if file.until_rules.is_none() => {
+            let mut builder = Builder::new(&file.reply, &file.upstream_paths, BTreeMap::new())?;
+            for (index, rule) in file.rules.iter().enumerate() {
+                builder.add(&format!("rules[{index}]"), rule)?;
+            }
+            Rules::Inline(Box::new(builder.finish()?))
+        }
+        (1, _) => {
             return invalid(
-                &format!("{at}.name"),
-                format_args!("another rule has the name `{}` already", rule.name),
+                "version",
+                "is 1, which has its `rules` here: with `rule_sets` or `until_rules`, set it to 2",
             );
         }
-        let mut valid = validate_rule(&at, rule, &reply)?;
-        valid.matcher = valid.matcher.memoized(&mut memo_slots);
-        let limits = valid.limits.iter().map(|limit| limit.name.as_str());
-        counters.add_rule(&valid.name, valid.shadow, limits);
-        rules.push(valid);
+        (2, Some(sets)) => Rules::Pushed(pushed(file, sets)?),
+        (2, None) => return invalid("rule_sets", "is missing: give `{ default: NAME }`"),
+        (other, _) => {
+            return invalid(
+                "version",
+                format_args!(
+                    "version {other} is not supported: this filter supports versions 1 and 2"
+                ),
+            );
+        }
+    };
+    Ok((settings, rules))
+}
+
+fn pushed(file: &schema::Configuration, sets: &schema::RuleSets) -> Result<Pushed, ConfigError> {
+    for (field, is_there) in [
+        ("rules", !file.rules.is_empty()),
+        ("reply", file.reply.is_some()),
+        (
+            "upstream_paths",
+            file.upstream_paths != schema::UpstreamPaths::default(),
+        ),
+    ] {
+        if is_there {
+            let why = "belongs to the policy in version 2: move it there, into a rule set";
+            return invalid(field, why);
+        }
     }
-    let (upstream, semicolon) = upstream::validate(&file.upstream_paths);
-    let (mut parameters, mut methods) = (Vec::new(), Vec::new());
-    rules
-        .iter()
-        .for_each(|rule| rule.names(&mut parameters, &mut methods));
-    Ok(RuleSet {
-        view_options: ViewOptions {
+    let mut names = vec![name("rule_sets.default", &sets.default)?.to_owned()];
+    for (index, other) in sets.others.iter().enumerate() {
+        let at = format!("rule_sets.others[{index}]");
+        if names.contains(other) {
+            return invalid(&at, format_args!("`{other}` is listed already"));
+        }
+        names.push(name(&at, other)?.to_owned());
+    }
+    if names.len() > MAX_SETS {
+        let why = format_args!(
+            "has {} entries: give at most {}",
+            sets.others.len(),
+            MAX_SETS - 1
+        );
+        return invalid("rule_sets.others", why);
+    }
+    let by = match &sets.by {
+        None => None,
+        Some(schema::RouteProperty::RouteName) => Some(By::RouteName),
+        Some(schema::RouteProperty::RouteMetadata(place)) => Some(By::Metadata(
+            key_components::metadata("rule_sets.by.route_metadata", place)?,
+        )),
+    };
+    let until_rules = file.until_rules.clone().unwrap_or_default();
+    Ok(Pushed {
+        sets: names,
+        by,
+        hold: duration("until_rules.hold", &until_rules.hold, 0)?,
+        then: until_rules.then,
+    })
+}
+
+/// Validates rules one by one, and makes a set of them.
+#[derive(Debug)]
+struct Builder {
+    reply: schema::Reply,
+    upstream: Upstream,
+    semicolon: Option<schema::QuerySemicolon>,
+    windows: BTreeMap<String, Vec<(u64, u64)>>,
+    rules: Vec<Rule>,
+    counters: Counters,
+    memo_slots: usize,
+}
+
+impl Builder {
+    fn new(
+        reply: &Option<schema::Reply>,
+        upstream_paths: &schema::UpstreamPaths,
+        windows: BTreeMap<String, Vec<(u64, u64)>>,
+    ) -> Result<Self, ConfigError> {
+        let reply = reply.clone().unwrap_or_default();
+        replies::validate("reply", &reply)?;
+        let (upstream, semicolon) = upstream::validate(upstream_paths);
+        Ok(Self {
+            reply,
             upstream,
             semicolon,
-            parameters: ParameterNames::new(parameters),
-            methods,
-            memo_slots,
-        },
-        counters,
-        rules,
-    })
+            windows,
+            rules: Vec::new(),
+            counters: Counters::new(),
+            memo_slots: 0,
+        })
+    }
+
+    fn add(&mut self, at: &str, file: &schema::Rule) -> Result<(), ConfigError> {
+        if self.rules.iter().any(|earlier| earlier.name == file.name) {
+            let why = format_args!("another rule has the name `{}` already", file.name);
+            return invalid(&format!("{at}.name"), why);
+        }
+        let mut rule = validate_rule(at, file, &self.reply)?;
+        rule.matcher = rule.matcher.memoized(&mut self.memo_slots);
+        let limits = rule.limits.iter().map(|limit| limit.name.as_str());
+        self.counters.add_rule(&rule.name, rule.shadow, limits);
+        self.rules.push(rule);
+        Ok(())
+    }
+
+    fn finish(self) -> Result<RuleSet, ConfigError> {
+        if self.rules.is_empty() || self.rules.len() > MAX_RULES {
+            let why = format_args!("has {} entries: give 1 to {MAX_RULES}", self.rules.len());
+            return invalid("rules", why);
+        }
+        let (mut parameters, mut methods) = (Vec::new(), Vec::new());
+        let rules = self.rules.iter();
+        rules.for_each(|rule| rule.names(&mut parameters, &mut methods));
+        Ok(RuleSet {
+            view_options: ViewOptions {
+                upstream: self.upstream,
+                semicolon: self.semicolon,
+                parameters: ParameterNames::new(parameters),
+                methods,
+                memo_slots: self.memo_slots,
+            },
+            counters: self.counters,
+            rules: self.rules,
+        })
+    }
 }
 
 fn validate_rule(
@@ -198,12 +308,13 @@ fn validate_rule(
     })
 }
 
-fn timeout(text: &str) -> Result<Duration, ConfigError> {
+/// A duration of at least so many milliseconds.
+fn duration(at: &str, text: &str, least_ms: u128) -> Result<Duration, ConfigError> {
     match humantime::parse_duration(text) {
-        Ok(timeout) if (1..=10_000).contains(&timeout.as_millis()) => Ok(timeout),
+        Ok(given) if given <= MAX_HOLD && given.as_millis() >= least_ms => Ok(given),
         _ => invalid(
-            "sidecar.timeout",
-            format_args!("`{text}` is not a duration between `1ms` and `10s`"),
+            at,
+            format_args!("`{text}` is not a duration between `{least_ms}ms` and `10s`"),
         ),
     }
 }

@@ -12,7 +12,7 @@ use crate::match_result::MatchResult;
 use crate::matching_readings::{MatchingReadings, Stopped};
 use crate::question::{Question, ResolvedCheck, Shadow};
 use crate::reply::{NoValue, Reply};
-use crate::request::Request;
+use crate::request::{Headers, Request};
 use crate::request_view::{Reading, RequestView};
 use crate::rule::{CheckRule, LimitName, Rule, RuleSet};
 use crate::settings::Settings;
@@ -68,7 +68,7 @@ impl RuleSet {
                 Err(_) if rule.shadow => continue,
                 Err(too_long) => {
                     count(Counters::REFUSED_TOO_LONG);
-                    let reply = Reply::too_long(&rule.name, too_long, is_grpc(&view));
+                    let reply = Reply::too_long(&rule.name, too_long, is_grpc(view.headers()));
                     return Evaluation::Refuse(reply);
                 }
             };
@@ -81,7 +81,7 @@ impl RuleSet {
                 Err((why, limit)) => {
                     count(why.counter());
                     let limit = self.limit_name(index, limit);
-                    let reply = Reply::no_value(why, &rule.name, limit, is_grpc(&view));
+                    let reply = Reply::no_value(why, &rule.name, limit, is_grpc(view.headers()));
                     return Evaluation::Refuse(reply);
                 }
             };
@@ -105,7 +105,7 @@ impl RuleSet {
             return Evaluation::Pass;
         }
         count(Counters::DECISIONS);
-        question.grpc = is_grpc(&view);
+        question.grpc = is_grpc(view.headers());
         if settings.traces {
             question.traceparent = trace::parent(request.headers());
         }
@@ -166,8 +166,8 @@ impl NoValue {
 }
 
 /// The same test as Envoy's `Grpc::Common::hasGrpcContentType`: this content type, alone or followed by `+`.
-fn is_grpc(view: &RequestView<'_>) -> bool {
-    let content_type = view.headers().first("content-type");
+pub(crate) fn is_grpc(headers: &Headers) -> bool {
+    let content_type = headers.first("content-type");
     let rest = content_type.strip_prefix(b"application/grpc");
     rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+')))
 }

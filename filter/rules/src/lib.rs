@@ -19,6 +19,7 @@
 //! | `leases.rs`, `leases/part.rs`, `leases/taken.rs` | units that the sidecar has lent, from which requests are admitted without a callout |
 //! | `queue.rs` | which requests wait for a verdict, and when to send the next callout |
 //! | `tick_clock.rs` | the time by which requests wait: without that in which Envoy's worker was busy |
+//! | `updates.rs` | when to fetch the rules that the sidecar pushes, and which of them to put in force |
 //! | `trace.rs` | the trace context of a request |
 //! | `wire.rs` | the question to the sidecar and its answer, as JSON |
 //! | `conclude.rs`, `verdict_error.rs` | what a verdict, or its absence, means for the request |
@@ -60,13 +61,15 @@ mod stats;
 mod template;
 mod tick_clock;
 mod trace;
+mod updates;
 mod verdict_error;
 mod wire;
 
 pub use claims::metadata;
 pub use conclude::Conclusion;
+pub use config::document::Document;
 pub use config::schema::WhenUnavailable;
-pub use config::{ConfigError, parse};
+pub use config::{ConfigError, Rules, parse};
 pub use denials::DenialCache;
 pub use evaluate::{Evaluation, ExplainedReading};
 pub use key::subject;
@@ -77,11 +80,14 @@ pub use queue::{Batch, BatchLimits, CalloutId, CalloutQueue, Load};
 pub use reply::{DETAILS_PREFIX, HeaderFields, Reply, is_sluicegate_reply};
 pub use request::{Headers, Request};
 pub use rule::RuleSet;
-pub use settings::Settings;
+pub use settings::{Pushed, Settings};
 pub use stats::{
-    CONFIGURATION_REFUSED, Counters, FIXED as FIXED_COUNTERS, OF_RULE as COUNTERS_OF_RULE,
-    PREFIX as COUNTERS_PREFIX, name_of_limit as counter_of_limit, name_of_rule as counter_of_rule,
+    CONFIGURATION_REFUSED, Counters, ERROR_UNKNOWN_CLUSTER, FIXED as FIXED_COUNTERS,
+    NO_RULES_ALLOWED, NO_RULES_DENIED, OF_RULE as COUNTERS_OF_RULE, OF_UPDATES,
+    PREFIX as COUNTERS_PREFIX, RULES_REFUSED, RULES_UPDATED, name_of_limit as counter_of_limit,
+    name_of_rule as counter_of_rule,
 };
 pub use tick_clock::TickClock;
+pub use updates::Updates;
 pub use verdict_error::{VerdictError, callout_outcome};
 pub use wire::{question_body, read_answer};

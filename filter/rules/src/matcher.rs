@@ -3,6 +3,8 @@
 //! A matcher evaluates one reading of the target at a time (see `path.rs`). A rule applies to a request if its whole
 //! matcher matches in any single reading, so that a path with several readings cannot bypass a `not`.
 
+use std::rc::Rc;
+
 use regex_lite::Regex;
 
 use crate::match_result::{MatchResult, TooLong};
@@ -39,7 +41,7 @@ pub(crate) enum OnPath {
     Exact(String),
     Prefix(String),
     Template(Template),
-    Regex(Regex),
+    Regex(Rc<Regex>),
 }
 
 /// `api.example.com`, or `*.example.com` for all of its subdomains.
@@ -57,7 +59,7 @@ pub(crate) enum Condition {
     Absent,
     Equals(String),
     Prefix(String),
-    Regex(Regex),
+    Regex(Rc<Regex>),
 }
 
 impl Matcher {

@@ -107,6 +107,20 @@ impl Reply {
         Self::problem(&Problem::new(503, detail, None), grpc, details)
     }
 
+    /// Envoy runs a configuration that the filter could not build.
+    pub fn not_configured() -> Self {
+        let details = details("unavailable", &[("reason", Some("configuration"))]);
+        let detail = "the rate limiter could not be configured, and nothing is served without it";
+        Self::problem(&Problem::new(503, detail, None), false, details)
+    }
+
+    /// The sidecar has not sent any rules yet.
+    pub(crate) fn no_rules(grpc: bool) -> Self {
+        let details = details("unavailable", &[("reason", Some("no_rules"))]);
+        let detail = "the rate limiter has no rules yet, and nothing is served without them";
+        Self::problem(&Problem::new(503, detail, None), grpc, details)
+    }
+
     pub(crate) fn no_value(why: NoValue, rule: &str, limit: &str, grpc: bool) -> Self {
         let (status, kind, before, after) = match why {
             NoValue::Missing => (403, "missing_part", " lacks a value", ""),

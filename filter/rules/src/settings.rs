@@ -2,7 +2,13 @@
 
 use std::time::Duration;
 
+use crate::conclude::Conclusion;
+use crate::config::schema::WhenUnavailable;
+use crate::evaluate::is_grpc;
 use crate::key::Hasher;
+use crate::reply::{Reply, details};
+use crate::request::Request;
+use crate::stats::{NO_RULES_ALLOWED, NO_RULES_DENIED};
 
 /// How the filter reaches the sidecar, and the secret of its keys.
 #[derive(Debug)]
@@ -16,4 +22,51 @@ pub struct Settings {
     /// The sidecar gets the `traceparent` of sampled requests.
     pub traces: bool,
     pub(crate) hasher: Hasher,
+}
+
+/// Which rule sets of the policy a filter runs.
+#[derive(Debug)]
+pub struct Pushed {
+    /// Their names; the first is the default.
+    pub sets: Vec<String>,
+    pub(crate) by: Option<By>,
+    /// How long a request waits for the first rules.
+    pub hold: Duration,
+    /// What happens to it then.
+    pub then: WhenUnavailable,
+}
+
+/// Where a request's route names its rule set.
+#[derive(Debug)]
+pub(crate) enum By {
+    RouteName,
+    /// In the route's metadata.
+    Metadata(crate::claims::Claim),
+}
+
+impl Pushed {
+    /// What becomes of a request for which no rules are known in time, and which counter says so.
+    pub fn without_rules(&self, request: &dyn Request) -> (Conclusion, &'static str) {
+        match self.then {
+            WhenUnavailable::Allow => {
+                let why = details("unmetered", &[("reason", Some("no_rules"))]);
+                (Conclusion::Unmetered(why), NO_RULES_ALLOWED)
+            }
+            WhenUnavailable::Deny => {
+                let grpc = is_grpc(request.headers());
+                (Conclusion::Answer(Reply::no_rules(grpc)), NO_RULES_DENIED)
+            }
+        }
+    }
+
+    /// The index of the set for a request.
+    pub fn set_of(&self, request: &dyn Request) -> usize {
+        let name = match &self.by {
+            None => return 0,
+            Some(By::RouteName) => request.property(&["xds", "route_name"]),
+            Some(By::Metadata(claim)) => claim.text(request, &["xds", "route_metadata"]),
+        };
+        let listed = |name: Vec<u8>| self.sets.iter().position(|set| set.as_bytes() == name);
+        name.and_then(listed).unwrap_or(0)
+    }
 }

@@ -52,10 +52,29 @@ pub const FIXED: [&str; 20] = [
     "error_decision",
     "error_full",
     "refused_too_long",
-    "error_unknown_cluster",
+    ERROR_UNKNOWN_CLUSTER,
     CONFIGURATION_REFUSED,
     "admitted_by_lease",
 ];
+
+/// Also counted for announcements, before there may be any rules.
+pub const ERROR_UNKNOWN_CLUSTER: &str = "error_unknown_cluster";
+
+/// Counters of rules that the sidecar pushes, whichever they are.
+pub const OF_UPDATES: [&str; 4] = [
+    RULES_UPDATED,
+    RULES_REFUSED,
+    NO_RULES_ALLOWED,
+    NO_RULES_DENIED,
+];
+/// Rules from the sidecar came into force.
+pub const RULES_UPDATED: &str = "rules_updated";
+/// Rules from the sidecar could not be used.
+pub const RULES_REFUSED: &str = "rules_refused";
+/// Requests that passed because no rules were known yet.
+pub const NO_RULES_ALLOWED: &str = "no_rules_allowed";
+/// Requests that were answered with 503 because no rules were known yet.
+pub const NO_RULES_DENIED: &str = "no_rules_denied";
 
 /// Counted by a VM that never has a configuration, so not by index.
 pub const CONFIGURATION_REFUSED: &str = "configuration_refused";
@@ -78,8 +97,7 @@ impl Counters {
     pub(crate) const ERROR_DECISION: usize = 14;
     pub(crate) const ERROR_FULL: usize = 15;
     pub(crate) const REFUSED_TOO_LONG: usize = 16;
-    /// Public for announcements, which are not concluded.
-    pub const ERROR_UNKNOWN_CLUSTER: usize = 17;
+    pub(crate) const ERROR_UNKNOWN_CLUSTER: usize = 17;
     /// Public, because the host knows whether it has made a callout.
     pub const ADMITTED_BY_LEASE: usize = 19;
 

@@ -24,6 +24,9 @@ pub struct Answer<'a> {
     /// For the filter only: units that it may spend without asking.
     #[serde(borrow, default, skip_serializing_if = "Vec::is_empty")]
     pub leases: Vec<LeasePart<'a>>,
+    /// For the filter only: the digest of the rules in force, if the policy has any.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub rules: Option<Cow<'a, str>>,
 }
 
 /// A policy version of a sidecar process. Answers with the same version apply the same limits.

@@ -15,6 +15,7 @@
 //! | `problem.rs` | problems and their codes |
 //! | `filter_info.rs` | what a filter tells of itself |
 //! | `leases.rs` | units that a filter may spend without asking, and what became of them |
+//! | `rules.rs` | how filters get the rules that a policy has |
 //! | `overrides.rs` | overrides of a limit for single keys |
 //! | `top.rs` | the most denied subjects |
 
@@ -27,6 +28,7 @@ mod leases;
 mod overrides;
 mod problem;
 mod request;
+mod rules;
 mod top;
 
 pub use answer::{
@@ -45,6 +47,7 @@ pub use request::{
     BODY, CachedDenials, Check, DECISIONS, Decision, GIVE_BACKS, GiveBack, GiveBacks, RESETS, Read,
     Request, Reset, Resets, read_decisions, read_give_backs, read_resets,
 };
+pub use rules::{RULES_HEADER, RULES_PATH, RULES_WAIT_S, RulesReport};
 pub use top::{Top, TopDenied, TopLimit, TopNearest};
 
 /// The OpenAPI document; on both ports.

@@ -167,7 +167,7 @@ fn claim(at: &str, file: &schema::Jwt) -> Result<Claim, ConfigError> {
     })
 }
 
-fn metadata(at: &str, file: &schema::Metadata) -> Result<Claim, ConfigError> {
+pub(super) fn metadata(at: &str, file: &schema::Metadata) -> Result<Claim, ConfigError> {
     Ok(Claim {
         namespace: not_empty(&format!("{at}.namespace"), &file.namespace)?.to_owned(),
         path: names(&format!("{at}.name"), &file.name)?,

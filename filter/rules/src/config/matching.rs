@@ -1,17 +1,17 @@
 //! Validates a rule's `match`.
 
-use regex_lite::{Regex, RegexBuilder};
+use std::rc::Rc;
+
+use regex_lite::Regex;
 
 use super::error::{ConfigError, invalid};
+use super::expressions;
 use super::key_components::header_name;
 use super::schema;
 use super::values::{each, not_empty};
 use crate::matcher::{Condition, Host, Matcher, OnPath};
 use crate::template::{Template, unambiguous};
 
-/// Largest compiled expression, in bytes. Matching takes time in proportion to this and to the length of the input,
-/// which clients choose.
-const MAX_REGEX_BYTES: usize = 64 * 1024;
 /// Nesting of `all`, `any` and `not`.
 const MAX_DEPTH: usize = 8;
 
@@ -109,20 +109,8 @@ pub(super) fn template(at: &str, text: &str) -> Result<Template, ConfigError> {
     Template::parse(text).or_else(|why| invalid(at, why))
 }
 
-/// The whole value must match, as with Envoy's own expressions: a partial match would leave a gap. So would a `.` that
-/// does not match a newline, because a path or query can contain `%0A`.
-fn regex(at: &str, text: &str) -> Result<Regex, ConfigError> {
-    let compile = |text: &str| {
-        RegexBuilder::new(text)
-            .dot_matches_new_line(true)
-            .size_limit(MAX_REGEX_BYTES)
-            .build()
-    };
-    // Compiled by itself first, so that a surplus `)` cannot close the group around it. The group also keeps its flags:
-    // with `(?m)`, the `^` and `$` around it still mean the whole value.
-    compile(text)
-        .and_then(|_| compile(&format!("^(?:{text})$")))
-        .or_else(|error| invalid(at, format_args!("`{text}`: {error}")))
+fn regex(at: &str, text: &str) -> Result<Rc<Regex>, ConfigError> {
+    expressions::whole(text).or_else(|error| invalid(at, format_args!("`{text}`: {error}")))
 }
 
 pub(super) fn methods(at: &str, names: &[String]) -> Result<Vec<String>, ConfigError> {

@@ -19,9 +19,9 @@ pub use upstream::{
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Configuration {
-    /// Version of the configuration format.
+    /// 1: the rules are here, in `rules`. 2: they are in the policy, and the sidecar pushes them (docs/rules.md).
     #[serde(default = "version")]
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1)))]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 2)))]
     pub version: u64,
     /// How the filter reaches the sidecar.
     pub sidecar: Sidecar,
@@ -29,14 +29,81 @@ pub struct Configuration {
     /// same pepper for the whole fleet.
     #[serde(default)]
     pub pepper: String,
-    /// What responses tell clients about limits; the default for rules without a `reply` of their own.
+    /// What responses tell clients about limits; the default for rules without a `reply` of their own. Version 1 only.
     pub reply: Option<Reply>,
     /// How the upstream parses paths and queries: `strict` (the default), `go`, `wsgi`, `tomcat`, `nginx`, or every
-    /// choice by itself. `strict` means unknown: a rule applies if it matches in any possible reading.
+    /// choice by itself. `strict` means unknown: a rule applies if it matches in any possible reading. Version 1 only.
     #[serde(default)]
     pub upstream_paths: UpstreamPaths,
     /// Rules, evaluated in order. The checks of all rules that match a request are made in one decision; a matching
-    /// rule with `stop` ends the list.
+    /// rule with `stop` ends the list. Version 1 only.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(length(max = 256)))]
+    pub rules: Vec<Rule>,
+    /// Which of the policy's rule sets this filter may run. Version 2 only.
+    pub rule_sets: Option<RuleSets>,
+    /// What happens to requests until the rules are known. Version 2 only.
+    pub until_rules: Option<UntilRules>,
+}
+
+/// The policy's rule sets that a filter may run, and which requests each is for.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct RuleSets {
+    /// The set for all requests for which `by` names no other.
+    pub default: String,
+    /// The other sets that `by` may name.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(length(max = 15)))]
+    pub others: Vec<String>,
+    /// Where the name of a request's set is. A name that is not listed here means the default.
+    pub by: Option<RouteProperty>,
+}
+
+/// A property of the request's route, which no client can write.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum RouteProperty {
+    /// The route's name.
+    RouteName,
+    /// A text in the route's metadata.
+    RouteMetadata(Metadata),
+}
+
+/// What happens to requests until the sidecar has sent rules for the first time.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct UntilRules {
+    /// How long a request waits for them, at most `10s`.
+    pub hold: String,
+    /// What happens to it then: `deny` answers 503, `allow` lets it pass.
+    pub then: WhenUnavailable,
+}
+
+impl Default for UntilRules {
+    fn default() -> Self {
+        Self {
+            hold: "2s".to_owned(),
+            then: WhenUnavailable::Deny,
+        }
+    }
+}
+
+/// Rules that are in force together, as the policy has them.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct RuleSetFile {
+    /// What responses tell clients about limits; the default for rules without a `reply` of their own.
+    pub reply: Option<Reply>,
+    /// How the upstream parses paths and queries: `strict` (the default), `go`, `wsgi`, `tomcat`, `nginx`, or every
+    /// choice by itself.
+    #[serde(default)]
+    pub upstream_paths: UpstreamPaths,
+    /// Rules, evaluated in order.
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 256)))]
     pub rules: Vec<Rule>,
 }

@@ -1,0 +1,222 @@
+//! The rules that a sidecar pushes: a document of lines, each a JSON object that is read and compiled by itself, because a
+//! worker of Envoy must not stand still for as long as all of them take.
+//!
+//! ```text
+//! {"format":1,"digest":"a41c09d2e7f3","instance":4711,"lines":4}
+//! {"set":"gateway","reply":{..},"upstream_paths":"go","windows":{"per-key":[[5,2000],[100,60000]]}}
+//! {"regex":"/v[0-9]+/.*"}
+//! {"rule":{..}}
+//! ```
+//!
+//! The head names the digest of all sets of the policy, and how many lines follow it: none if the filter has that digest
+//! already. Each set begins with a line of its own; its regular expressions come before its rules, which then only look them
+//! up.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use regex_lite::Regex;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::error::{ConfigError, invalid};
+use super::{Builder, expressions, from_value, schema, strict};
+use crate::rule::RuleSet;
+
+/// The version of this format.
+pub const FORMAT: u64 = 1;
+/// Most bytes of a document.
+pub const MAX_BYTES: usize = 256 * 1024;
+/// Most bytes of a line: reading one must not take long.
+pub const MAX_LINE_BYTES: usize = 16 * 1024;
+
+/// The first line.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Head {
+    /// Should be [`FORMAT`].
+    pub format: u64,
+    /// Identifies the rules of the policy in force: twelve hexadecimal digits.
+    pub digest: String,
+    /// The sidecar process that sent it.
+    pub instance: u64,
+    /// How many lines follow.
+    pub lines: usize,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SetLine {
+    set: String,
+    reply: Option<schema::Reply>,
+    #[serde(default)]
+    upstream_paths: schema::UpstreamPaths,
+    /// Of each limit: quota, and length in milliseconds.
+    #[serde(default)]
+    windows: BTreeMap<String, Vec<Vec<u64>>>,
+}
+
+/// A document, compiled line by line.
+#[derive(Debug)]
+pub struct Document {
+    /// Its first line.
+    pub head: Head,
+    bytes: Vec<u8>,
+    read: usize,
+    lines: usize,
+    /// Sets that are complete, by name.
+    sets: BTreeMap<String, RuleSet>,
+    open: Option<(String, Builder)>,
+    /// Until the rules that need them are read.
+    expressions: Vec<Rc<Regex>>,
+}
+
+impl Document {
+    /// Reads the first line.
+    ///
+    /// # Errors
+    /// It is no such document.
+    pub fn new(bytes: Vec<u8>) -> Result<Self, ConfigError> {
+        let mut document = Self {
+            head: Head {
+                format: 0,
+                digest: String::new(),
+                instance: 0,
+                lines: 0,
+            },
+            bytes,
+            read: 0,
+            lines: 0,
+            sets: BTreeMap::new(),
+            open: None,
+            expressions: Vec::new(),
+        };
+        let Some(head) = document.next_line()? else {
+            return invalid("rules", "the document is empty");
+        };
+        document.head = from_value(&head)?;
+        document.lines = 0;
+        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        if document.head.digest.len() != 12 || !document.head.digest.bytes().all(is_digit) {
+            return invalid("digest", "is not twelve hexadecimal digits");
+        }
+        Ok(document)
+    }
+
+    /// Whether nothing follows the head: the sender knows that the reader has these rules.
+    pub const fn is_unchanged(&self) -> bool {
+        self.head.lines == 0
+    }
+
+    /// Checks what the head says, before anything is compiled.
+    ///
+    /// # Errors
+    /// This version of the filter cannot use the document.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let Head { format, .. } = self.head;
+        if format != FORMAT {
+            let why = format_args!("{format} is another format than {FORMAT}: upgrade the filter");
+            return invalid("format", why);
+        }
+        if self.bytes.len() > MAX_BYTES {
+            let why = format_args!("{} bytes are more than {MAX_BYTES}", self.bytes.len());
+            return invalid("rules", why);
+        }
+        Ok(())
+    }
+
+    /// Compiles the next line. `false`: there is none.
+    ///
+    /// # Errors
+    /// The line is wrong.
+    pub fn compile_line(&mut self) -> Result<bool, ConfigError> {
+        let Some(mut line) = self.next_line()? else {
+            self.close()?;
+            return Ok(false);
+        };
+        if let Some(text) = line.get("regex").and_then(Value::as_str) {
+            let regex = expressions::whole(text);
+            let regex = regex.or_else(|why| invalid("regex", format_args!("`{text}`: {why}")))?;
+            self.expressions.push(regex);
+        } else if let Some(rule) = line.get_mut("rule").map(Value::take) {
+            let Some((set, builder)) = &mut self.open else {
+                return invalid("rule", "comes before any set");
+            };
+            let at = format!("rules.{set}.rules[{}]", builder.rules.len());
+            let rule: schema::Rule = from_value(&rule)?;
+            builder.add(&at, &rule)?;
+        } else {
+            self.close()?;
+            let line: SetLine = from_value(&line)?;
+            let pair = |window: Vec<u64>| Some((*window.first()?, *window.get(1)?));
+            let windows = line.windows.into_iter();
+            let windows = windows
+                .map(|(limit, windows)| (limit, windows.into_iter().filter_map(pair).collect()));
+            let builder = Builder::new(&line.reply, &line.upstream_paths, windows.collect())?;
+            self.open = Some((line.set, builder));
+        }
+        Ok(true)
+    }
+
+    /// The compiled sets, one for each of these names.
+    ///
+    /// # Errors
+    /// The document is incomplete, or has no set with one of the names.
+    pub fn finish(mut self, names: &[String]) -> Result<Vec<Rc<RuleSet>>, ConfigError> {
+        if self.lines != self.head.lines {
+            let why = format_args!("{} of {} lines arrived", self.lines, self.head.lines);
+            return invalid("rules", why);
+        }
+        let mut sets = Vec::with_capacity(names.len());
+        for name in names {
+            match self.sets.remove(name) {
+                Some(set) => sets.push(Rc::new(set)),
+                None => {
+                    let why = format_args!("the policy has no rule set `{name}`");
+                    return invalid("rule_sets", why);
+                }
+            }
+        }
+        Ok(sets)
+    }
+
+    fn close(&mut self) -> Result<(), ConfigError> {
+        if let Some((name, builder)) = self.open.take() {
+            self.sets.insert(name, builder.finish()?);
+        }
+        Ok(())
+    }
+
+    fn next_line(&mut self) -> Result<Option<Value>, ConfigError> {
+        let rest = self.bytes.get(self.read..).unwrap_or_default();
+        if rest.is_empty() {
+            return Ok(None);
+        }
+        self.lines += 1;
+        let within = rest.iter().take(MAX_LINE_BYTES);
+        let Some(end) = within.clone().position(|byte| *byte == b'\n') else {
+            let why = format_args!(
+                "line {} has no end within {MAX_LINE_BYTES} bytes",
+                self.lines
+            );
+            return invalid("rules", why);
+        };
+        self.read += end + 1;
+        let line = strict::read(rest.get(..end).unwrap_or_default());
+        line.map(Some)
+            .or_else(|why| invalid("rules", format_args!("line {}: {why}", self.lines)))
+    }
+}
+
+/// Reads a rule set and validates it, for the sidecar: then a filter can compile it too.
+///
+/// # Errors
+/// The first thing that is wrong, with field, value and remedy.
+#[cfg(feature = "schema")]
+pub fn validate(set: &Value) -> Result<(schema::RuleSetFile, RuleSet), ConfigError> {
+    let file: schema::RuleSetFile = from_value(set)?;
+    let mut builder = Builder::new(&file.reply, &file.upstream_paths, BTreeMap::new())?;
+    for (index, rule) in file.rules.iter().enumerate() {
+        builder.add(&format!("rules[{index}]"), rule)?;
+    }
+    Ok((file, builder.finish()?))
+}

@@ -1,0 +1,221 @@
+//! The rules that the sidecar pushes: requests for them, and their compilation a little at a time.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+use sluicegate_protocol::{FILTER_HEADER, RULES_HEADER, RULES_PATH, RULES_WAIT_S, RulesReport};
+use sluicegate_rules::{
+    ConfigError, Document, Pushed, RULES_REFUSED, RULES_UPDATED, RuleSet, Updates, VerdictError,
+};
+
+use crate::host;
+use crate::plugin::Plugin;
+
+/// How long Envoy waits for an answer in addition to the sidecar's own wait.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long answers must name other rules until a request that does not bring them is given up.
+const GIVE_UP_US: u64 = 1_000_000;
+/// Above this size of the VM no rules are compiled any more: an allocation that fails would end the VM. It has at most 1 GiB in
+/// Envoy.
+const MAX_MEMORY: usize = 512 << 20;
+
+/// What is in force is in the plugin; this is what may follow.
+#[derive(Default)]
+pub struct RuleUpdates {
+    updates: RefCell<Updates>,
+    /// The token of the request under way.
+    token: Cell<Option<u32>>,
+    compiling: RefCell<Option<Compiling>>,
+    /// The sets before those in force, for a change that is taken back.
+    previous: RefCell<Option<(String, Vec<Rc<RuleSet>>)>>,
+    /// The digest that was in force before the one that came just now.
+    before: RefCell<Option<String>>,
+    /// Since when answers name other rules.
+    stale_us: Cell<Option<u64>>,
+    /// What was logged last.
+    said: RefCell<String>,
+}
+
+/// A document, compiled in part.
+struct Compiling {
+    digest: String,
+    instance: u64,
+    stage: Stage,
+}
+
+enum Stage {
+    Lines(Document),
+    /// Compiled, with the names of counters that Envoy does not have yet.
+    Counters(Vec<Rc<RuleSet>>, VecDeque<String>),
+}
+
+impl RuleUpdates {
+    /// Whether the request under way has this token.
+    pub fn awaits(&self, token: u32) -> bool {
+        self.token.get() == Some(token)
+    }
+
+    /// Whether to ask the sidecar now.
+    pub fn is_due(&self, now_us: u64) -> bool {
+        self.token.get().is_none() && !self.is_compiling() && self.updates.borrow().is_due(now_us)
+    }
+
+    /// Whether some of the newest rules are still to be compiled.
+    pub fn is_compiling(&self) -> bool {
+        self.compiling.borrow().is_some()
+    }
+
+    /// Asks the sidecar for rules that this filter does not have, and tells it which it has.
+    pub fn request(&self, plugin: &Plugin, now_us: u64) {
+        let mut updates = self.updates.borrow_mut();
+        let refused = updates.refused();
+        let report = RulesReport {
+            vm: plugin.vm.as_str().into(),
+            node: plugin.node.as_str().into(),
+            serves: plugin.serves.get(),
+            in_force: updates.in_force().map(Into::into),
+            refused: refused.map(|(digest, _)| digest.into()),
+            why: refused.map(|(_, why)| why.into()),
+        };
+        let headers = [
+            (":method", "GET"),
+            (":path", RULES_PATH),
+            (":authority", plugin.settings.cluster.as_str()),
+            (FILTER_HEADER, plugin.announcement.as_str()),
+            (RULES_HEADER, &report.to_string()),
+        ];
+        let timeout = Duration::from_secs(RULES_WAIT_S) + GRACE;
+        let sent = host::call(&plugin.settings.cluster, headers.to_vec(), None, timeout);
+        updates.sent(now_us);
+        match sent {
+            Ok(token) => self.token.set(Some(token)),
+            Err(why) => self.say(&why.to_string()),
+        }
+    }
+
+    /// The sidecar has answered the request under way, or not.
+    pub fn answered(&self, body: Result<Vec<u8>, VerdictError>, now_us: u64) {
+        self.token.set(None);
+        self.stale_us.set(None);
+        let mut updates = self.updates.borrow_mut();
+        let read = body.map_err(|why| (why.to_string(), matches!(why, VerdictError::Body(_))));
+        let read = read.and_then(|body| Document::new(body).map_err(|why| (why.to_string(), true)));
+        let document = match read {
+            Ok(document) => document,
+            Err((why, is_unusable)) => {
+                if is_unusable {
+                    updates.unusable(now_us);
+                }
+                self.say(&format!("no rules from the sidecar: {why}"));
+                return;
+            }
+        };
+        let (digest, instance) = (document.head.digest.clone(), document.head.instance);
+        if !updates.named(&digest, instance, now_us) {
+            return;
+        }
+        let mut previous = self.previous.borrow_mut();
+        let stage = match previous.take_if(|(known, _)| *known == digest) {
+            Some((_, sets)) => Ok(Stage::Counters(sets, VecDeque::new())),
+            None if host::memory_bytes() > MAX_MEMORY => Err(format!(
+                "the VM has {} MiB of memory already, which a restart of Envoy frees",
+                host::memory_bytes() >> 20
+            )),
+            None => match document.check() {
+                Ok(()) => Ok(Stage::Lines(document)),
+                Err(why) => Err(why.to_string()),
+            },
+        };
+        match stage {
+            Ok(stage) => drop(self.compiling.replace(Some(Compiling {
+                digest,
+                instance,
+                stage,
+            }))),
+            Err(why) => self.refuse(&mut updates, digest, why),
+        }
+    }
+
+    /// An answer to a question names the rules in force at the sidecar. If the request under way does not bring them, it is
+    /// at another sidecar: then it is given up.
+    pub fn named(&self, digest: &str, instance: u64, now_us: u64) {
+        if !self.updates.borrow_mut().named(digest, instance, now_us) || self.is_compiling() {
+            return self.stale_us.set(None);
+        }
+        let since_us = self.stale_us.get().unwrap_or(now_us);
+        self.stale_us.set(Some(since_us));
+        if now_us.saturating_sub(since_us) >= GIVE_UP_US {
+            self.token.set(None);
+        }
+    }
+
+    /// Compiles for about this long. Returns the sets when they are complete.
+    pub fn compile(&self, pushed: &Pushed, now_us: u64, for_us: u64) -> Option<Vec<Rc<RuleSet>>> {
+        let mut compiling = self.compiling.take()?;
+        loop {
+            compiling.stage = match compiling.stage {
+                Stage::Lines(mut document) => match document.compile_line() {
+                    Ok(true) => Stage::Lines(document),
+                    Ok(false) => match document.finish(&pushed.sets) {
+                        Ok(sets) => {
+                            let names = sets.iter().flat_map(|set| set.counters.names());
+                            let names = names.map(str::to_owned).collect();
+                            Stage::Counters(sets, names)
+                        }
+                        Err(why) => return self.fail(compiling.digest, &why),
+                    },
+                    Err(why) => return self.fail(compiling.digest, &why),
+                },
+                Stage::Counters(sets, mut names) => match names.pop_front() {
+                    Some(name) => {
+                        host::define_counter(&name);
+                        Stage::Counters(sets, names)
+                    }
+                    None => {
+                        let mut updates = self.updates.borrow_mut();
+                        let before = updates.in_force().map(str::to_owned);
+                        self.before.replace(before);
+                        host::add_to_counter(RULES_UPDATED, 1);
+                        self.said.take();
+                        let line = format!("sluicegate: rules {} are in force", compiling.digest);
+                        host::log(host::Level::Info, &line);
+                        updates.replaced(compiling.digest, compiling.instance, now_us);
+                        return Some(sets);
+                    }
+                },
+            };
+            if host::monotonic_us().saturating_sub(now_us) >= for_us {
+                self.compiling.replace(Some(compiling));
+                return None;
+            }
+        }
+    }
+
+    /// Keeps the sets that were replaced just now.
+    pub fn keep(&self, sets: Vec<Rc<RuleSet>>) {
+        let digest = self.before.take();
+        self.previous.replace(digest.map(|digest| (digest, sets)));
+    }
+
+    fn fail(&self, digest: String, why: &ConfigError) -> Option<Vec<Rc<RuleSet>>> {
+        let mut updates = self.updates.borrow_mut();
+        self.refuse(&mut updates, digest, why.to_string());
+        None
+    }
+
+    fn refuse(&self, updates: &mut Updates, digest: String, why: String) {
+        host::add_to_counter(RULES_REFUSED, 1);
+        let line = format!("sluicegate: rules {digest} refused, the earlier ones stay: {why}");
+        host::log(host::Level::Error, &line);
+        updates.refuse(digest, why);
+    }
+
+    /// Logs what is wrong, unless that was the last thing to be logged.
+    fn say(&self, what: &str) {
+        if self.said.replace(what.to_owned()) != what {
+            host::log(host::Level::Warn, &format!("sluicegate: {what}"));
+        }
+    }
+}
