@@ -307,7 +307,7 @@ impl Callouts {
             self.rules.keep(before);
         }
         if self.rules.is_due(now_us) {
-            self.rules.request(&self.plugin, now_us);
+            self.rules.request(&self.plugin, pushed, now_us);
         }
     }
 

@@ -68,12 +68,13 @@ impl RuleUpdates {
     }
 
     /// Asks the sidecar for rules that this filter does not have, and tells it which it has.
-    pub fn request(&self, plugin: &Plugin, now_us: u64) {
+    pub fn request(&self, plugin: &Plugin, pushed: &Pushed, now_us: u64) {
         let mut updates = self.updates.borrow_mut();
         let refused = updates.refused();
         let report = RulesReport {
             vm: plugin.vm.as_str().into(),
             node: plugin.node.as_str().into(),
+            sets: pushed.sets.iter().map(Into::into).collect(),
             serves: plugin.serves.get(),
             in_force: updates.in_force().map(Into::into),
             refused: refused.map(|(digest, _)| digest.into()),

@@ -10,6 +10,7 @@
 //! | `losses.rs` | overrides that the store has lost, or has again; pure |
 //! | `overridden.rs` | decisions made by overrides alone; pure |
 //! | `buckets.rs`, `receipts.rs` | the buckets of a limit; receipts on the wire |
+//! | `filters.rs` | the filters that get rules from here |
 //! | `status.rs` | quota, window, remaining and reset of a verdict; pure |
 //! | `denials.rs` | denial certificates: cached denials, for as long as they are exact |
 //! | `leases.rs`, `leases/` | decisions from units that were taken in advance |
@@ -20,6 +21,7 @@ mod buckets;
 mod denials;
 mod effective;
 mod epoch;
+mod filters;
 mod leases;
 mod losses;
 mod overridden;

@@ -1,4 +1,4 @@
-//! The policy: limits by name.
+//! The policy: limits by name, and the rules that ask for them.
 //!
 //! | file | for |
 //! |---|---|
@@ -7,6 +7,7 @@
 //! | `overrides.rs`, `named_window.rs` | overrides of a limit for single keys, and how they name its windows |
 //! | `file.rs`, `window_file.rs`, `override_file.rs`, `lease_file.rs` | the policy in YAML, and its validation |
 //! | `yaml_error.rs` | describes a file with values of the wrong type |
+//! | `rules.rs` | the rules that filters get |
 //! | `changes.rs` | what changes from one policy to the next, for people |
 //! | `source.rs` | its file: read, watched, reloaded |
 
@@ -19,6 +20,7 @@ mod named_window;
 mod override_file;
 mod overrides;
 mod quotas;
+mod rules;
 mod source;
 mod store;
 mod window_file;
@@ -32,6 +34,7 @@ pub use limits::{
     WhenStoreIsDown, most,
 };
 pub use overrides::{Grant, MAX_OVERRIDES, Override, WindowQuota, check_texts};
+pub use rules::RuleSets;
 pub use source::{PolicyError, PolicySource};
 pub use store::{
     CredentialFiles, Endpoint, RedisOptions, RedisStore, RedisUrl, StoreAddress, TlsFiles, Topology,

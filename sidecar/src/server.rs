@@ -160,6 +160,11 @@ pub async fn run(
     };
     service.wait_for_overrides(START_WITHIN).await;
     let within = settings.shutdown_timeout;
+    let stop = async {
+        let stop = stop.await;
+        service.filters.stop();
+        stop
+    };
     let served = async {
         tokio::join!(
             accept::serve(listeners.decisions, decisions, phases.clone(), within),

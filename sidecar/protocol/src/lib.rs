@@ -47,7 +47,10 @@ pub use request::{
     BODY, CachedDenials, Check, DECISIONS, Decision, GIVE_BACKS, GiveBack, GiveBacks, RESETS, Read,
     Request, Reset, Resets, read_decisions, read_give_backs, read_resets,
 };
-pub use rules::{RULES_HEADER, RULES_PATH, RULES_WAIT_S, RulesReport};
+pub use rules::{
+    FILTERS_PATH, FilterList, FilterState, RULES_HEADER, RULES_PATH, RULES_WAIT_S, RulesReport,
+    RulesState,
+};
 pub use top::{Top, TopDenied, TopLimit, TopNearest};
 
 /// The OpenAPI document; on both ports.

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 /// The path.
 pub const RULES_PATH: &str = "/v1/rules";
 
+/// Which filters have which rules; on the admin port.
+pub const FILTERS_PATH: &str = "/v1/filters";
+
 /// The header by which a filter says which rules it has: a [`RulesReport`] as JSON.
 pub const RULES_HEADER: &str = "sluicegate-rules";
 
@@ -23,6 +26,9 @@ pub struct RulesReport<'a> {
     /// The node id of its Envoy.
     #[serde(borrow)]
     pub node: Cow<'a, str>,
+    /// The sets that it may run; the first is the default.
+    #[serde(borrow)]
+    pub sets: Vec<Cow<'a, str>>,
     /// Whether it has had a request. The root context of Envoy's main thread never has one.
     pub serves: bool,
     /// The digest of the rules in force; `None` if it has none yet.
@@ -34,6 +40,77 @@ pub struct RulesReport<'a> {
     /// Why.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub why: Option<Cow<'a, str>>,
+}
+
+/// The body that answers `GET /v1/filters`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct FilterList {
+    /// The digest of the policy's rules.
+    pub rules: String,
+    /// The filters that asked this sidecar for rules within the last minute, by node.
+    pub filters: Vec<FilterState>,
+}
+
+/// One filter: a worker of an Envoy, or its main thread.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct FilterState {
+    /// [`RulesReport::vm`].
+    pub vm: String,
+    /// The node id of its Envoy.
+    pub node: String,
+    /// The filter's version.
+    pub version: String,
+    /// The sets that it may run; the first is the default.
+    pub sets: Vec<String>,
+    /// Whether it has had a request: then it is a worker's. Envoy's main thread has a filter too, which never has one.
+    pub serves: bool,
+    /// Whether its rules are those of the policy.
+    pub state: RulesState,
+    /// The digest of its rules; absent if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// For how many seconds this sidecar has known that it has them.
+    pub since_seconds: u64,
+    /// The digest of newer rules that it could not use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// How many seconds ago it was last heard of; 0 while it waits for news.
+    pub seen_seconds: u64,
+}
+
+/// Whether a filter has the rules of the policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum RulesState {
+    /// It has.
+    InForce,
+    /// It has others, and should have these within a second.
+    Behind,
+    /// It could not use them, and has others or none.
+    Refused,
+    /// It has no rules yet.
+    None,
+}
+
+impl RulesState {
+    /// All.
+    pub const ALL: [Self; 4] = [Self::InForce, Self::Behind, Self::Refused, Self::None];
+
+    /// As in JSON and in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::InForce => "in_force",
+            Self::Behind => "behind",
+            Self::Refused => "refused",
+            Self::None => "none",
+        }
+    }
 }
 
 impl<'a> RulesReport<'a> {

@@ -2,13 +2,15 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use super::overrides::Overrides;
 use crate::lock::lock;
-use crate::policy::{Policy, PolicyError, PolicySource, changes};
+use crate::policy::{Policy, PolicyError, PolicySource, RuleSets, changes};
 use crate::store::StoredOverrides;
 use crate::telemetry::events::EventKind;
 use crate::telemetry::history::Counts;
@@ -28,12 +30,18 @@ pub struct Epoch {
     pub overrides: Overrides,
     /// The metrics of the limits.
     pub metrics: Arc<PolicyMetrics>,
+    /// When limits were removed for which decisions are still made.
+    removed: Option<Instant>,
 }
+
+/// Filters have new rules a second later, and requests that were matched by the old ones wait no longer than this.
+const REMOVED_LIMITS_LAST: Duration = Duration::from_mins(1);
 
 /// The policy in force. A request uses the epoch that was current when it began until it is answered.
 #[derive(Debug)]
 pub struct PolicyHandle {
     current: ArcSwap<Epoch>,
+    rules: watch::Sender<Arc<RuleSets>>,
     /// Held while the epoch is replaced.
     changing: Mutex<()>,
     /// The policy's file.
@@ -54,6 +62,7 @@ impl Epoch {
             metrics: Arc::new(metrics.policy_loaded(policy_number, &policy)),
             overrides: Overrides::new(&policy, stored),
             policy: Arc::new(policy),
+            removed: None,
         }
     }
 }
@@ -65,9 +74,11 @@ impl PolicyHandle {
     /// The file cannot be read, or its content is invalid.
     pub fn load(path: &Path, metrics: &Metrics) -> Result<Self, PolicyError> {
         let (source, policy) = PolicySource::open(path)?;
+        let rules = Arc::new(policy.rules.clone());
         let epoch = Epoch::loaded((1, 1), policy, None, metrics);
         Ok(Self {
             current: ArcSwap::from_pointee(epoch),
+            rules: watch::Sender::new(rules),
             changing: Mutex::default(),
             source,
         })
@@ -89,17 +100,14 @@ impl PolicyHandle {
             let changes = changes(&before.policy, &policy).join("; ");
             let totals = metrics.totals();
             let gone = before.policy.limits().map(|limit| limit.name.as_str());
-            let gone = gone.filter(|name| policy.limit(name).is_none());
+            let gone = gone.filter(|name| !policy.has(name));
             for limit in gone.filter(|name| totals.get(*name).is_some_and(|counts| *counts != Counts::default())) {
                 warn!(
                     limit,
-                    "the new policy does not have a limit that requests have asked for: such requests get no verdict now, and each \
-                     rule's `when_unavailable` decides"
+                    "the new policy does not have a limit that requests have asked for: they are answered for another minute;                      then they get no verdict, and each rule's `when_unavailable` decides"
                 );
             }
-            let numbers = (before.number + 1, policy_number);
-            let stored = before.overrides.stored.clone();
-            self.current.store(Arc::new(Epoch::loaded(numbers, policy, stored, metrics)));
+            self.put_in_force(&before, policy_number, policy, metrics);
             info!(epoch = policy_number, "policy reloaded: {changes}");
             let detail = format!("epoch {policy_number}: {changes}");
             event = Some((EventKind::PolicyLoaded, detail));
@@ -111,6 +119,57 @@ impl PolicyHandle {
             return Some((EventKind::PolicyRefused, why));
         }
         event
+    }
+
+    /// Puts a loaded policy in force. If its limits are those before, cached denials and leases stay. The caller holds `changing`.
+    fn put_in_force(
+        &self,
+        before: &Epoch,
+        policy_number: u64,
+        mut policy: Policy,
+        metrics: &Metrics,
+    ) {
+        let number = before.number + u64::from(!policy.limits_as(&before.policy));
+        policy.keep_removed(&before.policy);
+        let removed = (!policy.removed().is_empty()).then(Instant::now);
+        let stored = before.overrides.stored.clone();
+        self.rules.send_if_modified(|rules| {
+            let is_new = **rules != policy.rules;
+            if is_new {
+                *rules = Arc::new(policy.rules.clone());
+            }
+            is_new
+        });
+        let mut epoch = Epoch::loaded((number, policy_number), policy, stored, metrics);
+        epoch.removed = removed;
+        self.current.store(Arc::new(epoch));
+    }
+
+    /// Stops answering for limits that a change removed a while ago.
+    pub fn forget_removed(&self, metrics: &Metrics) {
+        let is_over = |removed: Instant| removed.elapsed() >= REMOVED_LIMITS_LAST;
+        if !self.current.load().removed.is_some_and(is_over) {
+            return;
+        }
+        let _changing = lock(&self.changing);
+        let before = self.current.load_full();
+        if before.removed.is_some_and(is_over)
+            && let Some(policy) = before.policy.without_removed()
+        {
+            self.current.store(Arc::new(Epoch {
+                number: before.number + 1,
+                policy_number: before.policy_number,
+                metrics: Arc::new(metrics.of_policy(&policy)),
+                overrides: Overrides::new(&policy, before.overrides.stored.clone()),
+                policy: Arc::new(policy),
+                removed: None,
+            }));
+        }
+    }
+
+    /// The rules for filters, and news of their changes.
+    pub fn rules(&self) -> watch::Receiver<Arc<RuleSets>> {
+        self.rules.subscribe()
     }
 
     /// Puts overrides that were read from the store in force.
@@ -138,6 +197,7 @@ impl PolicyHandle {
             policy: Arc::clone(&before.policy),
             overrides: Overrides::new(&before.policy, stored),
             metrics: Arc::clone(&before.metrics),
+            removed: before.removed,
         }));
     }
 }

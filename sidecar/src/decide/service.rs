@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 use super::backend::Backend;
 use super::denials::Denials;
 use super::epoch::PolicyHandle;
+use super::filters::Filters;
 use super::leases::Leases;
 use super::plan::{Basis, Plan};
 use crate::clock;
@@ -28,6 +29,7 @@ mod leases;
 mod neighbours;
 mod overrides;
 mod past_overrides;
+mod rules;
 
 use overrides::Start;
 
@@ -56,6 +58,8 @@ pub struct Service {
     history: Mutex<History>,
     /// The spans; off by default.
     pub traces: Traces,
+    /// The filters that get rules from here.
+    pub filters: Filters,
 }
 
 impl Service {
@@ -93,6 +97,7 @@ impl Service {
             events,
             history: Mutex::new(History::new(now_ms)),
             traces: Traces::default(),
+            filters: Filters::default(),
         }
     }
 
@@ -183,6 +188,7 @@ impl Service {
             instance: self.instance,
             verdicts: decided.into_iter().map(|decided| decided.verdict).collect(),
             leases,
+            rules: epoch.policy.rules.told().map(Into::into),
         }
     }
 

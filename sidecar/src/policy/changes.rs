@@ -4,6 +4,7 @@ use sluicegate_engine::{Algorithm, BucketSpec, bucket_key};
 
 use super::fields::AlgorithmName;
 use super::limits::{Limit, Policy};
+use super::rules::RuleSets;
 use super::window_file::window_name;
 
 /// Each change, such as "per-tenant: quota 20 -> 40", in the order of the names. What cannot be seen in a running sidecar,
@@ -14,17 +15,26 @@ pub fn changes(before: &Policy, after: &Policy) -> Vec<String> {
     if ttls.0 != ttls.1 {
         found.push(format!("denial_ttl {:?} -> {:?}", ttls.0, ttls.1));
     }
-    let gone = before
-        .limits()
-        .filter(|limit| after.limit(&limit.name).is_none());
+    let gone = before.limits().filter(|limit| !after.has(&limit.name));
     found.extend(gone.map(|limit| format!("{} removed", limit.name)));
     for limit in after.limits() {
-        let what = match before.limit(&limit.name) {
+        let what = match before.limits.get(&limit.name) {
             None => " added".to_owned(),
             Some(before) if before == limit => continue,
             Some(before) => format!(": {}", of_limit(before, limit).join(", ")),
         };
         found.push(limit.name.clone() + &what);
+    }
+    if before.rules != after.rules {
+        let digest = |rules: &RuleSets| match rules.digest.as_str() {
+            "" => "none".to_owned(),
+            digest => digest.to_owned(),
+        };
+        found.push(format!(
+            "rules {} -> {}",
+            digest(&before.rules),
+            digest(&after.rules)
+        ));
     }
     if found.is_empty() {
         found.push("no limit changed".to_owned());

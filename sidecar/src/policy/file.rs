@@ -19,6 +19,7 @@ use super::limits::{
 };
 use super::override_file::{self, OverrideFile};
 use super::overrides::{MAX_OVERRIDES, Override};
+use super::rules::{RuleSetFile, RuleSets};
 use super::store::{StoreAddress, StoreFile};
 use super::window_file::{QuotaFromRequest, WindowFile, check_max_quota, is_same_window};
 use super::yaml_error;
@@ -55,6 +56,10 @@ struct PolicyFile {
     /// a mapping from each limit's name to its `algorithm` and `windows`
     #[schemars(with = "BTreeMap<String, LimitFile>")]
     limits: BTreeMap<String, Spanned<LimitFile>>,
+    /// a mapping from the name of each rule set to its `rules`, for filters with `version: 2`
+    #[serde(default)]
+    #[schemars(with = "BTreeMap<String, sluicegate_rules::config::schema::RuleSetFile>")]
+    rules: BTreeMap<String, Spanned<RuleSetFile>>,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -172,10 +177,25 @@ fn parse(text: &str, mistakes: &mut Vec<String>) -> Result<Policy, String> {
             }
         }
     }
+    let by_name = limits
+        .iter()
+        .map(|(name, limit)| (name.clone(), limit.as_ref()));
+    let rules = match RuleSets::read(&file.rules, &by_name.collect()) {
+        Ok(rules) => rules,
+        // Rules may name a limit that is wrong itself.
+        Err(_) if !mistakes.is_empty() => RuleSets::default(),
+        Err((line, why)) => {
+            let line = line.map_or_else(String::new, |line| format!("line {line}: "));
+            mistakes.push(format!("{line}{why}"));
+            RuleSets::default()
+        }
+    };
     if let Some(first) = mistakes.first() {
         return Err(first.clone());
     }
     Ok(Policy {
+        rules,
+        removed: BTreeMap::new(),
         store,
         store_timeout: store_timeout.unwrap_or(DEFAULT_STORE_TIMEOUT),
         memory_limit: memory_limit.unwrap_or(DEFAULT_MEMORY_LIMIT),

@@ -11,6 +11,7 @@ use sluicegate_engine::lease::LeaseTerms;
 use sluicegate_protocol::Whom;
 
 use super::overrides::Override;
+use super::rules::RuleSets;
 use super::store::StoreAddress;
 
 /// Default of `store_timeout`. Shorter than the filter's own default timeout of 50 ms, so that the filter receives
@@ -25,7 +26,7 @@ pub const DEFAULT_DENIAL_TTL: Duration = Duration::from_secs(1);
 pub const DEFAULT_MEMORY_LIMIT: usize = 256 << 20;
 
 /// A loaded policy.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Policy {
     /// The address of the store.
     pub store: StoreAddress,
@@ -37,6 +38,10 @@ pub struct Policy {
     pub denial_ttl: Duration,
     /// By name.
     pub(super) limits: BTreeMap<String, Arc<Limit>>,
+    /// Limits that an earlier policy had: a filter may ask for them until it has the new rules.
+    pub(super) removed: BTreeMap<String, Arc<Limit>>,
+    /// The rules for filters.
+    pub rules: RuleSets,
 }
 
 /// A named allowance.
@@ -122,7 +127,44 @@ impl Policy {
 
     /// The limit with this name.
     pub fn limit(&self, name: &str) -> Option<&Arc<Limit>> {
-        self.limits.get(name)
+        self.limits.get(name).or_else(|| self.removed.get(name))
+    }
+
+    /// Whether a policy has a limit of this name, and not just an earlier one.
+    pub fn has(&self, name: &str) -> bool {
+        self.limits.contains_key(name)
+    }
+
+    /// Whether both apply the same limits in the same way, whatever their rules.
+    pub fn limits_as(&self, other: &Self) -> bool {
+        self.limits == other.limits && self.denial_ttl == other.denial_ttl
+    }
+
+    /// Keeps answering for the limits that `before` had.
+    pub fn keep_removed(&mut self, before: &Self) {
+        let gone = before.removed.iter().chain(&before.limits);
+        let gone = gone.filter(|(name, _)| !self.limits.contains_key(*name));
+        self.removed = gone
+            .map(|(name, limit)| (name.clone(), Arc::clone(limit)))
+            .collect();
+    }
+
+    /// Limits that only earlier policies had.
+    pub const fn removed(&self) -> &BTreeMap<String, Arc<Limit>> {
+        &self.removed
+    }
+
+    /// The same without the limits that earlier policies had; nothing if there are none.
+    pub fn without_removed(&self) -> Option<Self> {
+        (!self.removed.is_empty()).then(|| Self {
+            removed: BTreeMap::new(),
+            ..self.clone()
+        })
+    }
+
+    /// All limits for which decisions are made.
+    pub fn decided_limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
+        self.limits.values().chain(self.removed.values())
     }
 
     /// All limits, sorted by name.

@@ -11,9 +11,9 @@ use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use sluicegate_protocol::{
-    Code, Listed, OPENAPI_PATH, OVERRIDES_PATH, OverrideList, OverrideWasRemoved, OverrideWasSet,
-    RESET_PATH, RemoveOverride, Resets, SetOverride, TOP_PATH, Top, WasReset, Whom,
-    read_remove_override, read_resets, read_set_override,
+    Code, FILTERS_PATH, FilterList, Listed, OPENAPI_PATH, OVERRIDES_PATH, OverrideList,
+    OverrideWasRemoved, OverrideWasSet, RESET_PATH, RemoveOverride, Resets, SetOverride, TOP_PATH,
+    Top, WasReset, Whom, read_remove_override, read_resets, read_set_override,
 };
 use tokio::sync::Semaphore;
 use utoipa_axum::router::OpenApiRouter;
@@ -85,6 +85,7 @@ pub(super) fn routes() -> OpenApiRouter<Admin> {
     let operators = guarded
         .routes(routes!(metrics).refusing(&[NOT_ENCODED]))
         .routes(routes!(top))
+        .routes(routes!(filters))
         .with_token()
         .refusing(&[NO_TOKEN]);
     let all = operators.merge(probes);
@@ -292,6 +293,28 @@ async fn subject(
 ) -> Result<Response, Refusal> {
     let subject = subject.map_or_else(|_| String::new(), |Path(subject)| subject);
     Ok(ok(&admin.service.find_key(&subject)?))
+}
+
+/// Which filters have which rules
+///
+/// Those that have asked this sidecar for rules within the last minute: one for each worker of each Envoy, and one for its
+/// main thread.
+#[utoipa::path(
+    get,
+    path = FILTERS_PATH,
+    tag = "admin",
+    responses((
+        status = 200,
+        description = "The digest of the policy's rules, and the filters.",
+        body = ref(of::<FilterList>()),
+        example = json!({ "rules": "a41c09d2e7f3", "filters": [{
+            "vm": "5f0c6b1a9d3e4f2c8b7a6d5e4f3c2b1a", "node": "gateway-0", "version": "0.1.0", "sets": ["gateway"],
+            "serves": true, "state": "in_force", "digest": "a41c09d2e7f3", "since_seconds": 61, "seen_seconds": 0,
+        }] }),
+    )),
+)]
+async fn filters(State(admin): State<Admin>) -> Response {
+    ok(&admin.service.list_filters())
 }
 
 /// Most denied subjects, and subjects nearest to a limit

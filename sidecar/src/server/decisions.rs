@@ -7,14 +7,15 @@ use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::middleware::from_fn;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
 use schemars::JsonSchema;
 use serde::Serialize;
 use sluicegate_protocol::{
     Answer, Code, DECIDE_PATH, DECISIONS, FILTER_HEADER, FilterInfo, GIVE_BACK_PATH, GiveBacks,
-    GivenBack, LimitStatus, Listed, OPENAPI_PATH, PROBLEM_JSON, Problem, ProblemDetails, Request,
-    Verdict, WithoutStore, read_decisions, read_give_backs,
+    GivenBack, LimitStatus, Listed, OPENAPI_PATH, PROBLEM_JSON, Problem, ProblemDetails,
+    RULES_HEADER, RULES_PATH, Request, RulesReport, Verdict, WithoutStore, read_decisions,
+    read_give_backs,
 };
 use tokio::sync::Semaphore;
 use utoipa_axum::router::OpenApiRouter;
@@ -28,6 +29,8 @@ use crate::decide::Service;
 
 /// In the query of `/v1/decide`: answer with the verdict as the HTTP status.
 const AS_STATUS: &str = "denied=";
+
+const LINES_OF_JSON: &str = "application/x-ndjson";
 
 static LARGE_BODIES: Semaphore = turns();
 
@@ -52,6 +55,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Service>> {
         .routes(routes!(decide).refusing(&[BAD_STATUS]))
         .routes(routes!(give_back))
         .with_body()
+        .routes(routes!(rules))
         .refusing(&[BAD_HOST, from_a_page(ORIGIN_FIELD), NOT_JSON])
 }
 
@@ -185,6 +189,34 @@ async fn decide(
         Some(_) => status_answer(answer),
         None => ok(&answer),
     })
+}
+
+/// The rules for filters
+///
+/// For Sluicegate's filter, whose format it is in: a line of JSON for each rule. A filter says which rules it has, and is
+/// answered when there are others, or after 20 seconds.
+#[utoipa::path(
+    get,
+    path = RULES_PATH,
+    tag = "decisions",
+    responses((
+        status = 200,
+        description = "The rules, or if the filter has them, just their digest.",
+        content_type = LINES_OF_JSON,
+        body = String,
+        example = "{\"format\":1,\"digest\":\"a41c09d2e7f3\",\"instance\":4711,\"lines\":0}\n",
+    )),
+)]
+async fn rules(State(service): State<Arc<Service>>, headers: HeaderMap) -> Response {
+    let named = named(&headers);
+    let info = named(FILTER_HEADER).and_then(FilterInfo::read);
+    if let Some(info) = info {
+        service.metrics.filter_seen(info);
+    }
+    let report = named(RULES_HEADER).and_then(RulesReport::read);
+    let filter = report.zip(info.map(|info| info.version));
+    let document = service.rules_for(filter).await;
+    ([(header::CONTENT_TYPE, LINES_OF_JSON)], document).into_response()
 }
 
 /// Looks up a header's text by name.

@@ -161,9 +161,14 @@ impl Metrics {
         if epoch > 1 {
             self.count_reload(ReloadOutcome::Loaded);
         }
+        self.of_policy(policy)
+    }
+
+    /// The metrics of a policy's limits.
+    pub fn of_policy(&self, policy: &Policy) -> PolicyMetrics {
         *lock(&self.windows) = windows::windows(policy);
         let mut known = lock(&self.limits);
-        let limits = policy.limits().map(|limit| {
+        let limits = policy.decided_limits().map(|limit| {
             let limit_metrics = known
                 .remove(&limit.name)
                 .unwrap_or_else(|| Arc::new(LimitMetrics::new(&self.families, &limit.name)));
@@ -175,7 +180,9 @@ impl Metrics {
         });
         let limits: BTreeMap<_, _> = limits.collect();
         known.clone_from(&limits);
-        let leased = policy.limits().filter(|limit| limit.lease.is_some());
+        let leased = policy
+            .decided_limits()
+            .filter(|limit| limit.lease.is_some());
         let leases = leased.map(|limit| (limit.name.clone(), self.leases_of(&limit.name)));
         PolicyMetrics {
             shared: Arc::clone(&self.shared),

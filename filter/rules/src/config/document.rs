@@ -207,16 +207,16 @@ impl Document {
     }
 }
 
-/// Reads a rule set and validates it, for the sidecar: then a filter can compile it too.
+/// Validates a rule set, for the sidecar: then a filter can compile it too.
 ///
 /// # Errors
 /// The first thing that is wrong, with field, value and remedy.
 #[cfg(feature = "schema")]
-pub fn validate(set: &Value) -> Result<(schema::RuleSetFile, RuleSet), ConfigError> {
+pub fn validate(set: &Value) -> Result<RuleSet, ConfigError> {
     let file: schema::RuleSetFile = from_value(set)?;
     let mut builder = Builder::new(&file.reply, &file.upstream_paths, BTreeMap::new())?;
     for (index, rule) in file.rules.iter().enumerate() {
         builder.add(&format!("rules[{index}]"), rule)?;
     }
-    Ok((file, builder.finish()?))
+    builder.finish()
 }

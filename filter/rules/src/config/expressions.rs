@@ -42,7 +42,7 @@ pub(super) fn whole(text: &str) -> Result<Rc<Regex>, regex_lite::Error> {
 
 /// The text from which [`whole`] has compiled an expression.
 #[cfg(feature = "schema")]
-pub(super) fn text_of(regex: &Regex) -> &str {
+pub(crate) fn text_of(regex: &Regex) -> &str {
     let text = regex.as_str();
     text.strip_prefix("^(?:")
         .and_then(|text| text.strip_suffix(")$"))

@@ -25,6 +25,8 @@ impl Service {
         // What was leased under earlier policies and overrides is returned.
         self.leases.end_earlier(self.policy.current().number);
         self.backend.outage.sweep();
+        self.policy.forget_removed(&self.metrics);
+        self.filters.forget(clock::now_us());
     }
 
     /// The history for the live page, with a sample that is not older than `age_ms`.

@@ -1,0 +1,153 @@
+//! The filters that get rules from this sidecar, and which rules each has.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use sluicegate_protocol::{FilterState, RulesReport, RulesState};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use crate::clock;
+use crate::lock::lock;
+
+/// Most filters that are known, and most that wait for news at the same time; the others are answered at once and ask again.
+const MAX_FILTERS: usize = 4_096;
+const MAX_WAITING: usize = 1_024;
+/// How long a filter is known after it was last heard of.
+const FORGET_AFTER_US: u64 = 60_000_000;
+/// Bytes that are kept of what a filter says.
+const MAX_TEXT: usize = 256;
+
+/// The filters by [`RulesReport::vm`].
+#[derive(Debug)]
+pub struct Filters {
+    known: Arc<Mutex<BTreeMap<String, Known>>>,
+    waiting: Arc<Semaphore>,
+    stopping: watch::Sender<bool>,
+}
+
+#[derive(Debug)]
+struct Known {
+    state: FilterState,
+    since_us: u64,
+    seen_us: u64,
+    /// Its requests that are waiting.
+    waiting: usize,
+}
+
+/// A filter waits for news until this is dropped.
+#[derive(Debug)]
+pub struct Waits {
+    vm: String,
+    known: Arc<Mutex<BTreeMap<String, Known>>>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        if let Some(known) = lock(&self.known).get_mut(&self.vm) {
+            known.waiting = known.waiting.saturating_sub(1);
+            known.seen_us = clock::now_us();
+        }
+    }
+}
+
+impl Default for Filters {
+    fn default() -> Self {
+        Self {
+            known: Arc::default(),
+            waiting: Arc::new(Semaphore::new(MAX_WAITING)),
+            stopping: watch::Sender::new(false),
+        }
+    }
+}
+
+impl Filters {
+    /// A filter asks for rules and says which it has. It may wait as long as it keeps what is returned, if anything is.
+    pub fn asks(&self, report: &RulesReport<'_>, version: &str, now_us: u64) -> Option<Waits> {
+        let mut filters = lock(&self.known);
+        if filters.len() >= MAX_FILTERS && !filters.contains_key(report.vm.as_ref()) {
+            return None;
+        }
+        let permit = Arc::clone(&self.waiting).try_acquire_owned().ok();
+        let text = |text: &str| text.chars().take(MAX_TEXT).collect::<String>();
+        let state = FilterState {
+            vm: report.vm.to_string(),
+            node: text(&report.node),
+            version: text(version),
+            sets: report.sets.iter().take(16).map(|set| text(set)).collect(),
+            serves: report.serves,
+            state: RulesState::None,
+            digest: report.in_force.as_deref().map(str::to_owned),
+            since_seconds: 0,
+            refused: report.refused.as_deref().map(str::to_owned),
+            why: report.why.as_deref().map(text),
+            seen_seconds: 0,
+        };
+        let before = filters.get(report.vm.as_ref());
+        let same = before.filter(|before| before.state.digest == state.digest);
+        let known = Known {
+            since_us: same.map_or(now_us, |same| same.since_us),
+            seen_us: now_us,
+            waiting: before.map_or(0, |before| before.waiting) + usize::from(permit.is_some()),
+            state,
+        };
+        filters.insert(report.vm.to_string(), known);
+        Some(Waits {
+            vm: report.vm.to_string(),
+            known: Arc::clone(&self.known),
+            _permit: permit?,
+        })
+    }
+
+    /// Completes when the sidecar stops: nobody should wait any longer.
+    pub async fn stopping(&self) {
+        // The sender is a field of this.
+        let _ = self
+            .stopping
+            .subscribe()
+            .wait_for(|stopping| *stopping)
+            .await;
+    }
+
+    /// The sidecar stops.
+    pub fn stop(&self) {
+        self.stopping.send_replace(true);
+    }
+
+    /// Forgets filters that have not been heard of for long.
+    pub fn forget(&self, now_us: u64) {
+        lock(&self.known).retain(|_, known| {
+            known.waiting > 0 || now_us.saturating_sub(known.seen_us) < FORGET_AFTER_US
+        });
+    }
+
+    /// All known filters, by node, compared with the digest of the policy's rules.
+    pub fn list(&self, rules: &str, now_us: u64) -> Vec<FilterState> {
+        let filters = lock(&self.known);
+        let told = filters.values().map(|known| {
+            let seconds = |since_us: u64| now_us.saturating_sub(since_us) / 1_000_000;
+            FilterState {
+                state: state_of(&known.state, rules),
+                since_seconds: seconds(known.since_us),
+                seen_seconds: if known.waiting > 0 {
+                    0
+                } else {
+                    seconds(known.seen_us)
+                },
+                ..known.state.clone()
+            }
+        });
+        let mut list: Vec<_> = told.collect();
+        list.sort_by(|a, b| (&a.node, &a.vm).cmp(&(&b.node, &b.vm)));
+        list
+    }
+}
+
+fn state_of(filter: &FilterState, rules: &str) -> RulesState {
+    match (&filter.digest, &filter.refused) {
+        (Some(digest), _) if digest == rules => RulesState::InForce,
+        (_, Some(refused)) if refused == rules => RulesState::Refused,
+        (Some(_), _) => RulesState::Behind,
+        (None, _) => RulesState::None,
+    }
+}

@@ -1,0 +1,42 @@
+//! Gives rules to filters, and knows which filter has which.
+
+use std::time::Duration;
+
+use sluicegate_protocol::{FilterList, RULES_WAIT_S, RulesReport};
+
+use super::Service;
+use crate::clock;
+
+impl Service {
+    /// The rules for a filter, as a document. While it has the newest, it waits for others, for some time.
+    pub async fn rules_for(&self, filter: Option<(RulesReport<'_>, &str)>) -> String {
+        let mut rules = self.policy.rules();
+        let (report, waits) = match filter {
+            Some((report, version)) => {
+                let waits = self.filters.asks(&report, version, clock::now_us());
+                (report, waits)
+            }
+            None => (RulesReport::default(), None),
+        };
+        let known = report.known();
+        if let Some(waits) = waits {
+            let changed = rules.wait_for(|rules| known != Some(rules.digest.as_str()));
+            tokio::select! {
+                _ = changed => {}
+                () = tokio::time::sleep(Duration::from_secs(RULES_WAIT_S)) => {}
+                () = self.filters.stopping() => {}
+            }
+            drop(waits);
+        }
+        rules.borrow().document(known, self.instance)
+    }
+
+    /// The filters that have asked for rules lately.
+    pub fn list_filters(&self) -> FilterList {
+        let rules = self.policy.current().policy.rules.digest.clone();
+        FilterList {
+            filters: self.filters.list(&rules, clock::now_us()),
+            rules,
+        }
+    }
+}
