@@ -37,6 +37,7 @@ mod override_terms;
 mod overrides;
 mod peek;
 mod reset;
+mod rollout;
 mod schema;
 mod serve;
 mod stdout;

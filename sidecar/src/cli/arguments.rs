@@ -5,7 +5,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use super::exit::{self, Exit};
 use super::{
     Failure, check_config, check_store, completions, decide, estimate, explain, give_back, man,
-    overrides, peek, reset, schema, serve, top,
+    overrides, peek, reset, rollout, schema, serve, top,
 };
 
 /// Exact rate limits, for Envoy and for jobs.
@@ -37,6 +37,8 @@ enum Command {
     Override(overrides::Override),
     /// Show which subjects are denied most and which are nearest to a limit.
     Top(top::Watch),
+    /// Show which filters have the rules of the policy, and wait until all have them.
+    Rollout(rollout::Rollout),
     /// Validate the filter's configuration and the policy.
     CheckConfig(check_config::CheckConfig),
     /// Check that sidecars can use the policy's store: address, permissions, eviction, round trip and more.
@@ -64,6 +66,7 @@ impl Arguments {
             Command::Reset(reset) => reset.run().await,
             Command::Override(command) => command.run().await,
             Command::Top(top) => top.run().await,
+            Command::Rollout(rollout) => rollout.run().await,
             Command::CheckConfig(check) => check.run(),
             Command::CheckStore(check) => check.run().await,
             Command::Explain(explain) => explain.run(),

@@ -53,7 +53,7 @@ impl Direct {
             return Ok(None);
         };
         let metrics = Metrics::new().map_err(Failure::system)?;
-        let handle = PolicyHandle::load(path, &metrics).map_err(Failure::usage)?;
+        let handle = PolicyHandle::load(path, None, &metrics).map_err(Failure::usage)?;
         let policy = &handle.current().policy;
         let address = store_address(policy, self.store.as_deref())?;
         if matches!(address, StoreAddress::Memory) {

@@ -36,7 +36,7 @@ const TABLE: [Row; 9] = [
     Row {
         exit: Exit::System,
         name: "",
-        meaning: "a system error (a port is in use, a file cannot be written), or a second signal stopped `serve`; for `check-store`: something has to be changed",
+        meaning: "a system error (a port is in use, a file cannot be written), or a second signal stopped `serve`; for `check-store`: something has to be changed; for `rollout`: not every filter has the rules",
     },
     Row {
         exit: Exit::Usage,

@@ -16,7 +16,7 @@ use sluicegate::telemetry::metrics::Metrics;
 use sluicegate::telemetry::traces::Traces;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, oneshot};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::Failure;
 use super::direct::store_address;
@@ -30,6 +30,10 @@ pub struct Serve {
     /// The policy (YAML), with the limits and the address of the store.
     #[arg(long, value_name = "FILE")]
     policy: PathBuf,
+    /// A folder in which the last good policy is kept, for a start with a broken file.
+    // systemd's `StateDirectory=` sets the variable.
+    #[arg(long, value_name = "FOLDER", env = "STATE_DIRECTORY")]
+    state_dir: Option<PathBuf>,
     #[command(flatten)]
     listening: Listening,
     /// Overrides the policy's `store`: `memory` or a Redis URL. The environment variable keeps a password out of files.
@@ -58,7 +62,11 @@ impl Serve {
         let _log =
             log::start(self.log_format, &filter.to_string_lossy()).map_err(Failure::usage)?;
         let metrics = Metrics::new().map_err(Failure::system)?;
-        let handle = PolicyHandle::load(&self.policy, &metrics).map_err(Failure::usage)?;
+        let handle = PolicyHandle::load(&self.policy, self.state_dir.as_deref(), &metrics)
+            .map_err(Failure::usage)?;
+        if let Some(why) = handle.source.refusal() {
+            error!("{why}; the last good policy is in force");
+        }
         let policy = &handle.current().policy;
         let store = store_address(policy, self.store.as_deref())?;
         let is_alone = matches!(store, StoreAddress::Memory);

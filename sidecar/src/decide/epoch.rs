@@ -68,12 +68,19 @@ impl Epoch {
 }
 
 impl PolicyHandle {
-    /// Loads the first policy from a file.
+    /// Loads the first policy from a file; from the state directory, if there is one and the file cannot be used.
     ///
     /// # Errors
     /// The file cannot be read, or its content is invalid.
-    pub fn load(path: &Path, metrics: &Metrics) -> Result<Self, PolicyError> {
-        let (source, policy) = PolicySource::open(path)?;
+    pub fn load(
+        path: &Path,
+        state_dir: Option<&Path>,
+        metrics: &Metrics,
+    ) -> Result<Self, PolicyError> {
+        let (source, policy) = match state_dir {
+            Some(folder) => PolicySource::open_or_last_good(path, folder)?,
+            None => PolicySource::open(path)?,
+        };
         let rules = Arc::new(policy.rules.clone());
         let epoch = Epoch::loaded((1, 1), policy, None, metrics);
         Ok(Self {

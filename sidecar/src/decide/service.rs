@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use sluicegate_protocol::{Answer, Read};
+use sluicegate_protocol::{Answer, Read, RulesState};
 use tokio::runtime::Handle;
 
 use super::backend::Backend;
@@ -218,7 +218,28 @@ impl Service {
         }
         let tasks = Handle::try_current().map_or(0, |runtime| runtime.metrics().num_alive_tasks());
         families.tasks.set(tasks as f64);
-        let overrides = &self.policy.current().overrides;
+        let policy = self.policy.current();
+        let filters = self.filter_states();
+        for state in RulesState::ALL.map(RulesState::name) {
+            let count = filters.get(state).copied().unwrap_or(0);
+            families
+                .filter_rules
+                .with_label_values(&[state])
+                .set(count as f64);
+        }
+        families.rules.reset();
+        if let Some(digest) = policy.policy.rules.told() {
+            let source = if self.policy.source.is_last_good() {
+                "last_good"
+            } else {
+                "file"
+            };
+            families
+                .rules
+                .with_label_values(&[digest.as_str(), source])
+                .set(1.0);
+        }
+        let overrides = &policy.overrides;
         self.metrics
             .set_overrides(overrides.counts(clock::unix_ms()));
         self.metrics.text(&self.store.facts(), &self.leases.held())

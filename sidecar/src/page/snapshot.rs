@@ -30,6 +30,9 @@ pub fn snapshot(service: &Service, after_ms: u64) -> Value {
             "refused": service.policy.source.refusal(),
             // Limits that requests ask for and the policy does not have.
             "unknown_limits": service.metrics.unknown_limits(),
+            // The digest of the rules for filters, and how many filters have them.
+            "rules": policy.rules.told(),
+            "filters": service.filter_states(),
             "store_timeout_ms": clock::micros(policy.store_timeout) / 1_000,
             "denial_ttl_ms": clock::micros(policy.denial_ttl) / 1_000,
             "limits": policy.limits().map(|limit| described(limit)).collect::<Vec<_>>(),

@@ -1,12 +1,13 @@
 //! The policy file: read at the start, and reloaded when it may have changed.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use rustix::fs::OFlags;
+use tracing::warn;
 
 use super::limits::Policy;
 use crate::lock::lock;
@@ -87,16 +88,23 @@ fn read(path: &Path) -> Result<String, PolicyError> {
 #[derive(Debug)]
 pub struct PolicySource {
     path: PathBuf,
+    /// Where the last good policy is kept for a start with a broken file.
+    last_good: Option<PathBuf>,
     newest: Mutex<Attempt>,
 }
 
+/// The last good policy, in the state directory.
+const LAST_GOOD: &str = "last-good-policy.yaml";
+
 /// The latest attempt to load it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Attempt {
     /// The content; `None` if the file could not be read.
     text: Option<String>,
     /// Why it was refused, if it was.
     refusal: Option<String>,
+    /// What is in force is not from the file.
+    is_last_good: bool,
 }
 
 impl PolicySource {
@@ -109,13 +117,68 @@ impl PolicySource {
         let policy = Policy::parse(&text).map_err(|message| PolicyError::invalid(path, message))?;
         let newest = Attempt {
             text: Some(text),
-            refusal: None,
+            ..Attempt::default()
         };
         let source = Self {
             path: path.to_owned(),
+            last_good: None,
             newest: Mutex::new(newest),
         };
         Ok((source, policy))
+    }
+
+    /// The same, but keeps each good policy in a folder, and begins with that if the file cannot be used.
+    ///
+    /// # Errors
+    /// Nor can the one in the folder.
+    pub fn open_or_last_good(path: &Path, folder: &Path) -> Result<(Self, Policy), PolicyError> {
+        let last_good = folder.join(LAST_GOOD);
+        let opened = Self::open(path).or_else(|why| {
+            let Ok(policy) = Policy::load(&last_good) else {
+                return Err(why);
+            };
+            let newest = Attempt {
+                text: read(path).ok(),
+                refusal: Some(why.to_string()),
+                is_last_good: true,
+            };
+            let source = Self {
+                path: path.to_owned(),
+                last_good: None,
+                newest: Mutex::new(newest),
+            };
+            Ok((source, policy))
+        });
+        let (mut source, policy) = opened?;
+        source.last_good = Some(last_good);
+        let newest = lock(&source.newest);
+        source.keep(newest.text.as_deref().filter(|_| !newest.is_last_good));
+        drop(newest);
+        Ok((source, policy))
+    }
+
+    /// Keeps a good policy for a start with a broken file. It may contain the store's password.
+    fn keep(&self, text: Option<&str>) {
+        let Some((path, text)) = self.last_good.as_ref().zip(text) else {
+            return;
+        };
+        let write = || {
+            let new = path.with_extension("new");
+            let mut options = File::options();
+            let options = options.write(true).create(true).truncate(true).mode(0o600);
+            let mut file = options.open(&new)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            std::fs::rename(&new, path)
+        };
+        if let Err(why) = write() {
+            warn!("cannot keep the policy in {}: {why}", path.display());
+        }
+    }
+
+    /// Whether the policy in force is the last good one, because the file has been unusable since the start.
+    pub fn is_last_good(&self) -> bool {
+        lock(&self.newest).is_last_good
     }
 
     /// Why the file's current content was refused, if it was.
@@ -145,6 +208,8 @@ impl PolicySource {
             Ok(None) => {}
             Ok(Some(policy)) => {
                 newest.refusal = None;
+                newest.is_last_good = false;
+                self.keep(newest.text.as_deref());
                 apply(policy);
             }
             Err(why) => {

@@ -40,6 +40,9 @@ impl Readiness {
         if let Some(why) = service.policy.source.refusal() {
             text += &format!("the policy file is refused: {why}\n");
         }
+        if service.policy.source.is_last_good() {
+            text += "the last good policy, from the state directory, is in force\n";
+        }
         let unknown = service.metrics.unknown_limits();
         if !unknown.is_empty() {
             text +=

@@ -244,7 +244,7 @@ impl Run {
     fn start(&self, sidecar: usize) {
         self.write_policy(sidecar);
         let metrics = Metrics::new().expect("metrics");
-        let policy = PolicyHandle::load(&self.path(sidecar), &metrics);
+        let policy = PolicyHandle::load(&self.path(sidecar), None, &metrics);
         let policy = policy.unwrap_or_else(|why| panic!("{why}\n{}", self.world));
         let store = if self.world.embedded {
             Store::open(&StoreAddress::Memory, STORE_TIMEOUT)

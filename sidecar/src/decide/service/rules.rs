@@ -1,5 +1,6 @@
 //! Gives rules to filters, and knows which filter has which.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sluicegate_protocol::{FilterList, RULES_WAIT_S, RulesReport};
@@ -29,6 +30,15 @@ impl Service {
             drop(waits);
         }
         rules.borrow().document(known, self.instance)
+    }
+
+    /// How many filters are in which state.
+    pub fn filter_states(&self) -> BTreeMap<&'static str, usize> {
+        let mut states = BTreeMap::new();
+        for filter in self.list_filters().filters {
+            *states.entry(filter.state.name()).or_insert(0) += 1;
+        }
+        states
     }
 
     /// The filters that have asked for rules lately.

@@ -18,7 +18,7 @@ fn service_in(address: &StoreAddress, policy: &str) -> Service {
     let path = folder.path().join("policy.yaml");
     std::fs::write(&path, policy).unwrap();
     let metrics = Metrics::new().unwrap();
-    let handle = PolicyHandle::load(&path, &metrics).unwrap();
+    let handle = PolicyHandle::load(&path, None, &metrics).unwrap();
     let store = Store::open(address, Duration::from_secs(1));
     Service::new(handle, store, metrics)
 }

@@ -103,6 +103,10 @@ families! {
         "Times that a key got no lease, by reason.";
     filter_info: GaugeVec = "sluicegate_filter_info" by ["version", "configuration"],
         "Always 1; filters that announced themselves in the last minute, by version and configuration.";
+    filter_rules: GaugeVec = "sluicegate_filter_rules" by ["state"],
+        "Filters that asked for rules in the last minute, by whether they have those of the policy.";
+    rules: GaugeVec = "sluicegate_rules_info" by ["digest", "source"],
+        "Always 1; the digest of the policy's rules, and whether the policy is from its file or the last good one.";
     epoch: Gauge = "sluicegate_policy_epoch",
         "Number of the policy in force; starts at 1 and grows with each reload.";
     reloads: IntCounterVec = "sluicegate_policy_reloads_total" by ["outcome"],

@@ -1,0 +1,103 @@
+//! `sluicegate rollout`: whether every filter has the rules of the policy in force.
+
+use std::time::{Duration, Instant};
+
+use sluicegate_protocol::{FILTERS_PATH, FilterList, RulesState};
+
+use super::Failure;
+use super::admin::Admin;
+use super::exit::Exit;
+use super::output::Output;
+use super::stdout::line;
+
+/// How often the sidecar is asked.
+const EVERY: Duration = Duration::from_millis(200);
+
+/// Arguments of `rollout`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example, in CI after the policy was changed:\n  sluicegate rollout --wait --timeout 30s"
+)]
+pub struct Rollout {
+    #[command(flatten)]
+    admin: Admin,
+    /// Wait until all filters have the rules.
+    #[arg(long)]
+    wait: bool,
+    /// How long to wait.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+    /// The digest that must be in force. `check-config` prints that of a file. Without it, whichever the sidecar has.
+    #[arg(long, value_name = "DIGEST")]
+    rules: Option<String>,
+    /// Output format; `json` prints the sidecar's answer.
+    #[arg(long, short, value_enum, default_value_t)]
+    output: Output,
+}
+
+impl Rollout {
+    pub async fn run(self) -> Result<(), Failure> {
+        let client = self.admin.client()?;
+        let until = Instant::now() + self.timeout;
+        loop {
+            let list: FilterList = client.get(FILTERS_PATH).await?;
+            let why = self.missing(&list);
+            if why.is_none() || !self.wait || Instant::now() >= until {
+                self.output.print(&list, text)?;
+                return why.map_or(Ok(()), |why| Err(Failure::new(Exit::System, why)));
+            }
+            tokio::time::sleep(EVERY).await;
+        }
+    }
+
+    /// What is missing to a complete rollout.
+    fn missing(&self, list: &FilterList) -> Option<String> {
+        if let Some(wanted) = self.rules.as_ref().filter(|wanted| **wanted != list.rules) {
+            return Some(format!(
+                "the sidecar's rules are {}, not {wanted}: it has not read the new policy, or refused it",
+                list.rules
+            ));
+        }
+        if list.filters.is_empty() {
+            return Some(
+                "no filter has asked this sidecar for rules within the last minute".to_owned(),
+            );
+        }
+        let others = list.filters.iter();
+        let others = others
+            .filter(|filter| filter.state != RulesState::InForce)
+            .count();
+        (others > 0).then(|| {
+            format!(
+                "{others} of {} filters have other rules",
+                list.filters.len()
+            )
+        })
+    }
+}
+
+fn text(list: &FilterList) -> String {
+    let mut page = format!("rules {}\n", list.rules);
+    line!(
+        page,
+        "{:<24}{:<10}{:<14}{:<10}{:>8}",
+        "node",
+        "filter",
+        "digest",
+        "state",
+        "since"
+    );
+    for filter in &list.filters {
+        let digest = filter.digest.as_deref().unwrap_or("-");
+        let vm = filter.vm.get(..8).unwrap_or(&filter.vm);
+        let (node, state, since) = (&filter.node, filter.state.name(), filter.since_seconds);
+        line!(
+            page,
+            "{node:<24}{vm:<10}{digest:<14}{state:<10}{since:>6} s"
+        );
+        if let Some((refused, why)) = filter.refused.as_ref().zip(filter.why.as_ref()) {
+            line!(page, "    refused {refused}: {why}");
+        }
+    }
+    page
+}
