@@ -28,6 +28,7 @@
 //! | `hostile` | answers that no sidecar should give, configurations that Envoy has to refuse |
 //! | `withheld` | Envoys that withhold calls from the filter |
 //! | `in_force` | what shows which configuration is in force, and why one is not |
+//! | `pushed` | rules that the sidecar pushes: how they begin, change, come back, and fail |
 //! | `reload` | replacing the policy while requests are served |
 //! | `apart` | rules and plugins that must not affect each other |
 //! | `abuse` | clients who try to get around a limit, to make it costly, or to write where they must not |
@@ -70,6 +71,7 @@ mod metrics;
 mod operations;
 mod outages;
 mod overrides;
+mod pushed;
 mod receipts;
 mod redis_store;
 mod reload;

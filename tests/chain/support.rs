@@ -8,7 +8,9 @@ use sluicegate_tests::sidecar::Sidecar;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-pub use sluicegate_tests::policy::{Policy, generous, per_key, plugin, policy, question};
+pub use sluicegate_tests::policy::{
+    Policy, generous, per_key, plugin, policy, pushed, question, with_rules,
+};
 
 /// Every algorithm, by its name in a policy.
 pub const ALGORITHMS: [&str; 4] = [

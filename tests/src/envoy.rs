@@ -48,7 +48,8 @@ impl<'a> Planned<'a> {
         self
     }
 
-    /// The plugin's configuration, instead of the example's.
+    /// The plugin's configuration, instead of one that has the rules of `envoy/policy.yaml` in it; `None`: the example's, which
+    /// gets them from the sidecar.
     #[must_use]
     pub fn plugin(mut self, plugin: impl Into<Option<Value>>) -> Self {
         self.plugin = plugin.into();
@@ -106,7 +107,7 @@ impl Envoy {
             example: "envoy/envoy.yaml",
             sidecar,
             upstream: None,
-            plugin: None,
+            plugin: Some(inline()),
             workers: 1,
             patches: Vec::new(),
         }
@@ -116,6 +117,7 @@ impl Envoy {
     pub fn egress<'a>(sidecar: u16, api: u16) -> Planned<'a> {
         let mut planned = Self::asking(sidecar).upstream(api);
         planned.example = "envoy/egress.yaml";
+        planned.plugin = None;
         planned.patch(|config| {
             // The API of a test is on this machine, and without TLS.
             let api = at(config, "/static_resources/clusters/0");
@@ -329,6 +331,14 @@ fn launch(folder: &Path, port: u16, workers: u32, config: &Value) -> Process {
         &folder.join(format!("envoy-{port}.log")),
         INSTALL,
     )
+}
+
+/// The rules of `envoy/policy.yaml`, for sidecars whose policies have no rules.
+fn inline() -> Value {
+    let text = std::fs::read_to_string(repository("envoy/policy.yaml")).expect("the policy");
+    let mut policy: Value = serde_saphyr::from_str(&text).expect("the policy");
+    let rules = policy["rules"]["ingress"]["rules"].take();
+    json!({ "sidecar": { "cluster": "sluicegate" }, "rules": rules })
 }
 
 /// An example with these ports (clients, administration, sidecar, upstream), the filter's path and, if given, the plugin's

@@ -84,6 +84,20 @@ pub fn plugin(rules: Value) -> Value {
     json!({ "sidecar": { "cluster": "sluicegate", "timeout": "3s" }, "rules": rules })
 }
 
+/// A plugin configuration whose rules the sidecar pushes: the set `s`.
+pub fn pushed() -> Value {
+    json!({
+        "version": 2,
+        "sidecar": { "cluster": "sluicegate", "timeout": "3s" },
+        "rule_sets": { "default": "s" },
+    })
+}
+
+/// A policy with these rules as the set `s`.
+pub fn with_rules(policy: &str, rules: &Value) -> String {
+    format!("{policy}\nrules: {}\n", json!({ "s": { "rules": rules } }))
+}
+
 /// One rule for all requests: `per-key` by the header x-api-key.
 pub fn per_key(when_unavailable: &str) -> Value {
     json!([{
