@@ -141,11 +141,13 @@ async fn a_change_under_load_reaches_all_workers_and_each_reply_belongs_to_one_v
     });
     let clients: Vec<_> = clients.collect();
     for version in 1..=VERSIONS {
+        let (before, _) = filters(&sidecar).await;
         newest.store(version, Ordering::Relaxed);
         write(&sidecar.policy, &text(version));
         eventually("all filters have the rules", async || {
             let (rules, filters) = filters(&sidecar).await;
-            filters.len() == 6 && filters.iter().all(|one| one["digest"] == rules.as_str())
+            let has = |one: &Value| one["digest"] == rules.as_str();
+            rules != before && filters.len() == 6 && filters.iter().all(has)
         })
         .await;
         for envoy in &envoys {
@@ -275,14 +277,17 @@ async fn documents_that_cannot_be_used_leave_the_rules_in_force() {
             format!("{}\n{set}\n{rule}\n", head("bbbbbbbbbbbb", 2, 2)),
             "upgrade the filter",
         ),
-        (format!("{}\n{set}\n", head("cccccccccccc", 1, 2)), "lines"),
+        (
+            format!("{}\n{set}\n", head("cccccccccccc", 1, 2)),
+            "lines arrived",
+        ),
         (
             format!(
                 "{}\n{set}\n{}\n",
                 head("dddddddddddd", 1, 2),
                 r#"{"rule":7}"#
             ),
-            "rule",
+            "`rule`",
         ),
         (
             format!(
@@ -290,7 +295,7 @@ async fn documents_that_cannot_be_used_leave_the_rules_in_force() {
                 head("eeeeeeeeeeee", 1, 2),
                 "x".repeat(300_000)
             ),
-            "bytes",
+            "no end within",
         ),
         (
             format!(
@@ -298,7 +303,7 @@ async fn documents_that_cannot_be_used_leave_the_rules_in_force() {
                 head("ffffffffffff", 1, 2),
                 r#"{"regex":"("}"#
             ),
-            "regex",
+            "`regex`",
         ),
         ("nonsense".to_owned(), "nonsense"),
         ("[".repeat(100_000), "nonsense"),
@@ -331,22 +336,11 @@ async fn documents_that_cannot_be_used_leave_the_rules_in_force() {
     for (document, why) in documents {
         *current.lock().unwrap() = document;
         eventually(why, async || {
-            let reports = reports.lock().unwrap();
-            let last = reports.last().cloned().unwrap_or_default();
-            drop(reports);
-            last.contains("\"why\"") || why == "nonsense" && envoy.log().contains("no rules from")
+            let told = reports.lock().unwrap().join("\n");
+            told.contains(why) || why == "nonsense" && envoy.log().contains("no rules from")
         })
         .await;
         assert!(metered().await, "{why}");
-    }
-    let all = reports.lock().unwrap().join("\n");
-    for why in [
-        "upgrade the filter",
-        "lines arrived",
-        "no end within",
-        "regex",
-    ] {
-        assert!(all.contains(why), "{why}: {all}");
     }
     envoy.is_well().await;
 }
@@ -381,10 +375,6 @@ async fn sidecars_that_disagree_behind_one_cluster_make_no_filter_flap() {
         }
     }
     assert_eq!(seen.len(), 1, "{seen:?}");
-    assert_eq!(
-        in_state(&sidecars[0], "behind").await + in_state(&sidecars[1], "behind").await > 0,
-        true
-    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -83,6 +83,9 @@ impl PolicyHandle {
         };
         let rules = Arc::new(policy.rules.clone());
         let epoch = Epoch::loaded((1, 1), policy, None, metrics);
+        if source.is_last_good() {
+            metrics.policy_refused();
+        }
         Ok(Self {
             current: ArcSwap::from_pointee(epoch),
             rules: watch::Sender::new(rules),
