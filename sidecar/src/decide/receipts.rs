@@ -15,6 +15,12 @@ pub fn secret() -> Option<u128> {
     Some(u128::from_ne_bytes(bytes))
 }
 
+/// A random number that every JSON reader keeps whole: from 1 to 2^53 - 1. `None` as above.
+pub fn number() -> Option<u64> {
+    let bits = secret()? >> (128 - 53);
+    Some(u64::try_from(bits).unwrap_or(0).max(1))
+}
+
 /// The receipt on the wire.
 pub fn to_text(secret: u128) -> String {
     format!("{secret:032x}")

@@ -1,6 +1,5 @@
 //! Makes decisions: asks the store, counts and answers. What comes and goes is typed: `server/` and `cli/` read and write JSON.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -13,6 +12,7 @@ use super::denials::Denials;
 use super::epoch::PolicyHandle;
 use super::leases::Leases;
 use super::plan::{Basis, Plan};
+use super::receipts;
 use crate::clock;
 use crate::store::batch::Batcher;
 use crate::store::{Outage, Store};
@@ -28,8 +28,6 @@ mod leases;
 mod neighbours;
 mod overrides;
 mod past_overrides;
-
-use overrides::Start;
 
 /// The state of a sidecar.
 #[derive(Debug)]
@@ -71,7 +69,8 @@ impl Service {
             Arc::clone(&metrics),
             Arc::clone(&events),
         );
-        let instance = random_instance();
+        // Later processes have later times.
+        let instance = receipts::number().unwrap_or(now_ms);
         // What is to be written back comes in addition: docs/sizing.md.
         let share_limit = policy.current().policy.memory_limit / 4;
         Self {
@@ -120,18 +119,15 @@ impl Service {
             .map(|asked| traceparent_of(asked.as_ref().ok()?));
         let trace = self.traces.decide(header, traceparents);
         let moment = self.denials.moment(epoch.number);
-        let overrides = epoch.overrides.at(clock::unix_ms);
+        let overrides = epoch.overrides.at(clock::unix_ms());
         let basis = Basis {
+            start,
             policy: &epoch.policy,
             overrides,
             certificates: Some((&self.denials, moment)),
             leases: Some((&self.leases, epoch.number)),
         };
-        let mut plan = match start {
-            Start::Waiting => Plan::unavailable(asked),
-            _ => Plan::new(basis, asked),
-        };
-        plan.without_store = start == Start::WithoutStore;
+        let plan = Plan::new(basis, asked);
         for limit in &plan.refused_quotas {
             epoch.metrics.count_refused_quota(&limit.name);
         }
@@ -203,8 +199,8 @@ impl Service {
     /// The metrics cannot be encoded.
     pub fn metrics_text(&self) -> Result<Vec<u8>, prometheus::Error> {
         let families = &self.metrics.families;
-        let (sidecars, unwritten) = self.backend.fleet_and_unwritten();
-        families.sidecars.set(sidecars as f64);
+        families.sidecars.set(self.sidecars() as f64);
+        let unwritten = self.backend.outage.pending();
         families.unwritten.set(unwritten as f64);
         families.certificates.set(self.denials.len() as f64);
         if let Some(ahead_us) = self.store.clock_ahead_us() {
@@ -215,25 +211,19 @@ impl Service {
         let overrides = &self.policy.current().overrides;
         self.metrics
             .set_overrides(overrides.counts(clock::unix_ms()));
-        self.metrics.text(&self.store.facts(), &self.leases.held())
+        self.metrics.text(&self.store.facts())
     }
 
     /// The number of sidecars that divide the limits among them; 0 if the store was never reached.
     pub fn sidecars(&self) -> u64 {
-        self.backend.fleet_and_unwritten().0
+        let position = self.backend.outage.position();
+        position.map_or(0, |position| position.of)
     }
 
     /// The kind of store, for people.
     pub fn store_name(&self) -> &'static str {
         self.store.name()
     }
-}
-
-/// A number from 1 to 2^53 - 1. The standard library's only random source is its hasher, whose keys come from the operating
-/// system.
-fn random_instance() -> u64 {
-    let random = RandomState::new().build_hasher().finish();
-    (random >> 11).max(1)
 }
 
 #[cfg(test)]

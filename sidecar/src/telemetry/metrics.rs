@@ -257,20 +257,16 @@ impl Metrics {
         }
     }
 
-    /// All metrics in Prometheus's text format. `leased`: units that leases hold, by limit.
+    /// All metrics in Prometheus's text format.
     ///
     /// # Errors
     /// A metric cannot be written as text.
-    pub fn text(
-        &self,
-        store: &StoreFacts,
-        leased: &BTreeMap<String, u64>,
-    ) -> Result<Vec<u8>, prometheus::Error> {
+    pub fn text(&self, store: &StoreFacts) -> Result<Vec<u8>, prometheus::Error> {
         // Locked until the end. One scrape at a time: each removes series and makes them again, and counts what it finds new.
         let windows = lock(&self.windows);
         windows::set(&self.families, &windows, clock::unix_ms());
         self.set_store(store);
-        self.set_gauges_of_limits(leased);
+        self.set_gauges_of_limits();
         self.set_filters();
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
@@ -294,7 +290,7 @@ impl Metrics {
 
     /// Sets the gauges of limits and removes those of limits that the policy no longer has: of units that leases hold, with
     /// the last unit.
-    fn set_gauges_of_limits(&self, leased: &BTreeMap<String, u64>) {
+    fn set_gauges_of_limits(&self) {
         let unknown = self.unknown_limits().len();
         self.families.unknown_limits.set(unknown as f64);
         let (known, now_us) = (self.known(), clock::now_us());
@@ -307,7 +303,7 @@ impl Metrics {
         let units = &self.families.lease_held;
         units.reset();
         lock(&self.leases).retain(|limit, metrics| {
-            let held = metrics.held(leased.get(limit).copied().unwrap_or(0));
+            let held = metrics.held();
             let stays = held > 0 || known.contains_key(limit);
             if stays {
                 units.with_label_values(&[limit]).set(held as f64);
