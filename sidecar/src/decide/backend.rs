@@ -194,13 +194,6 @@ impl Backend {
     pub async fn write_back(&self) {
         self.outage.write_back(&self.store, &self.name).await;
     }
-
-    /// The number of sidecars that divide the limits among them, 0 if unknown; and the number of buckets not written back to
-    /// the store yet.
-    pub fn fleet_and_unwritten(&self) -> (u64, usize) {
-        let sidecars = self.outage.position().map_or(0, |position| position.of);
-        (sidecars, self.outage.pending())
-    }
 }
 
 /// What the strictest of a decision's limits says.

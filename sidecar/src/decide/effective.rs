@@ -6,7 +6,7 @@ use sluicegate_engine::BucketSpec;
 use sluicegate_protocol::{Code, Decision as Asked, Problem};
 
 use super::buckets::unknown_limit;
-use super::overridden::{How, Overridden, hold_until_end};
+use super::overridden::{Overridden, hold_until_end};
 use super::overrides::{Effect, OverridesNow};
 use crate::policy::{Limit, Policy, most};
 
@@ -129,13 +129,14 @@ impl<'a> EffectiveChecks<'a> {
                 Some((Effect::Windows(windows), ends_in_ms)) => {
                     (windows.as_ref(), None, ends_in_ms)
                 }
-                Some((Effect::Unlimited, _)) => {
+                Some((effect, ends_in_ms)) => {
                     all.receipts.push(index);
-                    all.override_check(index, limit, How::Admitted);
-                    continue;
-                }
-                Some((Effect::Blocked, ends_in_ms)) => {
-                    all.override_check(index, limit, How::Denied { ends_in_ms });
+                    all.override_by(Overridden {
+                        check: index,
+                        limit,
+                        is_blocked: *effect == Effect::Blocked,
+                        ends_in_ms,
+                    });
                     continue;
                 }
             };
@@ -164,9 +165,8 @@ impl<'a> EffectiveChecks<'a> {
             .map_or(Ok(all), Err)
     }
 
-    /// Notes that an override decides this check.
-    fn override_check(&mut self, check: usize, limit: &'a Arc<Limit>, how: How) {
-        let next = Overridden { check, limit, how };
+    /// Notes that an override decides a check.
+    fn override_by(&mut self, next: Overridden<'a>) {
         if Some(next.rank()) > self.overridden.map(|earlier| earlier.rank()) {
             self.overridden = Some(next);
         }

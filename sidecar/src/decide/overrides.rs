@@ -2,7 +2,7 @@
 //!
 //! A snapshot belongs to an epoch and is rebuilt when the policy or the store's overrides change, so that a lookup does
 //! not parse or compare: it costs one hash for a limit without overrides, two for a limit with some, a SHA-256 more where some
-//! are by digits, and nothing if there are no overrides.
+//! are by digits, and nothing but a reading of the clock for each request if there are no overrides.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -172,10 +172,11 @@ impl Overrides {
         limit.of_mut(whom)
     }
 
-    /// The overrides at the time `now_ms`, in milliseconds since 1970. The clock is read only if there are any overrides.
-    pub fn at(&self, now_ms: impl FnOnce() -> u64) -> OverridesNow<'_> {
+    /// The overrides at this time, in milliseconds since 1970.
+    pub const fn at(&self, unix_ms: u64) -> OverridesNow<'_> {
         OverridesNow {
-            overrides: (!self.by_limit.is_empty()).then(|| (&self.by_limit, now_ms())),
+            by_limit: &self.by_limit,
+            unix_ms,
         }
     }
 
@@ -271,42 +272,29 @@ impl KeyOverrides {
     }
 }
 
-/// The overrides at the time of a request, the same for all of its decisions. The default has none.
-#[derive(Clone, Copy, Debug, Default)]
+/// The overrides at the time of a request, the same for all of its decisions.
+#[derive(Clone, Copy, Debug)]
 pub struct OverridesNow<'a> {
-    overrides: Option<(&'a ByLimit, u64)>,
+    by_limit: &'a ByLimit,
+    /// The time, in milliseconds since 1970.
+    pub unix_ms: u64,
 }
 
 impl<'a> OverridesNow<'a> {
     /// The effect of the override for a limit and key, and the milliseconds until it ends, if it has an end.
     pub fn find(self, limit: &str, key: &str) -> Option<(&'a Effect, Option<u64>)> {
-        let (by_limit, now_ms) = self.overrides?;
-        let timed = by_limit.get(limit)?.find(key, now_ms)?;
-        let ends_in_ms = timed
-            .until_ms
-            .map(|until_ms| until_ms.saturating_sub(now_ms));
-        Some((&timed.effect, ends_in_ms))
+        let timed = self.by_limit.get(limit)?.find(key, self.unix_ms)?;
+        let left_ms = |until_ms: u64| until_ms.saturating_sub(self.unix_ms);
+        Some((&timed.effect, timed.until_ms.map(left_ms)))
     }
 
     /// When the first override of these checks ends, in milliseconds since 1970: then what it hides decides.
     pub fn first_end_ms(self, checks: &[Check<'_>]) -> Option<u64> {
-        let (_, now_ms) = self.overrides?;
         let ends = checks.iter().filter_map(|check| {
             let (_, ends_in_ms) = self.find(&check.limit, &check.key)?;
-            Some(now_ms.saturating_add(ends_in_ms?))
+            Some(self.unix_ms.saturating_add(ends_in_ms?))
         });
         ends.min()
-    }
-
-    /// The same overrides at another time.
-    pub fn at(self, now_ms: u64) -> Self {
-        let overrides = self.overrides.map(|(by_limit, _)| (by_limit, now_ms));
-        Self { overrides }
-    }
-
-    /// The time, in milliseconds since 1970; 0 if there are no overrides.
-    pub fn unix_ms(self) -> u64 {
-        self.overrides.map_or(0, |(_, now_ms)| now_ms)
     }
 }
 
@@ -358,20 +346,12 @@ limits:
     }
 
     #[test]
-    fn a_policy_without_overrides_asks_no_clock() {
-        let policy = "limits: { l: { algorithm: sliding_log, windows: [{ quota: 5, per: 1s }] } }";
-        let overrides = Overrides::new(&Policy::parse(policy).unwrap(), None);
-        let now = overrides.at(|| panic!("the clock was read"));
-        assert_eq!(now.find("l", "a"), None);
-    }
-
-    #[test]
     fn the_stores_override_comes_before_the_policys_until_it_ends() {
         let policy = Policy::parse(POLICY).unwrap();
         let ends = r#"{"unlimited":true,"until":"1970-01-01T00:00:03Z"}"#;
         let stored = stored(&[("l", "a", ends), ("m", "a", r#"{"quota":7}"#)]);
         let overrides = Overrides::new(&policy, stored);
-        let at = |now_ms| overrides.at(move || now_ms);
+        let at = |now_ms| overrides.at(now_ms);
         let unlimited = (&Effect::Unlimited, Some(2_000));
         assert_eq!(at(1_000).find("l", "a"), Some(unlimited));
         assert_eq!(quota(at(3_000).find("l", "a")), Some(50), "it has ended");
@@ -445,7 +425,7 @@ limits:
                 let digits = format!("#{}", Subject::of(key));
                 let stored = stored(&[("m", &digits, UNLIMITED)]);
                 let overrides = Overrides::new(&policy, stored);
-                let now = overrides.at(|| 1_000);
+                let now = overrides.at(1_000);
                 assert_eq!(now.find("m", key).is_some(), expected, "{key}");
                 assert_eq!(now.find("m", "another"), None);
                 assert_eq!(now.find("l", key), None, "of another limit");
@@ -460,7 +440,7 @@ limits:
         let ends = r#"{"quota":9,"until":"1970-01-01T00:00:02Z"}"#;
         let stored = stored(&[("l", "a", ends), ("l", &digits, r#"{"quota":7}"#)]);
         let overrides = Overrides::new(&policy, stored);
-        let at = |now_ms| quota(overrides.at(move || now_ms).find("l", "a"));
+        let at = |now_ms| quota(overrides.at(now_ms).find("l", "a"));
         assert_eq!((at(1_000), at(2_000)), (Some(9), Some(7)));
         let list = overrides.list(&policy, 2_000);
         let states: Vec<_> = list.iter().map(|one| (one.source, one.state)).collect();
@@ -480,7 +460,7 @@ limits:
             ("m", &digits, BLOCKED),
         ]);
         let overrides = Overrides::new(&policy, stored);
-        let at = |now_ms| overrides.at(move || now_ms);
+        let at = |now_ms| overrides.at(now_ms);
         let unlimited = Some((&Effect::Unlimited, Some(1_000)));
         assert_eq!(at(1_000).find("l", "a"), unlimited);
         assert_eq!(at(1_000).find("l", "anybody"), unlimited);

@@ -18,9 +18,22 @@ use crate::telemetry::verdict::{Decided, Source};
 use deciders::{Replies, after_the_store, before_the_store};
 use open::{Open, refused};
 
+/// What a sidecar that has started may decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// Everything: it knows the store's overrides, or cannot read them.
+    Done,
+    /// What needs no answer of the store, with the policy file's overrides: the store is down.
+    WithoutStore,
+    /// Nothing yet.
+    Waiting,
+}
+
 /// What decides before the store is asked.
 #[derive(Clone, Copy, Debug)]
 pub struct Basis<'a> {
+    /// What may be decided.
+    pub start: Start,
     /// The policy in force.
     pub policy: &'a Policy,
     /// The overrides in force.
@@ -35,6 +48,7 @@ impl<'a> Basis<'a> {
     /// Only these: then every decision is open that they do not decide.
     pub const fn of(policy: &'a Policy, overrides: OverridesNow<'a>) -> Self {
         Self {
+            start: Start::Done,
             policy,
             overrides,
             certificates: None,
@@ -94,12 +108,16 @@ impl<'a> Plan<'a> {
     pub fn new(basis: Basis<'a>, asked: &'a [Result<Asked<'a>, Problem>]) -> Self {
         let mut plan = Self {
             denial_ttl_ms: basis.denial_ttl_ms(),
+            without_store: basis.start == Start::WithoutStore,
             ..Self::default()
         };
         let mut builder = BatchBuilder::new();
         for (index, decision) in asked.iter().enumerate() {
             let entry = match decision {
                 Err(problem) => Entry::Decided(refused(problem.clone())),
+                Ok(_) if basis.start == Start::Waiting => {
+                    Entry::Decided(Decided::unavailable(None, Source::Store, ""))
+                }
                 Ok(asked) => {
                     let mut open = Open::new(index, asked);
                     let decided = before_the_store(&basis, &mut open);
@@ -119,18 +137,6 @@ impl<'a> Plan<'a> {
         plan.has_mixed_specs = builder.has_mixed_specs();
         plan.batch = Arc::new(builder.finish());
         plan
-    }
-
-    /// A plan that decides nothing: every decision is unavailable.
-    pub fn unavailable(asked: &[Result<Asked<'_>, Problem>]) -> Self {
-        let decided = |asked: &Result<_, Problem>| match asked {
-            Err(problem) => Entry::Decided(refused(problem.clone())),
-            Ok(_) => Entry::Decided(Decided::unavailable(None, Source::Store, "")),
-        };
-        Self {
-            decisions: asked.iter().map(decided).collect(),
-            ..Self::default()
-        }
     }
 
     /// The decisions for the store with the limits that they take from, in the order of the batch.

@@ -17,7 +17,6 @@ use super::{Basis, Fallback};
 use crate::clock;
 use crate::decide::effective::EffectiveChecks;
 use crate::decide::leases;
-use crate::decide::overridden::How;
 use crate::telemetry::verdict::{Decided, Source};
 
 /// Decides what needs no answer of the store.
@@ -53,19 +52,18 @@ fn by_policy<'a>(basis: &Basis<'a>, open: &mut Open<'a>) -> Option<Decided> {
         Ok(all) => open.all = all,
         Err(problem) => return Some(open.refused(problem)),
     }
+    open.draw_secrets();
     None
 }
 
 fn by_override(basis: &Basis<'_>, open: &mut Open<'_>) -> Option<Decided> {
     let overridden = open.all.overridden?;
-    let is_admitted = matches!(overridden.how, How::Admitted);
     // Units have to decide the other checks.
-    if is_admitted && !open.all.checks.is_empty() {
+    if !overridden.is_blocked && !open.all.checks.is_empty() {
         return None;
     }
-    open.draw_secrets();
     let receipts = open.receipts();
-    let unix_us = basis.overrides.unix_ms().saturating_mul(1_000);
+    let unix_us = basis.overrides.unix_ms.saturating_mul(1_000);
     let verdict = overridden.verdict(unix_us, basis.denial_ttl_ms(), receipts);
     Some(Decided::by(Source::Override, verdict))
 }
