@@ -8,6 +8,7 @@ use sluicegate_protocol::{Code, Decision as Asked, Problem};
 use super::buckets::unknown_limit;
 use super::overridden::{Overridden, hold_until_end};
 use super::overrides::{Effect, OverridesNow};
+use crate::clock;
 use crate::policy::{Limit, Policy, most};
 
 /// A check that units have to decide.
@@ -37,12 +38,17 @@ pub struct EffectiveChecks<'a> {
     pub overridden: Option<Overridden<'a>>,
     /// If receipts are wanted: for each check, the index of the check that it was merged into, or its own index.
     pub receipts: Vec<usize>,
-    /// Milliseconds until the first override of its quotas ends: a denial is not cached for longer.
+    /// How long a denial may be cached, in milliseconds: not beyond the end of an override of its quotas.
     pub most_hold_ms: u64,
     /// The same while units may come back from leases of its limits.
     pub most_hold_leased_ms: u64,
     /// The limits of checks with a quota that the policy does not accept.
     pub refused_quotas: Vec<&'a Arc<Limit>>,
+}
+
+/// The longest time for which a denial may be cached.
+pub fn denial_ttl_ms(policy: &Policy) -> u64 {
+    clock::micros(policy.denial_ttl) / 1_000
 }
 
 impl<'a> EffectiveCheck<'a> {
@@ -108,7 +114,7 @@ impl<'a> EffectiveChecks<'a> {
         overrides: OverridesNow<'a>,
     ) -> Result<Self, Problem> {
         let mut all = Self {
-            most_hold_ms: u64::MAX,
+            most_hold_ms: denial_ttl_ms(policy),
             most_hold_leased_ms: u64::MAX,
             ..Self::default()
         };

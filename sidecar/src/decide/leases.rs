@@ -139,8 +139,13 @@ impl Leases {
         // Read under the lock, right before the units are taken: a thread may have been paused before.
         let now_us = clock::now_us();
         let entry = shard.get_or_insert(check, terms, epoch, now_us)?;
-        if entry.epoch != epoch && !self.enter_epoch(entry, terms, epoch) {
+        if entry.epoch > epoch {
             return None;
+        }
+        if entry.epoch < epoch {
+            // What was leased under another policy or other overrides is returned within a second.
+            entry.epoch = epoch;
+            entry.pool.start_again(terms);
         }
         entry.pool.go_by(terms);
         let stay_us = if alone { 0 } else { self.stay_us };
@@ -235,20 +240,6 @@ impl Leases {
         if !kept && !self.send(Command::Return(ended())) {
             lease.metrics.count_returned(units, 0);
         }
-    }
-
-    /// Moves a key from an earlier epoch into this one: what was leased under another policy or other overrides is returned.
-    /// `false` if the key is in a later epoch.
-    fn enter_epoch(&self, entry: &mut KeyPool, terms: LeaseTerms, epoch: u64) -> bool {
-        if entry.epoch > epoch {
-            return false;
-        }
-        entry.epoch = epoch;
-        entry.pool.start_again(terms);
-        if entry.pool.held() > 0 {
-            self.send(Command::ReturnEnded);
-        }
-        true
     }
 
     fn request_lease(&self, entry: &mut KeyPool, key: LeaseKey, now_us: u64) {

@@ -151,17 +151,14 @@ impl Overrides {
         let mut overrides = Self::default();
         for limit in policy.limits() {
             for (whom, one) in &limit.overrides {
-                if let Some(timed) = Timed::of(limit, one) {
-                    overrides.for_whom(&limit.name, whom).policy = Some(timed);
-                }
+                overrides.for_whom(&limit.name, whom).policy = Timed::of(limit, one);
             }
         }
         let entries = stored.iter().flat_map(|stored| &stored.entries);
         for ((limit, whom), entry) in entries.filter(|(_, entry)| entry.is_in_force()) {
-            let fitting = policy.limit(limit);
-            if let Some(timed) = fitting.and_then(|limit| Timed::of(limit, &entry.one)) {
-                overrides.for_whom(limit, whom).store = Some(timed);
-            }
+            let of_policy = policy.limit(limit);
+            let timed = of_policy.and_then(|limit| Timed::of(limit, &entry.one));
+            overrides.for_whom(limit, whom).store = timed;
         }
         overrides.stored = stored;
         overrides

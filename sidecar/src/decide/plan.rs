@@ -12,10 +12,9 @@ use super::denials::{Denials, Moment};
 use super::effective::EffectiveCheck;
 use super::leases::Leases;
 use super::overrides::OverridesNow;
-use crate::clock;
 use crate::policy::{Limit, Policy};
 use crate::telemetry::verdict::{Decided, Source};
-use deciders::{Replies, after_the_store, before_the_store};
+use deciders::{after_the_store, before_the_store};
 use open::{Open, refused};
 
 /// What a sidecar that has started may decide.
@@ -55,11 +54,6 @@ impl<'a> Basis<'a> {
             leases: None,
         }
     }
-
-    /// The longest time for which a denial may be cached.
-    fn denial_ttl_ms(&self) -> u64 {
-        clock::micros(self.policy.denial_ttl) / 1_000
-    }
 }
 
 /// The answer to a decision for which the store gave no outcome.
@@ -77,7 +71,6 @@ pub struct Plan<'a> {
     /// For the store.
     pub batch: Arc<Batch>,
     decisions: Vec<Entry<'a>>,
-    denial_ttl_ms: u64,
     /// The store must not decide: this sidecar does not know its overrides.
     pub without_store: bool,
     /// A key is asked for with several quotas.
@@ -107,7 +100,6 @@ impl<'a> Plan<'a> {
     /// Decides what can be decided without the store, and collects the rest for it.
     pub fn new(basis: Basis<'a>, asked: &'a [Result<Asked<'a>, Problem>]) -> Self {
         let mut plan = Self {
-            denial_ttl_ms: basis.denial_ttl_ms(),
             without_store: basis.start == Start::WithoutStore,
             ..Self::default()
         };
@@ -172,15 +164,9 @@ impl<'a> Plan<'a> {
         fallbacks: &[Fallback],
         now_us: u64,
     ) -> Vec<Decided> {
-        let replies = Replies {
-            outcomes,
-            fallbacks,
-            denial_ttl_ms: self.denial_ttl_ms,
-            now_us,
-        };
         let verdict = |entry| match entry {
             Entry::Decided(decided) => decided,
-            Entry::Open(mut open) => after_the_store(&replies, &mut open)
+            Entry::Open(mut open) => after_the_store(outcomes, fallbacks, now_us, &mut open)
                 .unwrap_or_else(|| open.unavailable(None, Source::Store)),
         };
         self.decisions.into_iter().map(verdict).collect()

@@ -52,17 +52,20 @@ impl Keeper<'_> {
         loop {
             let mut commands = Vec::new();
             let first = ends.first_key_value();
-            let mut begin_us = first.map(|(ends_us, wait_us): (&u64, &u64)| ends_us + wait_us);
+            let mut begin_us = first.map_or(u64::MAX, |(ends_us, wait_us): (&u64, &u64)| {
+                ends_us + wait_us
+            });
             // Collects commands until one of them, or the return of an ended lease, is due.
             loop {
+                let wait_us = begin_us.saturating_sub(clock::now_us());
                 tokio::select! {
                     // In this order, so that a simulation can repeat it and no flood of commands delays the returns.
                     biased;
-                    () = sleep_until(begin_us) => break,
+                    () = tokio::time::sleep(Duration::from_micros(wait_us)) => break,
                     command = received.recv() => {
                         let Some(command) = command else { return };
                         let by_us = clock::now_us().saturating_add(command.may_wait_us());
-                        begin_us = Some(begin_us.map_or(by_us, |begin_us| begin_us.min(by_us)));
+                        begin_us = begin_us.min(by_us);
                         commands.push(command);
                     }
                 }
@@ -249,15 +252,5 @@ impl Command {
             Self::Return(ended) => longest_us(&ended.tag.key.limit) / 2,
             Self::Notify(_) => NOTIFY_WITHIN_US,
         }
-    }
-}
-
-async fn sleep_until(us: Option<u64>) {
-    match us {
-        Some(us) => {
-            let wait_us = us.saturating_sub(clock::now_us());
-            tokio::time::sleep(Duration::from_micros(wait_us)).await;
-        }
-        None => std::future::pending().await,
     }
 }
