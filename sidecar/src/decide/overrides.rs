@@ -1,7 +1,7 @@
 //! The overrides in force: those of the policy file and those of the store, indexed for the lookup of every check. Pure.
 //!
 //! A snapshot belongs to an epoch and is rebuilt when the policy or the store's overrides change, so that a lookup does
-//! not parse or compare: it costs one hash for a limit without overrides, two for a limit with some, a SHA-256 more where some
+//! not parse or compare: it costs one hash for a limit without overrides, three for a limit with some, a SHA-256 more where some
 //! are by digits, and nothing but a reading of the clock for each request if there are no overrides.
 
 use std::collections::HashMap;
@@ -58,53 +58,33 @@ type ByLimit = HashMap<String, LimitOverrides>;
 /// The overrides of a limit, by whom they are for.
 #[derive(Debug, Default)]
 struct LimitOverrides {
-    keys: HashMap<String, KeyOverrides>,
-    subjects: HashMap<String, KeyOverrides>,
-    all: KeyOverrides,
+    of: HashMap<Whom, KeyOverrides>,
+    /// Whether some are for the digits of a key: otherwise no digits are computed.
+    any_by_digits: bool,
 }
 
 impl LimitOverrides {
-    fn of(&self, whom: &Whom) -> Option<&KeyOverrides> {
-        match whom {
-            Whom::Key(key) => self.keys.get(key),
-            Whom::Subject(digits) => self.subjects.get(digits),
-            Whom::AllKeys(_) => Some(&self.all),
-        }
-    }
-
-    fn of_mut(&mut self, whom: &Whom) -> &mut KeyOverrides {
-        match whom {
-            Whom::Key(key) => self.keys.entry(key.clone()).or_default(),
-            Whom::Subject(digits) => self.subjects.entry(digits.clone()).or_default(),
-            Whom::AllKeys(_) => &mut self.all,
-        }
-    }
-
-    fn each(&self) -> impl Iterator<Item = &KeyOverrides> {
-        let of_some = self.keys.values().chain(self.subjects.values());
-        of_some.chain([&self.all])
-    }
-
     /// The override of a key. What an operator has set for it comes before what is set for its digits, and both before the
     /// policy's for the key. What is set for all keys comes before all of them, unless they block the key.
     fn find(&self, key: &str, now_ms: u64) -> Option<&Timed> {
-        let own = self.keys.get(key);
+        let own = self.of.get(&Whom::Key(key.to_owned()));
         let store = own.and_then(|own| own.store.as_ref());
         let policy = own.and_then(|own| own.policy.as_ref());
         let mut all = [store, self.by_digits(key), policy].into_iter().flatten();
         let own = all.find(|timed| !timed.has_ended(now_ms));
         let is_blocked = own.is_some_and(|own| own.effect == Effect::Blocked);
-        let all = (!is_blocked).then(|| self.all.now(now_ms));
-        all.flatten().or(own)
+        let all = self.of.get(&Whom::AllKeys(true));
+        let all = all.filter(|_| !is_blocked);
+        all.and_then(|all| all.now(now_ms)).or(own)
     }
 
     /// What is set for the key's digits; only the store has such overrides.
     fn by_digits(&self, key: &str) -> Option<&Timed> {
-        if self.subjects.is_empty() || client_chooses(key) {
+        if !self.any_by_digits || client_chooses(key) {
             return None;
         }
-        let of_digits = self.subjects.get(&Subject::of(key).to_string())?;
-        of_digits.store.as_ref()
+        let digits = Subject::of(key).to_string();
+        self.of.get(&Whom::Subject(digits))?.store.as_ref()
     }
 }
 
@@ -165,8 +145,9 @@ impl Overrides {
     }
 
     fn for_whom(&mut self, limit: &str, whom: &Whom) -> &mut KeyOverrides {
-        let limit = self.by_limit.entry(limit.to_owned()).or_default();
-        limit.of_mut(whom)
+        let of_limit = self.by_limit.entry(limit.to_owned()).or_default();
+        of_limit.any_by_digits |= matches!(whom, Whom::Subject(_));
+        of_limit.of.entry(whom.clone()).or_default()
     }
 
     /// The overrides at this time, in milliseconds since 1970.
@@ -180,7 +161,8 @@ impl Overrides {
     /// The number of overrides in force.
     pub fn counts(&self, now_ms: u64) -> OverrideCounts {
         let mut counts = OverrideCounts::default();
-        for entry in self.by_limit.values().flat_map(LimitOverrides::each) {
+        let by_limit = self.by_limit.values();
+        for entry in by_limit.flat_map(|of_limit| of_limit.of.values()) {
             match entry.now(now_ms).map(|timed| &timed.effect) {
                 Some(Effect::Windows(_)) => counts.quota += 1,
                 Some(Effect::Unlimited) => counts.unlimited += 1,
@@ -229,7 +211,7 @@ impl Overrides {
             Whom::Subject(_) | Whom::AllKeys(_) => None,
         };
         let of_limit = self.by_limit.get(limit);
-        let entry = of_limit.and_then(|of_limit| of_limit.of(whom));
+        let entry = of_limit.and_then(|of_limit| of_limit.of.get(whom));
         let store = entry.and_then(|entry| entry.store.as_ref());
         let by_digits = of_limit.zip(key).and_then(|(of, key)| of.by_digits(key));
         let (own, hiding) = match source {

@@ -70,20 +70,16 @@ pub enum Fallback {
 pub struct Plan<'a> {
     /// For the store.
     pub batch: Arc<Batch>,
-    decisions: Vec<Entry<'a>>,
+    /// In the order of the request; `None` for those that are open.
+    decided: Vec<Option<Decided>>,
+    /// Those that the store is asked for, in the order of the request and of the batch.
+    open: Vec<Open<'a>>,
     /// The store must not decide: this sidecar does not know its overrides.
     pub without_store: bool,
     /// A key is asked for with several quotas.
     pub has_mixed_specs: bool,
     /// The limits of checks with a quota that the policy does not accept, one entry for each check.
     pub refused_quotas: Vec<&'a Arc<Limit>>,
-}
-
-#[derive(Debug)]
-enum Entry<'a> {
-    Decided(Decided),
-    /// The store is asked.
-    Open(Open<'a>),
 }
 
 /// Adds a decision that only peeks at a bucket.
@@ -105,26 +101,27 @@ impl<'a> Plan<'a> {
         };
         let mut builder = BatchBuilder::new();
         for (index, decision) in asked.iter().enumerate() {
-            let entry = match decision {
-                Err(problem) => Entry::Decided(refused(problem.clone())),
+            let decided = match decision {
+                Err(problem) => Some(refused(problem.clone())),
                 Ok(_) if basis.start == Start::Waiting => {
-                    Entry::Decided(Decided::unavailable(None, Source::Store, ""))
+                    Some(Decided::unavailable(None, Source::Store, ""))
                 }
                 Ok(asked) => {
                     let mut open = Open::new(index, asked);
                     let decided = before_the_store(&basis, &mut open);
                     plan.refused_quotas.append(&mut open.all.refused_quotas);
                     let decided = decided.or_else(|| open.add_to(&mut builder));
-                    decided.map_or(Entry::Open(open), Entry::Decided)
+                    if decided.is_none() {
+                        plan.open.push(open);
+                    }
+                    decided
                 }
             };
-            plan.decisions.push(entry);
+            plan.decided.push(decided);
         }
         // After the decisions themselves: their order says which is which.
-        for entry in &mut plan.decisions {
-            if let Entry::Open(open) = entry {
-                open.add_peeks_to(&mut builder);
-            }
+        for open in &mut plan.open {
+            open.add_peeks_to(&mut builder);
         }
         plan.has_mixed_specs = builder.has_mixed_specs();
         plan.batch = Arc::new(builder.finish());
@@ -133,7 +130,7 @@ impl<'a> Plan<'a> {
 
     /// The decisions for the store with the limits that they take from, in the order of the batch.
     pub fn takes(&self) -> impl Iterator<Item = (&Decision, impl Iterator<Item = &Limit> + Clone)> {
-        let limits = self.open().map(|open| {
+        let limits = self.open.iter().map(|open| {
             let takes = open.by_take();
             takes.map(|(check, _)| check.limit.as_ref())
         });
@@ -145,7 +142,7 @@ impl<'a> Plan<'a> {
         &'p self,
         outcomes: &'p [Option<Outcome>],
     ) -> impl Iterator<Item = (EffectiveCheck<'a>, &'p Outcome, bool)> {
-        let answered = self.open().zip(outcomes);
+        let answered = self.open.iter().zip(outcomes);
         let answered = answered.filter_map(|(open, outcome)| Some((open, outcome.as_ref()?)));
         answered.flat_map(|(open, outcome)| {
             let decided_by = open.by_take().nth(outcome.decided_by);
@@ -164,19 +161,15 @@ impl<'a> Plan<'a> {
         fallbacks: &[Fallback],
         now_us: u64,
     ) -> Vec<Decided> {
-        let verdict = |entry| match entry {
-            Entry::Decided(decided) => decided,
-            Entry::Open(mut open) => after_the_store(outcomes, fallbacks, now_us, &mut open)
-                .unwrap_or_else(|| open.unavailable(None, Source::Store)),
+        let mut open = self.open.into_iter();
+        let mut next_open = || {
+            let mut open = open.next()?;
+            let decided = after_the_store(outcomes, fallbacks, now_us, &mut open);
+            Some(decided.unwrap_or_else(|| open.unavailable(None, Source::Store)))
         };
-        self.decisions.into_iter().map(verdict).collect()
-    }
-
-    fn open(&self) -> impl Iterator<Item = &Open<'a>> {
-        self.decisions.iter().filter_map(|entry| match entry {
-            Entry::Open(open) => Some(open),
-            Entry::Decided(_) => None,
-        })
+        let decided = self.decided.into_iter();
+        let decided = decided.filter_map(|decided| decided.or_else(&mut next_open));
+        decided.collect()
     }
 }
 

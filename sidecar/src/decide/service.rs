@@ -202,7 +202,7 @@ impl Service {
         families.sidecars.set(self.sidecars() as f64);
         let unwritten = self.backend.outage.pending();
         families.unwritten.set(unwritten as f64);
-        families.certificates.set(self.denials.len() as f64);
+        families.certificates.set(self.denials.count() as f64);
         if let Some(ahead_us) = self.store.clock_ahead_us() {
             families.store_clock_ahead.set(ahead_us as f64 / 1e6);
         }

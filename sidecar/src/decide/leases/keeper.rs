@@ -219,7 +219,7 @@ impl Keeper<'_> {
                     metrics.count_returned(ended.units, returned.unwrap_or(0));
                 }
             }
-            if !self.denials.is_empty() {
+            if self.denials.count() > 0 {
                 let keys = of_epoch.iter();
                 let keys = keys.map(|ended| {
                     (

@@ -1,8 +1,8 @@
 //! A decision that is still open.
 
 use sluicegate_engine::{
-    BatchBuilder, Bucket, BucketSpec, Decision, MAX_REQUEST_WEIGHT, Outcome, Take, bucket_key,
-    receipt_key,
+    BatchBuilder, Bucket, BucketSpec, Decision, MAX_REQUEST_WEIGHT, Outcome, Receipt, Take,
+    bucket_key, receipt_key,
 };
 use sluicegate_protocol::{
     Code, DECISIONS, Decision as Asked, LimitStatus, Problem, Verdict, WithoutStore,
@@ -80,7 +80,13 @@ impl<'a> Open<'a> {
             // One for all windows of a check.
             if let Some(secret) = self.secret(check.index) {
                 let key = receipt_key(check.key, &check.limit.name, secret);
-                receipts.push(receipts::receipt(key, check.cost, check.windows()));
+                let lifetimes = check.windows().map(|spec| spec.held_for_us(check.cost));
+                receipts.push(Receipt {
+                    key,
+                    units: check.cost,
+                    lifetime_us: lifetimes.max().unwrap_or(0),
+                    ..Receipt::default()
+                });
             }
         }
         self.batch_index = builder.push(Decision {
