@@ -211,7 +211,7 @@ impl Keeper<'_> {
         }
         entry.pool.refused(now_us);
         if let (Some(_), Some(outcome)) = (refusal, outcome) {
-            entry.pool.note_remaining(outcome.remaining);
+            entry.pool.remaining = Some(outcome.remaining);
         }
         Some(ended)
     }
