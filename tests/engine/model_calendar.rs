@@ -12,10 +12,12 @@ use std::ops::Range;
 /// The zones of history.rs change their clocks at such times, and no clock goes back over midnight.
 const QUARTER_US: u64 = 15 * 60 * 1_000_000;
 
+/// A calendar, by its unit and its time zone.
+type Named = (CalendarUnit, &'static str);
+
 thread_local! {
     /// What was found before: by the calendar, where each window begins and ends.
-    static FOUND: RefCell<HashMap<(CalendarUnit, &'static str), Vec<Range<u64>>>> =
-        RefCell::default();
+    static FOUND: RefCell<HashMap<Named, Vec<Range<u64>>>> = RefCell::default();
 }
 
 pub fn calendar_window(calendar: Calendar, time: u64) -> Range<u64> {

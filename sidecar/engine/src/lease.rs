@@ -15,7 +15,7 @@ mod pool;
 mod rate;
 mod terms;
 
-pub use pool::{EndedLease, Grant, Pool};
+pub use pool::{EndedLease, Grant, Pool, Taken};
 pub use rate::Rate;
 pub use terms::{
     LeaseRefusal, LeaseTerms, SMALLEST_LEASE, burst_with_leases, less_drift, reserve, spend_by_us,

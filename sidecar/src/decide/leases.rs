@@ -147,7 +147,7 @@ impl Leases {
         if entry.epoch != epoch && !self.enter_epoch(entry, check, terms, epoch) {
             return None;
         }
-        entry.pool.terms = terms;
+        entry.pool.go_by(terms);
         let stay_us = if alone { 0 } else { self.stay_us };
         let taken = entry.pool.take(now_us, check.cost, stay_us);
         let taken = taken.map(|taken| {
@@ -173,9 +173,9 @@ impl Leases {
         let mut shard = self.shard(check.key);
         let now_us = clock::now_us();
         let entry = shard.in_epoch(&check.limit.name, check.key, epoch)?;
-        entry.pool.denied = decided && !outcome.admitted;
+        entry.pool.note_denied(decided && !outcome.admitted);
         if decided {
-            entry.pool.remaining = Some(outcome.remaining);
+            entry.pool.note_remaining(outcome.remaining);
         } else if outcome.admitted {
             entry.pool.note_admitted(&check.limit.windows);
         }
@@ -200,7 +200,7 @@ impl Leases {
     pub fn was_denied(&self, check: EffectiveCheck<'_>, epoch: u64) -> bool {
         let mut shard = self.shard(check.key);
         let entry = shard.in_epoch(&check.limit.name, check.key, epoch);
-        entry.is_some_and(|entry| entry.pool.denied)
+        entry.is_some_and(|entry| entry.pool.was_denied())
     }
 
     /// Notes how many sidecars there are.
@@ -214,7 +214,7 @@ impl Leases {
             let mut shard = self.shard(key);
             if let Some(entry) = shard.get_mut(&limit.name, key) {
                 entry.pool.end_all();
-                entry.pool.remaining = None;
+                entry.pool.forget_remaining();
                 let epoch = entry.epoch;
                 let (limit, key) = (Arc::clone(limit), key.to_owned());
                 self.send(Command::ReturnEnded(LeaseKey { limit, key, epoch }));

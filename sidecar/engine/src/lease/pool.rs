@@ -13,38 +13,36 @@ const SMALLEST_PART: u64 = 4;
 /// After a refusal, this part of the longest lease passes before the next attempt.
 const RETRY_PART: u64 = 20;
 
-/// A lease that the store has granted, or units that were taken from one.
+/// Units that the store has granted as a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant<T> {
-    /// The units.
+    /// How many they are.
     pub units: u64,
-    /// When the lease ends: the moment before the call was sent, and [`LeaseTerms::length_us`] of the store's time.
+    /// When the lease ends, until which they may be spent: the moment before the call was sent, and [`LeaseTerms::length_us`] of the store's time.
     pub ends_us: u64,
-    /// What the store had left afterwards, in the tightest window. Of units that were taken: that, and what is left of their
-    /// lease.
+    /// What the store had left afterwards, in the tightest window.
     pub remaining: u64,
-    /// What the owner of the lease needs to return it.
+    /// What the owner of the lease needs to return them.
     pub tag: T,
 }
 
 /// The leases of one key. `T` is what their owner needs to return them.
 #[derive(Debug)]
 pub struct Pool<T> {
-    /// The terms that it goes by: others when the fleet has another size.
-    pub terms: LeaseTerms,
+    terms: LeaseTerms,
     rate: Rate,
     /// In the order in which they end.
     leases: Vec<Lease<T>>,
     /// Units that filters hold, as far as they have said.
     lent: u64,
-    /// Units that the store had left in the tightest window, as it last said; `None` after a reset or a step of its clock.
-    pub remaining: Option<u64>,
+    /// Units that the store had left, as it last said.
+    remaining: Option<u64>,
     /// The most units of the next lease: half as many after one that came back.
     most: u64,
     asking: bool,
     next_try_us: u64,
-    /// Whether the store has denied the last decision over this key because of this limit.
-    pub denied: bool,
+    /// Whether the store has denied the last decision.
+    denied: bool,
 }
 
 #[derive(Debug)]
@@ -52,6 +50,9 @@ struct Lease<T> {
     grant: Grant<T>,
     left: u64,
 }
+
+/// Units that were taken from a lease. `remaining`: what is left of it, and of the store's when it granted it.
+pub type Taken<'a, T> = Grant<&'a T>;
 
 /// A lease that has ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -82,7 +83,7 @@ impl<T> Pool<T> {
     /// Takes units, all from one lease that lasts for at least `stay_us` more. `None`: ask the store.
     ///
     /// To be called for every request for the key, since the rate is measured here.
-    pub fn take(&mut self, now_us: u64, cost: u64, stay_us: u64) -> Option<Grant<&T>> {
+    pub fn take(&mut self, now_us: u64, cost: u64, stay_us: u64) -> Option<Taken<'_, T>> {
         self.rate.add(now_us, cost);
         let until_us = now_us.saturating_add(stay_us);
         let mut leases = self.leases.iter_mut();
@@ -92,7 +93,7 @@ impl<T> Pool<T> {
 
     /// Lends units to a filter that holds `held` of this key: as many as it will spend until the lease ends that lasts longest.
     /// `per_s`: how many it spends a second; `None`: half of what this sidecar is asked for, as there may be another filter.
-    pub fn lend(&mut self, now_us: u64, per_s: Option<u64>, held: u64) -> Option<Grant<&T>> {
+    pub fn lend(&mut self, now_us: u64, per_s: Option<u64>, held: u64) -> Option<Taken<'_, T>> {
         let guess = self.rate.per_s(now_us) / 2.0;
         let mut leases = self.leases.iter_mut().rev();
         let lease = leases.find(|lease| lease.is_live(now_us))?;
@@ -139,11 +140,27 @@ impl<T> Pool<T> {
         lease.map(|lease| lease.left += units).is_some()
     }
 
+    /// Notes what the store has left in the tightest window, as an ordinary decision said.
+    pub fn note_remaining(&mut self, remaining: u64) {
+        self.remaining = Some(remaining);
+    }
+
     /// Notes that the store admitted a decision over this key, and another limit was the tightest: enough for the smallest lease
     /// is assumed to be left. What is granted tells more.
     pub fn note_admitted(&mut self, windows: &[BucketSpec]) {
         let smallest = reserve(&self.terms, windows).saturating_add(2 * SMALLEST_LEASE);
         self.remaining.get_or_insert(smallest);
+    }
+
+    /// Notes whether the store denied a decision over this key because of this limit.
+    pub fn note_denied(&mut self, denied: bool) {
+        self.denied = denied;
+    }
+
+    /// Whether the store has denied the last decision because of this limit.
+    #[must_use]
+    pub fn was_denied(&self) -> bool {
+        self.denied
     }
 
     /// Whether it is time to ask the store for a lease: there is none, or the newest is half spent.
@@ -243,10 +260,20 @@ impl<T> Pool<T> {
         }
     }
 
+    /// Forgets what the store had left: the bucket was reset, or the store's clock has stepped.
+    pub fn forget_remaining(&mut self) {
+        self.remaining = None;
+    }
+
+    /// Goes on by these terms: the fleet has another size.
+    pub fn go_by(&mut self, terms: LeaseTerms) {
+        self.terms = terms;
+    }
+
     /// Ends all leases; the next ones have other terms. Keeps the rate.
     pub fn start_again(&mut self, terms: LeaseTerms) {
         self.end_all();
-        self.remaining = None;
+        self.forget_remaining();
         (self.terms, self.most) = (terms, terms.most);
     }
 
@@ -284,7 +311,7 @@ impl<T> Lease<T> {
     }
 
     /// Takes units, of which it must have enough.
-    fn take(&mut self, units: u64) -> Grant<&T> {
+    fn take(&mut self, units: u64) -> Taken<'_, T> {
         self.left -= units;
         Grant {
             units,

@@ -211,7 +211,7 @@ impl Keeper<'_> {
         }
         entry.pool.refused(now_us);
         if let (Some(_), Some(outcome)) = (refusal, outcome) {
-            entry.pool.remaining = Some(outcome.remaining);
+            entry.pool.note_remaining(outcome.remaining);
         }
         Some(ended)
     }

@@ -18,7 +18,7 @@ fn hot() -> Pool<&'static str> {
     for ask in 0..4_000 {
         assert!(pool.take(START - 1_000_000 + ask * 250, 1, 0).is_none());
     }
-    pool.remaining = Some(600_000);
+    pool.note_remaining(600_000);
     pool
 }
 
@@ -112,7 +112,7 @@ fn nothing_is_asked_for_before_the_store_said_what_is_left() {
         pool.take(START + ask * 250, 1, 0);
     }
     assert!(!pool.wants_lease(START + 1_000_000));
-    pool.remaining = Some(10);
+    pool.note_remaining(10);
     assert!(pool.wants_lease(START + 1_000_000));
     let refused = pool.ask(&WINDOWS, START + 1_000_000, Some(START));
     assert_eq!(refused, Err(LeaseRefusal::NearLimit));
@@ -121,11 +121,11 @@ fn nothing_is_asked_for_before_the_store_said_what_is_left() {
 #[test]
 fn where_another_limit_is_the_tightest_the_first_lease_is_the_smallest() {
     let mut pool = hot();
-    pool.remaining = None;
+    pool.forget_remaining();
     pool.note_admitted(&WINDOWS);
     assert!(pool.wants_lease(START));
     assert_eq!(pool.ask(&WINDOWS, START, Some(START)), Ok(SMALLEST_LEASE));
-    pool.remaining = Some(100_000);
+    pool.note_remaining(100_000);
     pool.note_admitted(&WINDOWS);
     let units = pool.ask(&WINDOWS, START, Some(START)).unwrap();
     assert!(units > 250, "what is known stays");
