@@ -322,19 +322,10 @@ for i = 1, #buckets do
   local level, kept = bucket.level, bucket.kept
   if level ~= kept or bucket.returned then
     local key, born = KEYS[i], bucket.born
-    if bucket.uncut then
+    if bucket.drain then
       save_token(bucket, key, now, MARGIN, TOKEN_STATE, UNCUT)
     elseif level == 0 then
       call('UNLINK', key)
-    elseif bucket.drain then
-      local empty = (level + (-level) % bucket.drain) / bucket.drain
-      local expires, lifetime = bucket.expires, nil
-      if expires < now + empty then
-        -- Twice as long as needed, so that a filling bucket is not extended at each step.
-        lifetime = 2 * empty + MARGIN
-        expires = now + lifetime
-      end
-      store(key, pack(TOKEN_STATE, level, now, born, expires, bucket.unit, bucket.drain), lifetime)
     elseif bucket.lifetime then
       local state = pack('>I4', level) .. (bucket.times or pack('>I7', now))
       store(key, state, bucket.units > 0 and bucket.lifetime)

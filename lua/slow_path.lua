@@ -6,7 +6,7 @@
 --
 -- now is the time; the rest are decide.lua's constants of the log, explained there.
 
--- Writes a string, for decide.lua too. It expires after `lifetime` microseconds, rounded up to milliseconds, or, without
+-- Writes a string, for decide.lua too. It expires after `lifetime` microseconds, rounded up to milliseconds; without
 -- one, when it would have expired before.
 local function store(key, state, lifetime)
   if lifetime then
@@ -114,15 +114,19 @@ local function read_token(key, state, now, limit, a, b, MARGIN, TOKEN_STATE, UNC
   }
 end
 
--- Writes such a bucket.
+-- Writes a token bucket.
 local function save_token(bucket, key, now, MARGIN, TOKEN_STATE, UNCUT)
-  local level, unit, uncut, expires = bucket.level, bucket.unit, bucket.uncut, bucket.expires
-  -- A decision has taken whole units. Who gives or writes back has changed `uncut` too.
-  local units = bucket.held and (level - bucket.kept) / unit or 0
-  uncut = math.min(uncut + units * bucket.uncut_unit, 4503599627370496)
-  if rescale(uncut, bucket.uncut_unit, unit, math.huge) <= level then uncut = 0 end
+  local level, unit, uncut, expires = bucket.level, bucket.unit, bucket.uncut or 0, bucket.expires
+  local empty = quotient_up(level, bucket.drain)
+  if uncut > 0 then
+    -- A decision has taken whole units. Who gives or writes back has changed `uncut` too.
+    local units = bucket.held and (level - bucket.kept) / unit or 0
+    uncut = math.min(uncut + units * bucket.uncut_unit, 4503599627370496)
+    if rescale(uncut, bucket.uncut_unit, unit, math.huge) <= level then uncut = 0 end
+    empty = math.max(empty, quotient_up(uncut, bucket.uncut_rate))
+  end
   if level == 0 and uncut == 0 then return redis.call('UNLINK', key) end
-  local empty = math.max(quotient_up(level, bucket.drain), quotient_up(uncut, bucket.uncut_rate))
+  -- Twice as long as needed, so that a filling bucket is not extended at each step.
   local later = expires < now + empty
   if later then expires = now + 2 * empty + MARGIN end
   local state = struct.pack(TOKEN_STATE, level, now, bucket.born, expires, unit, bucket.drain)

@@ -181,13 +181,11 @@ a log's key ends with the window of its first entry
 - local extend = expires < last + window
 + local extend = expires == 0
 a token bucket's key ends too soon
-- lifetime = 2 * empty + MARGIN
-+ lifetime = empty / 2
+- if later then expires = now + 2 * empty + MARGIN end
++ if later then expires = now + empty / 2 end
 a token bucket's key ends with the units of its first take
-- local expires, lifetime = bucket.expires, nil
--       if expires < now + empty then
-+ local expires, lifetime = bucket.expires, nil
-+       if expires == 0 then
+- local later = expires < now + empty
++ local later = expires == 0
 
 === a slower rate extends a key
 a look by a slower rate leaves a token bucket's key its end

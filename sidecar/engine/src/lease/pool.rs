@@ -18,7 +18,8 @@ const RETRY_PART: u64 = 20;
 pub struct Grant<T> {
     /// How many they are.
     pub units: u64,
-    /// When the lease ends, until which they may be spent: the moment before the call was sent, and [`LeaseTerms::length_us`] of the store's time.
+    /// When the lease ends, until which they may be spent: the moment before the call was sent, and [`LeaseTerms::length_us`]
+    /// of the store's time.
     pub ends_us: u64,
     /// What the store had left afterwards, in the tightest window.
     pub remaining: u64,
@@ -97,16 +98,13 @@ impl<T> Pool<T> {
         let guess = self.rate.per_s(now_us) / 2.0;
         let mut leases = self.leases.iter_mut().rev();
         let lease = leases.find(|lease| lease.is_live(now_us))?;
-        let per_s_or_guess = per_s.map_or(guess, float);
-        let wanted = self
-            .terms
-            .units_to_spend(per_s_or_guess, lease.grant.ends_us - now_us);
-        let units = wanted.saturating_sub(held);
-        let units = units.min(if per_s.is_some() {
-            lease.left
-        } else {
-            lease.left / 2
-        });
+        let (per_s, most) = match per_s {
+            Some(per_s) => (float(per_s), lease.left),
+            None => (guess, lease.left / 2),
+        };
+        let length_us = lease.grant.ends_us - now_us;
+        let wanted = self.terms.units_to_spend(per_s, length_us);
+        let units = wanted.saturating_sub(held).min(most);
         if units < SMALLEST_PART {
             return None;
         }
