@@ -175,7 +175,7 @@ impl Server {
     pub fn keys_left(&self) -> usize {
         let mut state = lock(&self.0);
         let now_us = state.now_us();
-        while !state.engine.sweep(now_us, 1_000).done {}
+        while !state.engine.sweep(now_us, 1_000) {}
         state.engine.len()
     }
 

@@ -244,9 +244,9 @@ fn text(error: impl std::fmt::Display) -> String {
 }
 
 fn done<T>(reply: Reply<T>) -> Result<Vec<Result<T, BrokenState>>, String> {
-    match reply {
-        Reply::Done { each, .. } => Ok(each),
-        Reply::Late { now_us } => Err(format!("late, at {now_us}")),
+    match reply.each {
+        Some(each) => Ok(each),
+        None => Err(format!("late, at {}", reply.now_us)),
     }
 }
 

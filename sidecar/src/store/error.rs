@@ -292,10 +292,7 @@ mod tests {
     #[test]
     fn a_call_that_was_not_sent_is_not_in_doubt() {
         let redis = || RedisError::from((ErrorKind::Io, "broken pipe"));
-        let reply = ReplyError::Length {
-            got: 1,
-            decisions: 1,
-        };
+        let reply = ReplyError("sent 1 byte".to_owned());
         let errors = [
             StoreError::Timeout(Duration::ZERO),
             StoreError::Cut(redis()),

@@ -103,7 +103,7 @@ impl Memory {
 
     /// One step; whether it was the last.
     fn sweep_at_once(&self, now_us: u64) -> bool {
-        lock(&self.engine).sweep(now_us, SWEEP_AT_ONCE).done
+        lock(&self.engine).sweep(now_us, SWEEP_AT_ONCE)
     }
 
     /// How often the wall clock was found to have stepped. To be asked before each decision.

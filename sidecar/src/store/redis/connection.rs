@@ -13,7 +13,7 @@ use super::clock::Clock;
 use crate::lock::lock;
 use crate::store::commands::{Each, Script};
 use crate::store::error::StoreError;
-use sluicegate_engine::script::{Operation, Reply};
+use sluicegate_engine::script::Operation;
 
 /// After this many calls in a row without an answer, the connection is probed before it gets another call.
 const MAX_UNANSWERED: u32 = 2;
@@ -163,13 +163,13 @@ impl Connection {
                 self.question();
                 StoreError::Reply(error)
             })?;
-            if lock(&self.clock).observe(reply.now_us(), sent, Instant::now()) {
+            if lock(&self.clock).observe(reply.now_us, sent, Instant::now()) {
                 self.clock_steps.fetch_add(1, Ordering::Relaxed);
             }
-            match reply {
-                Reply::Done { each, .. } => return Ok(each),
-                Reply::Late { .. } if was_late => return Err(StoreError::Late),
-                Reply::Late { .. } => was_late = true,
+            match reply.each {
+                Some(each) => return Ok(each),
+                None if was_late => return Err(StoreError::Late),
+                None => was_late = true,
             }
         }
     }
