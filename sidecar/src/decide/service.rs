@@ -32,7 +32,6 @@ mod past_overrides;
 use overrides::Start;
 
 /// The state of a sidecar.
-#[derive(Debug)]
 pub struct Service {
     /// Distinguishes this process from an earlier one, which also counted its epochs from 1: see [`Answer::instance`].
     instance: u64,
