@@ -246,7 +246,7 @@ impl Store {
 
     /// What is known of it besides its health.
     pub fn facts(&self) -> StoreFacts {
-        self.monitor.facts()
+        self.monitor.facts().clone()
     }
 
     /// How far its clock is ahead of this host's, in microseconds, if known: less than that by up to a round trip.
