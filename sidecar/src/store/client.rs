@@ -133,9 +133,6 @@ impl Client {
     }
 
     pub async fn decide(&self, batch: &Batch) -> StoreReply {
-        if batch.decisions.is_empty() {
-            return StoreReply::default();
-        }
         match self.nodes {
             Nodes::One { .. } => {
                 StoreReply::whole(batch, self.invoke(batch, self.deadline()).await)

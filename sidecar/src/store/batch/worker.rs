@@ -1,8 +1,9 @@
 //! Runs one store call at a time, batches the decisions that queue up behind it, and answers each caller. `queue.rs`
 //! selects what goes together. On a Redis Cluster there are many queues, each with its own call; `lanes.rs` assigns them.
 
+use std::fmt::Display;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::future::join_all;
 use sluicegate_engine::{Batch, BatchBuilder};
@@ -20,6 +21,8 @@ use crate::telemetry::traces::{Parent, StoreSpan};
 /// Bound on the callers that wait in a lane. A filter asks for all its waiting requests at once, so callers are Envoy
 /// workers and clients, not requests. Each lane has its own bound, or callers that wait for a dead node would use it up.
 const MAX_CALLERS: usize = 4_096;
+/// Why a caller's decisions did not reach the store.
+const WAITED: &str = "decisions waited too long behind earlier calls";
 
 /// The decisions of a batch at these indices, in this order.
 pub fn part(batch: &Batch, indices: &[usize]) -> Arc<Batch> {
@@ -45,7 +48,6 @@ struct Waiter {
 pub struct Batcher {
     lanes: Vec<mpsc::Sender<(Arc<Batch>, Waiter)>>,
     shared: Arc<Shared>,
-    max_wait: Duration,
 }
 
 /// What all lanes share.
@@ -59,8 +61,6 @@ impl Batcher {
     /// Makes calls in the current runtime until this is dropped.
     pub fn start(store: Arc<Store>, metrics: Arc<Metrics>, events: Arc<EventLog>) -> Self {
         let lanes = if store.has_parts() { LANES } else { 1 };
-        // At most the call in flight and the caller's own.
-        let max_wait = store.timeout() * 2;
         let shared = Arc::new(Shared {
             store,
             metrics,
@@ -74,7 +74,6 @@ impl Batcher {
         Self {
             lanes: (0..lanes).map(start).collect(),
             shared,
-            max_wait,
         }
     }
 
@@ -121,7 +120,7 @@ impl Batcher {
 
     /// Records the error of a call that was made beside this queue.
     pub fn record_error(&self, error: &StoreError) {
-        self.shared.record_error(error);
+        self.shared.record_failure(error.kind(), error);
     }
 
     async fn decide_in(
@@ -138,14 +137,16 @@ impl Batcher {
             answer,
         };
         if lane.try_send((batch, waiter)).is_err() {
-            self.shared.record_dropped(FailureKind::Overloaded);
+            self.shared.record_failure(FailureKind::Overloaded, WAITED);
             return Answer::none(decisions, false);
         }
-        match tokio::time::timeout(self.max_wait, answered).await {
+        // At most the call in flight and the caller's own.
+        let max_wait = self.shared.store.timeout() * 2;
+        match tokio::time::timeout(max_wait, answered).await {
             Ok(Ok(answer)) => answer,
             // Dropping the receiver removes the caller from the queue. A call with its decisions may be under way.
             _ => {
-                self.shared.record_dropped(FailureKind::Late);
+                self.shared.record_failure(FailureKind::Late, WAITED);
                 Answer::none(decisions, true)
             }
         }
@@ -153,17 +154,10 @@ impl Batcher {
 }
 
 impl Shared {
-    /// Records that a caller's decisions did not reach the store.
-    fn record_dropped(&self, kind: FailureKind) {
-        self.metrics.count_store_failure(kind);
-        let why = "decisions waited too long behind earlier calls";
-        self.events.log.failed(kind, why);
-    }
-
     /// The connections, not the calls, determine whether the store is up.
-    fn record_error(&self, error: &StoreError) {
-        self.metrics.count_store_failure(error.kind());
-        self.events.log.failed(error.kind(), error);
+    fn record_failure(&self, kind: FailureKind, why: impl Display) {
+        self.metrics.count_store_failure(kind);
+        self.events.log.failed(kind, why);
     }
 }
 
@@ -202,7 +196,7 @@ async fn run_lane(shared: Arc<Shared>, mut arrivals: mpsc::Receiver<(Arc<Batch>,
         let took = started.elapsed().as_secs_f64();
         families.store_seconds.observe(took);
         for error in &reply.errors {
-            shared.record_error(error);
+            shared.record_failure(error.kind(), error);
         }
         if let Some(span) = span {
             span.end(reply.errors.first().map(StoreError::kind));
