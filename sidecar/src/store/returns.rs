@@ -15,8 +15,8 @@ pub struct GiveBackEntry {
     pub buckets: Vec<Bucket>,
 }
 
-/// Puts entries into as few calls as the bound of a call allows; on a Cluster (`by_slot`), no call has two subjects. All
-/// entries keep their order.
+/// Puts entries, in their order, into as few calls as the bound of a call allows; on a Cluster (`by_slot`), no call has two
+/// subjects. So the answers of the calls, one after the other, are those of the entries.
 pub fn calls(entries: &[GiveBackEntry], by_slot: bool) -> Vec<Returns> {
     let mut calls: Vec<(Vec<Return>, BatchBuilder)> = Vec::new();
     let mut weight = 0;
