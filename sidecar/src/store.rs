@@ -15,12 +15,10 @@
 //! | `overrides.rs` | the overrides that all sidecars share |
 //! | `outage.rs`, `share.rs` | what this sidecar does while the store is down |
 //! | `position_reports.rs` | which share of the limits it then enforces |
-//! | `batch_slice.rs` | a subset of a batch's decisions |
 //! | `returns.rs` | give-backs, batched into few calls |
 //! | `reply.rs`, `error.rs` | a store's answer, and its errors |
 
 pub mod batch;
-mod batch_slice;
 mod check;
 mod client;
 mod cluster;

@@ -175,7 +175,10 @@ impl Lua {
         records: &[Record],
         once: Option<&Bucket>,
     ) -> Result<u64, String> {
-        let writes = &[WriteBack { bucket, records }];
+        let writes = &[WriteBack {
+            bucket: bucket.clone(),
+            records: records.to_vec(),
+        }];
         let reply = self.call(&WriteBacks { writes, once }, by_then(now_us), now_us)?;
         done(reply)?[0].map_err(text)
     }

@@ -60,19 +60,19 @@ pub struct GiveBack<'a> {
 
 /// Units that were taken from one bucket elsewhere, while Redis could not be reached. A record costs about as much as a take:
 /// keep a call below [`crate::MAX_CALL_WEIGHT`] records.
-#[derive(Clone, Copy, Debug)]
-pub struct WriteBack<'a> {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WriteBack {
     /// The bucket.
-    pub bucket: &'a Bucket,
+    pub bucket: Bucket,
     /// The takings, oldest first; at most [`crate::MAX_RECORDS`].
-    pub records: &'a [Record],
+    pub records: Vec<Record>,
 }
 
 /// Records what was taken elsewhere; the answer is how many units of each bucket were recorded.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteBacks<'a> {
     /// Each bucket at most once.
-    pub writes: &'a [WriteBack<'a>],
+    pub writes: &'a [WriteBack],
     /// If this bucket holds something, the call was made before, and records nothing; otherwise it takes a unit from it. So a
     /// call whose answer was lost can be repeated.
     pub once: Option<&'a Bucket>,
@@ -195,7 +195,7 @@ impl Operation for GiveBack<'_> {
 
 impl WriteBacks<'_> {
     fn buckets(&self) -> impl Iterator<Item = &Bucket> + Clone {
-        let buckets = self.writes.iter().map(|write| write.bucket);
+        let buckets = self.writes.iter().map(|write| &write.bucket);
         buckets.chain(self.once)
     }
 }
@@ -213,7 +213,7 @@ impl Operation for WriteBacks<'_> {
         for (write, index) in self.writes.iter().zip(1u64..) {
             let records = write.records.len() as u64;
             push_step(&mut request, WRITE_BACK, records, index, once);
-            for record in write.records {
+            for record in &write.records {
                 push(&mut request, 7, record.at_us);
                 push(&mut request, 4, record.units);
             }
@@ -342,15 +342,14 @@ mod tests {
     #[test]
     fn a_write_back_is_packed_as_the_script_says() {
         let batch = batch();
-        let records = [Record {
+        let record = Record {
             at_us: 513,
             units: 3,
-        }];
-        let write = WriteBack {
-            bucket: &batch.buckets[0],
-            records: &records,
         };
-        let writes = &[write];
+        let writes = &[WriteBack {
+            bucket: batch.buckets[0].clone(),
+            records: vec![record],
+        }];
         let request = WriteBacks { writes, once: None }.request(None);
         let record = [0, 0, 0, 0, 0, 2, 1, 0, 0, 0, 3];
         let expected = [&[3, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0], &record[..]].concat();

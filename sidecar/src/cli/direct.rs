@@ -63,8 +63,11 @@ impl Direct {
                 path.display()
             )));
         }
-        let store_timeout = policy.store_timeout.max(STORE_TIMEOUT);
-        let store = Store::open(&address, store_timeout.min(patience.timeout));
+        let store_timeout = policy
+            .store_timeout
+            .max(STORE_TIMEOUT)
+            .min(patience.timeout);
+        let store = Store::open(&address, store_timeout, policy.memory_limit);
         let mut health = store.health_changes();
         let service = Service::new(handle, store, metrics);
         // If the store is down, the verdicts say so; part of a Cluster may still answer.

@@ -62,8 +62,7 @@ impl Serve {
         let policy = &handle.current().policy;
         let store = store_address(policy, self.store.as_deref())?;
         let is_alone = matches!(store, StoreAddress::Memory);
-        let store =
-            Store::open(&store, policy.store_timeout).with_memory_limit(policy.memory_limit);
+        let store = Store::open(&store, policy.store_timeout, policy.memory_limit);
         let mut service = Service::new(handle, store, metrics);
         service.traces = Traces::from_environment().map_err(Failure::usage)?;
         let traces = service.traces.clone();

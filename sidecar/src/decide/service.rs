@@ -30,7 +30,6 @@ mod overrides;
 mod past_overrides;
 
 /// The state of a sidecar.
-#[derive(Debug)]
 pub struct Service {
     /// Distinguishes this process from an earlier one, which also counted its epochs from 1: see [`Answer::instance`].
     instance: u64,

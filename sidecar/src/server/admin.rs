@@ -58,7 +58,7 @@ const UNCONFIRMED: Refusal = Refusal::of_server(
 );
 
 /// The state of the handlers.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Admin {
     pub service: Arc<Service>,
     pub readiness: Readiness,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue};
-use sluicegate_engine::script::{Operation, WriteBacks};
+use sluicegate_engine::script::{Operation, WriteBack, WriteBacks};
 use sluicegate_engine::{Batch, Returns};
 use tokio::sync::watch;
 
@@ -26,7 +26,7 @@ use super::redis::dial::Dialer;
 use super::redis::node::{Common, Node, Recheck};
 use super::redis::sentinel::Sentinels;
 use super::reply::StoreReply;
-use super::share::Debt;
+use super::share::once;
 use crate::policy::{MAX_OVERRIDES, RedisStore, Topology};
 
 /// For reading all overrides: some megabytes, which no decision waits for.
@@ -48,13 +48,6 @@ enum Nodes {
     },
     /// The primaries of a Cluster.
     Cluster(SlotCache),
-}
-
-impl std::fmt::Debug for Client {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Without the addresses and the credentials.
-        f.debug_struct("Client").finish_non_exhaustive()
-    }
 }
 
 impl Client {
@@ -140,9 +133,6 @@ impl Client {
     }
 
     pub async fn decide(&self, batch: &Batch) -> StoreReply {
-        if batch.decisions.is_empty() {
-            return StoreReply::default();
-        }
         match self.nodes {
             Nodes::One { .. } => {
                 StoreReply::whole(batch, self.invoke(batch, self.deadline()).await)
@@ -165,7 +155,7 @@ impl Client {
     pub async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {
         let deadline = self.deadline();
         let one = async |key: &String| {
-            let command = &self.common.script.reset(key);
+            let command = &self.common.script.on_key("UNLINK", key);
             let query = |node: Arc<Node>, asking| async move {
                 let connection = node.pool.connection(deadline).await?;
                 connection.query(command, asking, deadline).await
@@ -176,14 +166,13 @@ impl Client {
     }
 
     /// On a Cluster each debt is a call of its own; otherwise all are one, which is repeated as a whole.
-    pub async fn write_back(&self, debts: &[Debt], name: &str) -> Vec<bool> {
+    pub async fn write_back(&self, debts: &[WriteBack], name: &str) -> Vec<bool> {
         let deadline = self.deadline();
         let together = if self.is_cluster() { 1 } else { debts.len() };
-        let one = async |debts: &[Debt]| {
-            let writes: Vec<_> = debts.iter().map(Debt::write).collect();
-            let once = debts.first().map(|debt| debt.once(name));
+        let one = async |debts: &[WriteBack]| {
+            let once = debts.first().map(|debt| once(&debt.bucket, name));
             let operation = WriteBacks {
-                writes: &writes,
+                writes: debts,
                 once: once.as_ref(),
             };
             // Trying again does not repair a key that holds something else.
@@ -238,7 +227,7 @@ impl Client {
 
     pub async fn overrides_version(&self) -> Result<u64, StoreError> {
         let timeout = self.common.dialer.store_timeout;
-        let mut head = self.common.script.of_overrides("HGET");
+        let mut head = self.common.script.on_key("HGET", OVERRIDES_KEY);
         head.arg(overrides::OVERRIDES_HEAD);
         let head: Option<Vec<u8>> = self.ask_of_overrides(&head, timeout).await?;
         Ok(overrides::version(head.as_deref()))
@@ -248,13 +237,13 @@ impl Client {
         let script = &self.common.script;
         // What is too much is not asked for. A user who may not ask how much there is may still read it.
         let timeout = self.common.dialer.store_timeout;
-        let length = script.of_overrides("HLEN");
+        let length = script.on_key("HLEN", OVERRIDES_KEY);
         let length = self.ask_of_overrides(&length, timeout).await;
         let entries = length.unwrap_or(0_usize).saturating_sub(1);
         if entries > MAX_OVERRIDES {
             return Err(StoreError::TooManyOverrides(entries));
         }
-        let all = script.of_overrides("HGETALL");
+        let all = script.on_key("HGETALL", OVERRIDES_KEY);
         let hash = self.ask_of_overrides(&all, READ_OVERRIDES_WITHIN).await?;
         let stored = overrides::read_hash(&hash);
         // Exactly, also of a hash that has no head.

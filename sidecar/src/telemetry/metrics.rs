@@ -64,7 +64,7 @@ pub struct Metrics {
 #[derive(Clone, Debug, Default)]
 pub struct StoreFacts {
     /// Connections that were made, by cause.
-    pub connections: Vec<(ConnectionCause, u64)>,
+    pub connections: BTreeMap<ConnectionCause, u64>,
     /// How often a node was found to be another server than before.
     pub server_changes: u64,
     /// Nodes that may evict keys.
@@ -278,9 +278,9 @@ impl Metrics {
             counter.inc_by(total.saturating_sub(counter.get()));
         };
         let families = &self.families;
-        for (cause, total) in &store.connections {
-            let connections = &families.connections_made;
-            catch_up(&connections.with_label_values(&[cause.name()]), *total);
+        for cause in ConnectionCause::ALL {
+            let made = families.connections_made.with_label_values(&[cause.name()]);
+            catch_up(&made, store.connections.get(cause).copied().unwrap_or(0));
         }
         catch_up(&families.server_changes, store.server_changes);
         catch_up(&families.evicted_keys, store.evicted);

@@ -16,7 +16,7 @@ const POLICY: &str =
     "limits: { l: { algorithm: sliding_log, windows: [{ quota: 100, per: 1h }] } }";
 
 fn backend() -> Backend {
-    let store = Store::open(&StoreAddress::Memory, Duration::from_millis(50));
+    let store = Store::open(&StoreAddress::Memory, Duration::from_millis(50), 1 << 20);
     let store = Arc::new(store);
     let metrics = Arc::new(Metrics::new().unwrap());
     let batcher = Batcher::start(Arc::clone(&store), metrics, Arc::<EventLog>::default());

@@ -31,7 +31,7 @@ const NOTIFY_WITHIN_US: u64 = 2_000;
 type Returns = Vec<EndedLease<Arc<Lease>>>;
 
 /// What the keeper works with.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Keeper<'a> {
     /// The leases.
     pub leases: &'a Leases,

@@ -61,7 +61,7 @@ impl Node {
         let began = Instant::now();
         let answer = quietest.announce(command, deadline).await;
         if answer.is_ok() {
-            self.pool.common.monitor.note_round_trip(began.elapsed());
+            self.pool.common.monitor.facts().round_trip = began.elapsed();
         }
         answer
     }

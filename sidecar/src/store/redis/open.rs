@@ -56,7 +56,7 @@ pub async fn open(pool: &ConnectionPool, why: ConnectionCause) -> Result<Opened,
         driver,
         peer,
     } = common.dialer.dial(&endpoint).await?;
-    common.monitor.connected(why);
+    *common.monitor.facts().connections.entry(why).or_default() += 1;
     let before = pool.last_connection();
     let steps = Arc::clone(&common.clock_steps);
     let connection = Arc::new(Connection::new(connection, before.as_deref(), steps));

@@ -166,9 +166,10 @@ impl ConnectionPool {
 
     /// Removes the node from the store's health.
     pub fn unregister(&self) {
-        self.common
-            .monitor
-            .note_eviction(lock(&self.server).evicts, false, 0);
+        let evicts = u64::from(lock(&self.server).evicts);
+        let mut facts = self.common.monitor.facts();
+        facts.evicting = facts.evicting.saturating_sub(evicts);
+        drop(facts);
         self.common.monitor.up(self.component);
     }
 
@@ -288,7 +289,7 @@ impl ConnectionPool {
                 return (known.as_str() != run_id).then(|| known.clone());
             }
             Some((_, known)) if known.as_str() != run_id => {
-                self.common.monitor.count_server_change();
+                self.common.monitor.facts().server_changes += 1;
                 server.evicted = None;
             }
             _ => {}
@@ -307,8 +308,9 @@ impl ConnectionPool {
         let mut server = lock(&self.server);
         let before = server.evicted.replace(evicted).unwrap_or(evicted);
         let did = std::mem::replace(&mut server.evicts, evicts);
-        let keys = evicted.saturating_sub(before);
-        self.common.monitor.note_eviction(did, evicts, keys);
+        let mut facts = self.common.monitor.facts();
+        facts.evicted += evicted.saturating_sub(before);
+        facts.evicting = (facts.evicting + u64::from(evicts)).saturating_sub(did.into());
         evicts && !did
     }
 
