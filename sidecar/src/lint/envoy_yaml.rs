@@ -69,7 +69,9 @@ pub struct Manager {
 
 /// Finds every plugin configuration of Sluicegate in a document; `before` lines of the file come before its text.
 pub fn plugins(document: &Node, before: usize, source: &Source) -> Vec<Plugin> {
-    let mut copied = COPYING.map(str::to_owned).to_vec();
+    let mut copied = COPYING
+        .map(|name| format!("envoy.filters.http.{name}"))
+        .to_vec();
     copied_namespaces(document, &mut copied);
     let mut found = Vec::new();
     found.extend(plugin(document, Holder::Nothing, document, None, before));
@@ -177,16 +179,12 @@ fn is_called(filter: &Node, what: &str) -> bool {
     names.any(|name| text(name).is_some_and(|name| name.contains(what)))
 }
 
-/// Filters that copy what clients send into dynamic metadata, and the namespaces that they write to by default.
-const COPYING: [&str; 2] = [
-    "envoy.filters.http.header_to_metadata",
-    "envoy.filters.http.json_to_metadata",
-];
+/// Filters that copy what clients send into dynamic metadata, by default into a namespace of their full name.
+const COPYING: [&str; 2] = ["header_to_metadata", "json_to_metadata"];
 
 /// The other namespaces that such filters write to.
 fn copied_namespaces(node: &Node, found: &mut Vec<String>) {
-    let copies = ["header_to_metadata", "json_to_metadata"];
-    if copies.iter().any(|copies| is_called(node, copies)) {
+    if COPYING.iter().any(|name| is_called(node, name)) {
         texts_of(node, "metadata_namespace", found);
     } else {
         children(node).for_each(|child| copied_namespaces(child, found));

@@ -32,10 +32,7 @@ pub struct Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let severity = match self.severity {
-            Severity::Warning => "warning",
-            Severity::Error => "error",
-        };
+        let severity = format!("{:?}", self.severity).to_lowercase();
         let (file, line, message) = (&self.file, self.line, &self.message);
         write!(f, "{file}:{line}: {severity}: {message}")
     }
