@@ -29,7 +29,6 @@ mod give_back;
 mod man;
 mod manifests;
 mod output;
-mod override_change;
 mod override_list;
 mod override_remove;
 mod override_set;
@@ -43,13 +42,15 @@ mod stdout;
 mod target;
 mod top;
 
-use std::fmt::{self, Display};
+use std::fmt::Display;
 use std::process::ExitCode;
 
 use exit::Exit;
 use sluicegate::mask::masked;
 
 /// The error message and exit status of a failed command.
+#[derive(thiserror::Error, Debug)]
+#[error("{message}")]
 pub struct Failure {
     message: String,
     pub exit: Exit,
@@ -77,22 +78,6 @@ impl Failure {
     /// The sidecar or the store did not answer.
     pub fn unavailable(error: impl Display) -> Self {
         Self::new(Exit::Unavailable, error)
-    }
-
-    /// The sidecar requires another token.
-    pub fn not_permitted(error: impl Display) -> Self {
-        Self::new(Exit::NotPermitted, error)
-    }
-
-    /// Whether trying again may help.
-    pub fn is_unavailable(&self) -> bool {
-        self.exit == Exit::Unavailable
-    }
-}
-
-impl Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
     }
 }
 

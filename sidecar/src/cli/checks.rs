@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use clap::ArgGroup;
 use clap::builder::RangedU64ValueParser;
-use sluicegate_protocol::{Check, Whom};
+use sluicegate_protocol::{Check, Problem, Whom};
 
 use super::Failure;
 use super::admin::AdminPort;
@@ -77,7 +77,7 @@ pub struct Checks {
         requires = "key",
         required_unless_present = "check"
     )]
-    limit: Option<String>,
+    pub limit: Option<String>,
     /// The subject's key. Use a name, not a secret: other users of this machine see arguments in the process list.
     #[arg(long, value_name = "KEY", requires = "limit")]
     key: Option<String>,
@@ -127,19 +127,13 @@ fn one(text: &str) -> Result<Check<'static>, String> {
     Ok(check(limit.to_owned(), key.to_owned(), cost))
 }
 
-/// The message of a request error, with the field replaced by the argument that it came from.
-pub fn by_arguments(message: &str, checks: &Checks) -> String {
-    named(message, usize::from(checks.limit.is_some()))
+/// The failure for a request error, whose field is replaced by the argument that it came from: `checks[1].cost`, `receipt`.
+/// The first `singles` checks (one, or none) come from `--limit`, the others from `--check`.
+pub fn refused(problem: &Problem, singles: usize) -> Failure {
+    Failure::usage(by_argument(&problem.message, singles))
 }
 
-/// The same, for a request made from `--limit` and `--key` only.
-pub fn by_argument(message: &str) -> String {
-    named(message, usize::MAX)
-}
-
-/// A message begins with the field that is wrong: `checks[1].cost`, `receipt`. Checks from index `others` on come from
-/// `--check`.
-fn named(message: &str, others: usize) -> String {
+fn by_argument(message: &str, singles: usize) -> String {
     let parts = message
         .strip_prefix('`')
         .and_then(|rest| rest.split_once('`'));
@@ -151,7 +145,7 @@ fn named(message: &str, others: usize) -> String {
         .rsplit_once('[')
         .and_then(|(_, index)| index.trim_end_matches(']').parse::<usize>().ok());
     match (field, index) {
-        ("limit" | "key" | "cost", Some(index)) if index >= others => format!("`--check`{rest}"),
+        ("limit" | "key" | "cost", Some(index)) if index >= singles => format!("`--check`{rest}"),
         ("limit" | "key" | "cost" | "receipt" | "units", _) => format!("`--{field}`{rest}"),
         _ => message.to_owned(),
     }
@@ -163,15 +157,15 @@ mod tests {
 
     #[test]
     fn a_mistake_is_told_of_the_argument_that_has_it() {
-        for (message, others, expected) in [
+        for (message, singles, expected) in [
             ("`checks[0].cost`: 7 is more", 1, "`--cost`: 7 is more"),
             ("`checks[0].cost`: 7 is more", 0, "`--check`: 7 is more"),
             ("`checks[1].limit`: no `x`", 1, "`--check`: no `x`"),
-            ("`receipt` is not one", 9, "`--receipt` is not one"),
+            ("`receipt` is not one", 1, "`--receipt` is not one"),
             ("`decisions`: too many", 1, "`decisions`: too many"),
             ("nothing is named", 1, "nothing is named"),
         ] {
-            assert_eq!(named(message, others), expected);
+            assert_eq!(by_argument(message, singles), expected);
         }
     }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Failure;
 use super::endpoint::{Endpoint, Port};
+use super::exit::Exit;
 
 /// How long a command waits.
 #[derive(clap::Args)]
@@ -59,7 +60,17 @@ impl Client {
     /// Sends a GET and parses the response body.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
         let request = self.http.get(self.endpoint.url(path));
-        self.read(&self.send(path, request).await?)
+        self.read(&self.answer(path, request).await?)
+    }
+
+    /// Sends a JSON body and parses the response body.
+    pub async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, Failure> {
+        self.read(&self.send_json(method, path, body).await?)
     }
 
     /// Sends a JSON body and returns the response body.
@@ -69,26 +80,24 @@ impl Client {
         path: &str,
         body: &impl Serialize,
     ) -> Result<Vec<u8>, Failure> {
-        let body = serde_json::to_vec(body).map_err(Failure::system)?;
         let request = self.http.request(method, self.endpoint.url(path));
-        let request = request.header("content-type", "application/json");
-        self.send(path, request.body(body)).await
+        self.answer(path, request.json(body)).await
     }
 
-    async fn send(&self, path: &str, request: reqwest::RequestBuilder) -> Result<Vec<u8>, Failure> {
+    async fn answer(
+        &self,
+        path: &str,
+        request: reqwest::RequestBuilder,
+    ) -> Result<Vec<u8>, Failure> {
         let request = match &self.token {
             Some(token) => request.bearer_auth(token),
             None => request,
         };
-        let answered = request
-            .send()
-            .await
-            .map_err(|error| self.away(path, &error))?;
-        let status = answered.status();
-        let body = answered
-            .bytes()
-            .await
-            .map_err(|error| self.away(path, &error))?;
+        let answered = async {
+            let answer = request.send().await?;
+            Ok((answer.status(), answer.bytes().await?))
+        };
+        let (status, body) = answered.await.map_err(|error| self.away(path, &error))?;
         if status.is_success() {
             return Ok(body.into());
         }
@@ -98,7 +107,9 @@ impl Client {
         };
         let why = format!("{}{path} answered {status}: {why}", self.endpoint);
         Err(match status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Failure::not_permitted(why),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                Failure::new(Exit::NotPermitted, why)
+            }
             StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::CONFLICT => {
                 Failure::usage(why)
             }

@@ -15,18 +15,15 @@ pub const ADMIN: &str = "127.0.0.1:9181";
 
 /// A port named by an argument, an environment variable or a default.
 pub struct Port {
-    /// For `--help`.
-    what: &'static str,
     /// The environment variable. It is not declared to clap, which would report a conflict with `--policy`.
-    variable: &'static str,
-    default: &'static str,
+    pub variable: &'static str,
+    pub default: &'static str,
     /// Advice for connection errors: which arguments must agree.
     pub remedy: &'static str,
 }
 
 /// `--sidecar`.
 pub const SIDECAR_PORT: Port = Port {
-    what: "The sidecar's decision port",
     variable: "SLUICEGATE_SIDECAR",
     default: DECISIONS,
     remedy: "`--sidecar` must name the same address as `--listen` of `sluicegate serve`",
@@ -34,26 +31,12 @@ pub const SIDECAR_PORT: Port = Port {
 
 /// `--admin`.
 pub const ADMIN_PORT: Port = Port {
-    what: "The sidecar's admin port",
     variable: "SLUICEGATE_ADMIN",
     default: ADMIN,
     remedy: "`--admin` must name the same address as `--admin-listen` of `sluicegate serve`",
 };
 
 impl Port {
-    /// The argument's help.
-    pub fn help(&self) -> String {
-        let Self {
-            what,
-            variable,
-            default,
-            ..
-        } = self;
-        format!(
-            "{what}: a URL, or `unix:` followed by a path [env: {variable}] [default: http://{default}]"
-        )
-    }
-
     /// The argument, or else the environment variable, or else the default.
     pub fn endpoint(&self, given: Option<Endpoint>) -> Result<Endpoint, Failure> {
         if let Some(given) = given {

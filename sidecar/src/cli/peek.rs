@@ -5,7 +5,7 @@ use sluicegate_protocol::{Code, Decision, LimitStatus, Verdict};
 
 use super::Failure;
 use super::admin::AdminPort;
-use super::checks::{LimitKey, LimitSubject, by_argument, cost};
+use super::checks::{LimitKey, LimitSubject, cost, refused};
 use super::output::{Output, Span};
 use super::target::{Decider, Target};
 
@@ -50,16 +50,9 @@ struct Left {
 
 impl Peek {
     pub async fn run(self) -> Result<(), Failure> {
-        let Self {
-            of,
-            cost,
-            target,
-            admin,
-            output,
-        } = self;
-        let of = of.resolve(&admin, &target.patience).await?;
-        let left = look(&target.open().await?, &of, cost).await?;
-        output.print(&left, text)
+        let of = self.of.resolve(&self.admin, &self.target.patience).await?;
+        let left = look(&self.target.open().await?, &of, self.cost).await?;
+        self.output.print(&left, text)
     }
 }
 
@@ -108,8 +101,8 @@ async fn look(decider: &Decider, of: &LimitKey, cost: u64) -> Result<Left, Failu
 fn status(verdict: Verdict<'static>, decider: &Decider) -> Result<LimitStatus<'static>, Failure> {
     match verdict {
         Verdict::Admitted(status) | Verdict::Denied(status) => Ok(status),
-        Verdict::Error(problem) => Err(Failure::usage(by_argument(&problem.message))),
-        Verdict::Unavailable { .. } => Err(Failure::unavailable(decider.why_unavailable())),
+        Verdict::Error(problem) => Err(refused(&problem, 1)),
+        Verdict::Unavailable { .. } => Err(decider.unavailable()),
     }
 }
 

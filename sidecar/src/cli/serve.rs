@@ -68,10 +68,6 @@ impl Serve {
         service.traces = Traces::from_environment().map_err(Failure::usage)?;
         let traces = service.traces.clone();
         let service = Arc::new(service);
-        let (listen, admin_listen) = (
-            self.listening.listen.clone(),
-            self.listening.admin_listen.clone(),
-        );
         let listeners = self.listening.bind().await?;
         let settings = self.listening.settings()?;
         let signals = Signals::new().map_err(Failure::system)?;
@@ -85,6 +81,11 @@ impl Serve {
                 hung_up.notify_one();
             }
         });
+        let Listening {
+            listen,
+            admin_listen,
+            ..
+        } = &self.listening;
         info!(%listen, %admin_listen, "serving");
         if is_alone {
             warn!(

@@ -15,7 +15,9 @@ use super::endpoint::{Endpoint, SIDECAR_PORT};
 /// Where decisions are made.
 #[derive(clap::Args)]
 pub struct Target {
-    #[arg(long, value_name = "URL", conflicts_with = "policy", help = SIDECAR_PORT.help())]
+    /// The sidecar's decision port: a URL, or `unix:` followed by a path [env: SLUICEGATE_SIDECAR] [default:
+    /// http://127.0.0.1:9180]
+    #[arg(long, value_name = "URL", conflicts_with = "policy")]
     sidecar: Option<Endpoint>,
     #[command(flatten)]
     direct: Direct,
@@ -76,11 +78,7 @@ impl Decider {
             }
             Self::Sidecar(client) => {
                 let body = json!({ "give_backs": entries });
-                client.read(
-                    &client
-                        .send_json(Method::POST, GIVE_BACK_PATH, &body)
-                        .await?,
-                )?
+                client.send(Method::POST, GIVE_BACK_PATH, &body).await?
             }
         };
         Ok(listed.outcomes)
@@ -92,21 +90,25 @@ impl Decider {
             Self::Here(store) => store.service.reset(&[Ok(entry.clone())]).await,
             Self::Sidecar(client) => {
                 let body = json!({ "resets": [entry] });
-                client.read(&client.send_json(Method::POST, RESET_PATH, &body).await?)?
+                client.send(Method::POST, RESET_PATH, &body).await?
             }
         };
-        let outcome = listed.outcomes.into_iter().next();
+        self.only(listed.outcomes)
+    }
+
+    /// The outcome of the only entry.
+    pub fn only<T>(&self, outcomes: Vec<T>) -> Result<T, Failure> {
+        let outcome = outcomes.into_iter().next();
         outcome.ok_or_else(|| self.not_understood("the answer has no outcome"))
     }
 
-    /// Why the store did not answer.
-    pub fn why_unavailable(&self) -> String {
+    /// The store did not answer.
+    pub fn unavailable(&self) -> Failure {
         match self {
-            Self::Sidecar(_) => {
-                "the sidecar's store did not answer; `/readyz` on its admin port shows the cause"
-                    .to_owned()
-            }
-            Self::Here(store) => store.why_unavailable(),
+            Self::Sidecar(_) => Failure::unavailable(
+                "the sidecar's store did not answer; `/readyz` on its admin port shows the cause",
+            ),
+            Self::Here(store) => store.unavailable(),
         }
     }
 

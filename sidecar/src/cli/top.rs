@@ -97,15 +97,10 @@ fn text(top: &Top) -> String {
 }
 
 fn tell(page: &mut String, limit: &TopLimit) {
-    let TopLimit {
-        limit: name,
-        denied_total,
-        since_seconds,
-        ..
-    } = limit;
+    let (name, denied, seconds) = (&limit.limit, limit.denied_total, limit.since_seconds);
     line!(
         page,
-        "limit {name}: {denied_total} denied in the last {since_seconds} s"
+        "limit {name}: {denied} denied in the last {seconds} s"
     );
     if !limit.most_denied.is_empty() {
         line!(page, "  most denied               denied   error   share");
@@ -115,7 +110,7 @@ fn tell(page: &mut String, limit: &TopLimit) {
             0 => "0".to_owned(),
             error => format!("-{error}"),
         };
-        let share = one.count.saturating_mul(100) / (*denied_total).max(1);
+        let share = one.count.saturating_mul(100) / denied.max(1);
         let (subject, count) = (&one.subject, one.count);
         line!(page, "  {subject:<22}{count:>10}{error:>8}{share:>6} %");
     }
