@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reqwest::{Method, StatusCode};
+use reqwest::{Method, RequestBuilder, StatusCode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -60,7 +60,7 @@ impl Client {
     /// Sends a GET and parses the response body.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
         let request = self.http.get(self.endpoint.url(path));
-        self.read(&self.answer(path, request).await?)
+        self.answer(path, request).await
     }
 
     /// Sends a JSON body and parses the response body.
@@ -70,25 +70,15 @@ impl Client {
         path: &str,
         body: &impl Serialize,
     ) -> Result<T, Failure> {
-        self.read(&self.send_json(method, path, body).await?)
-    }
-
-    /// Sends a JSON body and returns the response body.
-    pub async fn send_json(
-        &self,
-        method: Method,
-        path: &str,
-        body: &impl Serialize,
-    ) -> Result<Vec<u8>, Failure> {
         let request = self.http.request(method, self.endpoint.url(path));
         self.answer(path, request.json(body)).await
     }
 
-    async fn answer(
+    async fn answer<T: DeserializeOwned>(
         &self,
         path: &str,
-        request: reqwest::RequestBuilder,
-    ) -> Result<Vec<u8>, Failure> {
+        request: RequestBuilder,
+    ) -> Result<T, Failure> {
         let request = match &self.token {
             Some(token) => request.bearer_auth(token),
             None => request,
@@ -99,7 +89,7 @@ impl Client {
         };
         let (status, body) = answered.await.map_err(|error| self.away(path, &error))?;
         if status.is_success() {
-            return Ok(body.into());
+            return serde_json::from_slice(&body).map_err(|error| self.not_a_sidecar(error));
         }
         let (own, why) = match serde_json::from_slice(&body) {
             Ok(Refusal { message }) => (true, message),
@@ -126,11 +116,6 @@ impl Client {
             innermost(error),
             self.remedy
         ))
-    }
-
-    /// Parses a response body.
-    pub fn read<'a, T: Deserialize<'a>>(&self, body: &'a [u8]) -> Result<T, Failure> {
-        serde_json::from_slice(body).map_err(|error| self.not_a_sidecar(error))
     }
 
     /// The error for an answer that no sidecar gives.

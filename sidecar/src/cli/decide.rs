@@ -72,7 +72,10 @@ impl Decide {
         let admits = admits(&verdict);
         let taken = Taken {
             checks: &decision.checks,
-            receipts: receipts(&verdict),
+            receipts: match &verdict {
+                Verdict::Admitted(status) => &status.receipt,
+                _ => &[],
+            },
         };
         if !self.quiet && (command.is_empty() || !admits) {
             let text = self.output.format(&verdict, text)?;
@@ -102,14 +105,6 @@ impl Decide {
                 Err(taken.give_back(&decider, exit, why).await)
             }
         }
-    }
-}
-
-/// The receipts of what was taken.
-fn receipts<'a>(verdict: &'a Verdict<'_>) -> &'a [String] {
-    match verdict {
-        Verdict::Admitted(status) => &status.receipt,
-        _ => &[],
     }
 }
 

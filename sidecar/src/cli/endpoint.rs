@@ -72,29 +72,26 @@ impl Endpoint {
 }
 
 impl FromStr for Endpoint {
-    type Err = String;
+    type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(rest) = text.strip_prefix("http://") {
-            let host = rest.trim_end_matches('/');
-            return if host.is_empty() || host.contains(['/', '?', '#', '@']) {
-                Err(
-                    "expected a URL without user, path and query, such as http://127.0.0.1:9180"
-                        .to_owned(),
-                )
-            } else {
-                Ok(Self::Http(format!("http://{host}")))
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let Some(host) = text.strip_prefix("http://") else {
+            return match text.parse() {
+                Ok(Address::Unix(path)) => Ok(Self::Unix(path)),
+                // The form that `serve --listen` accepts.
+                Ok(Address::Tcp(address)) => Ok(Self::Http(format!("http://{address}"))),
+                Err(_) => Err(
+                    "neither a URL (http://127.0.0.1:9180) nor a Unix socket (unix:/run/sluicegate.sock)",
+                ),
             };
+        };
+        let host = host.trim_end_matches('/');
+        if host.is_empty() || host.contains(['/', '?', '#', '@']) {
+            return Err(
+                "expected a URL without user, path and query, such as http://127.0.0.1:9180",
+            );
         }
-        match text.parse() {
-            Ok(Address::Unix(path)) => Ok(Self::Unix(path)),
-            // The form that `serve --listen` accepts.
-            Ok(Address::Tcp(address)) => Ok(Self::Http(format!("http://{address}"))),
-            Err(_) => Err(
-                "neither a URL (http://127.0.0.1:9180) nor a Unix socket (unix:/run/sluicegate.sock)"
-                    .to_owned(),
-            ),
-        }
+        Ok(Self::Http(format!("http://{host}")))
     }
 }
 
@@ -113,7 +110,7 @@ mod tests {
 
     #[test]
     fn an_endpoint_is_a_url_or_what_serve_listens_on() {
-        let read = |text: &str| Ok::<_, String>(text.parse::<Endpoint>()?.to_string());
+        let read = |text: &str| Ok::<_, &str>(text.parse::<Endpoint>()?.to_string());
         for (text, endpoint) in [
             ("http://127.0.0.1:9180", "http://127.0.0.1:9180"),
             ("http://sidecar.internal/", "http://sidecar.internal"),
@@ -121,7 +118,7 @@ mod tests {
             ("[::1]:9180", "http://[::1]:9180"),
             ("unix:/run/s.sock", "unix:/run/s.sock"),
         ] {
-            assert_eq!(read(text).as_deref(), Ok(endpoint), "{text}");
+            assert_eq!(read(text), Ok(endpoint.to_owned()), "{text}");
         }
         for wrong in ",http://,https://h,http://h/v1,http://u:p@h,unix:s,h:1".split(',') {
             assert!(read(wrong).is_err(), "{wrong}");

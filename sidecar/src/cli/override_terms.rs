@@ -59,28 +59,29 @@ pub fn quota(text: &str) -> Result<Quota, &'static str> {
 /// # Errors
 /// The arguments cannot be combined; with the remedy.
 pub fn with_quotas(
-    mut terms: OverrideTerms,
+    terms: OverrideTerms,
     quotas: &[Quota],
     burst: Option<u64>,
-) -> Result<OverrideTerms, String> {
+) -> Result<OverrideTerms, &'static str> {
     if burst.is_some() && quotas.len() != 1 {
-        return Err("`--burst` requires exactly one `--quota`".to_owned());
+        return Err("`--burst` requires exactly one `--quota`");
     }
     if let [Quota { units, per: None }] = quotas {
-        (terms.quota, terms.burst) = (Some(*units), burst);
-        return Ok(terms);
-    }
-    for Quota { units, per } in quotas {
-        let per = per.clone().ok_or_else(|| {
-            "with several `--quota`, each must name its window: --quota 500/1m".to_owned()
-        })?;
-        terms.windows.push(OverrideWindow {
-            quota: *units,
-            per,
+        let quota = Some(*units);
+        return Ok(OverrideTerms {
+            quota,
             burst,
+            ..terms
         });
     }
-    Ok(terms)
+    let windows = quotas.iter().map(|one| {
+        let (quota, per) = (one.units, one.per.clone()?);
+        Some(OverrideWindow { quota, per, burst })
+    });
+    let windows: Option<_> = windows.collect();
+    let windows =
+        windows.ok_or("with several `--quota`, each must name its window: --quota 500/1m")?;
+    Ok(OverrideTerms { windows, ..terms })
 }
 
 /// Reads how long an override lasts: a duration of at most a hundred years, so that its end has a date.

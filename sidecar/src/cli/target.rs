@@ -2,6 +2,7 @@
 
 use reqwest::Method;
 use serde_json::json;
+use serde_json::value::RawValue;
 use sluicegate_protocol::{
     Answer, DECIDE_PATH, Decision, GIVE_BACK_PATH, GiveBack, GivenBack, Listed, RESET_PATH, Reset,
     Verdict, WasReset,
@@ -58,8 +59,10 @@ impl Decider {
             }
             Self::Sidecar(client) => {
                 let body = json!({ "decisions": decisions.as_slice() });
-                let body = client.send_json(Method::POST, DECIDE_PATH, &body).await?;
-                let answer: Answer<'_> = client.read(&body)?;
+                // Its text, from which an `Answer` borrows.
+                let text: Box<RawValue> = client.send(Method::POST, DECIDE_PATH, &body).await?;
+                let answer: Answer<'_> = serde_json::from_str(text.get())
+                    .map_err(|error| client.not_a_sidecar(error))?;
                 let verdicts = answer.verdicts.into_iter();
                 verdicts.map(Verdict::into_owned).collect()
             }

@@ -68,11 +68,8 @@ impl Watch {
         let Some(wanted) = &self.limit else {
             return Ok(top);
         };
-        let names: Vec<_> = top
-            .limits
-            .iter()
-            .map(|l| format!("`{}`", l.limit))
-            .collect();
+        let names = top.limits.iter().map(|one| format!("`{}`", one.limit));
+        let names: Vec<_> = names.collect();
         top.limits.retain(|limit| limit.limit == *wanted);
         if top.limits.is_empty() {
             return Err(Failure::usage(format!(

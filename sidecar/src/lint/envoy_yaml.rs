@@ -135,13 +135,11 @@ fn is_named_sluicegate(node: &Node) -> bool {
 
 /// The manager around a filter, which comes between these others.
 fn manager(node: &Node, earlier: &[Node], later: &[Node]) -> Manager {
-    let options = get(node, "common_http_protocol_options");
-    let action = options.and_then(|options| get(options, "headers_with_underscores_action"));
+    let options = "common_http_protocol_options";
+    let action = at(node, &[options, "headers_with_underscores_action"]).and_then(text);
     Manager {
         use_remote_address: is_true(node, "use_remote_address"),
-        rejects_underscores: action
-            .and_then(text)
-            .is_some_and(|action| matches!(action, "REJECT_REQUEST" | "DROP_HEADER")),
+        rejects_underscores: matches!(action, Some("REJECT_REQUEST" | "DROP_HEADER")),
         payloads: payloads(earlier),
         cors_follows: later.iter().any(|filter| is_called(filter, "http.cors")),
         has_deadline: ["request_timeout", "stream_idle_timeout"]
@@ -153,15 +151,10 @@ fn manager(node: &Node, earlier: &[Node], later: &[Node]) -> Manager {
 /// The names under which filters put payloads of tokens; `None` if one of them is configured elsewhere.
 fn payloads(filters: &[Node]) -> Option<Vec<String>> {
     let mut found = Vec::new();
-    for filter in filters
-        .iter()
-        .filter(|filter| is_called(filter, "jwt_authn"))
-    {
-        texts_of(
-            get(filter, "typed_config")?,
-            "payload_in_metadata",
-            &mut found,
-        );
+    let filters = filters.iter();
+    for filter in filters.filter(|filter| is_called(filter, "jwt_authn")) {
+        let configuration = get(filter, "typed_config")?;
+        texts_of(configuration, "payload_in_metadata", &mut found);
     }
     Some(found)
 }
@@ -174,8 +167,8 @@ fn texts_of(node: &Node, field: &str, found: &mut Vec<String>) {
 
 /// Whether a filter has this in its name or in its type's.
 fn is_called(filter: &Node, what: &str) -> bool {
-    let kind = get(filter, "typed_config").and_then(|config| get(config, "@type"));
-    let mut names = [get(filter, "name"), kind].into_iter().flatten();
+    let names = [&["name"][..], &["typed_config", "@type"]];
+    let mut names = names.iter().filter_map(|path| at(filter, path));
     names.any(|name| text(name).is_some_and(|name| name.contains(what)))
 }
 
@@ -225,9 +218,8 @@ fn clusters(document: &Node) -> Option<Clusters> {
     let of = get(document, "static_resources")?;
     let list = get(of, "clusters").map(entries).unwrap_or_default();
     let names = list.iter().filter_map(|cluster| get(cluster, "name"));
-    let dynamic = get(document, "dynamic_resources");
     Some(Clusters {
         names: names.filter_map(text).map(str::to_owned).collect(),
-        dynamic: dynamic.is_some_and(|dynamic| get(dynamic, "cds_config").is_some()),
+        dynamic: at(document, &["dynamic_resources", "cds_config"]).is_some(),
     })
 }

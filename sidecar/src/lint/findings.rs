@@ -78,14 +78,11 @@ impl Findings<'_> {
 pub fn checks(
     configuration: &schema::Configuration,
 ) -> impl Iterator<Item = (String, &schema::Rule, &schema::Check)> {
-    configuration
-        .rules
-        .iter()
-        .enumerate()
-        .flat_map(|(r, rule)| {
-            let checks = rule.checks.iter().enumerate();
-            checks.map(move |(c, check)| (format!("rules[{r}].checks[{c}]"), rule, check))
-        })
+    let rules = configuration.rules.iter().enumerate();
+    rules.flat_map(|(r, rule)| {
+        let checks = rule.checks.iter().enumerate();
+        checks.map(move |(c, check)| (format!("rules[{r}].checks[{c}]"), rule, check))
+    })
 }
 
 /// Every component of a key and of a choice of limit, with its path.
