@@ -81,6 +81,13 @@ impl Failure {
     }
 }
 
+/// Prints the error message of a failed command, and returns its exit status.
+pub fn report(failure: &Failure) -> ExitCode {
+    let why = masked(&failure.message);
+    stdout::eprint(&format!("sluicegate: {why}\n"));
+    failure.exit.into()
+}
+
 /// Prints an error in the arguments, or the requested help, as clap does, but never a password.
 pub fn refuse(error: &clap::Error) -> ExitCode {
     let plain = error.to_string();
@@ -89,12 +96,11 @@ pub fn refuse(error: &clap::Error) -> ExitCode {
         // In colour where the terminal supports it. A closed standard error changes nothing.
         let _ = error.print();
     } else {
-        let _ = std::io::Write::write_all(&mut std::io::stderr(), clean.as_bytes());
+        stdout::eprint(&clean);
     }
     // clap exits with 0 for `--help` and `--version`.
-    if error.exit_code() == 0 {
-        Exit::Success.into()
-    } else {
-        Exit::Usage.into()
+    match error.exit_code() {
+        0 => Exit::Success.into(),
+        _ => Exit::Usage.into(),
     }
 }

@@ -127,13 +127,13 @@ fn one(text: &str) -> Result<Check<'static>, String> {
     Ok(check(limit.to_owned(), key.to_owned(), cost))
 }
 
-/// The failure for a request error, whose field is replaced by the argument that it came from: `checks[1].cost`, `receipt`.
-/// The first `singles` checks (one, or none) come from `--limit`, the others from `--check`.
-pub fn refused(problem: &Problem, singles: usize) -> Failure {
-    Failure::usage(by_argument(&problem.message, singles))
+/// The failure for a request error, whose field (`checks[1].cost`, `receipt`) is replaced by the argument that it came from:
+/// of checks, the first one's from `--limit`, if `has_limit`, and the others' from `--check`.
+pub fn refused(problem: &Problem, has_limit: bool) -> Failure {
+    Failure::usage(by_argument(&problem.message, has_limit))
 }
 
-fn by_argument(message: &str, singles: usize) -> String {
+fn by_argument(message: &str, has_limit: bool) -> String {
     let parts = message
         .strip_prefix('`')
         .and_then(|rest| rest.split_once('`'));
@@ -141,12 +141,12 @@ fn by_argument(message: &str, singles: usize) -> String {
         return message.to_owned();
     };
     let (within, field) = path.rsplit_once('.').unwrap_or(("", path));
-    let index = within
-        .rsplit_once('[')
-        .and_then(|(_, index)| index.trim_end_matches(']').parse::<usize>().ok());
-    match (field, index) {
-        ("limit" | "key" | "cost", Some(index)) if index >= singles => format!("`--check`{rest}"),
-        ("limit" | "key" | "cost" | "receipt" | "units", _) => format!("`--{field}`{rest}"),
+    let is_of_limit = has_limit && within.ends_with("[0]");
+    match field {
+        "limit" | "key" | "cost" if within.ends_with(']') && !is_of_limit => {
+            format!("`--check`{rest}")
+        }
+        "limit" | "key" | "cost" | "receipt" | "units" => format!("`--{field}`{rest}"),
         _ => message.to_owned(),
     }
 }
@@ -157,15 +157,15 @@ mod tests {
 
     #[test]
     fn a_mistake_is_told_of_the_argument_that_has_it() {
-        for (message, singles, expected) in [
-            ("`checks[0].cost`: 7 is more", 1, "`--cost`: 7 is more"),
-            ("`checks[0].cost`: 7 is more", 0, "`--check`: 7 is more"),
-            ("`checks[1].limit`: no `x`", 1, "`--check`: no `x`"),
-            ("`receipt` is not one", 1, "`--receipt` is not one"),
-            ("`decisions`: too many", 1, "`decisions`: too many"),
-            ("nothing is named", 1, "nothing is named"),
+        for (message, has_limit, expected) in [
+            ("`checks[0].cost`: 7 is more", true, "`--cost`: 7 is more"),
+            ("`checks[0].cost`: 7 is more", false, "`--check`: 7 is more"),
+            ("`checks[1].limit`: no `x`", true, "`--check`: no `x`"),
+            ("`receipt` is not one", true, "`--receipt` is not one"),
+            ("`decisions`: too many", true, "`decisions`: too many"),
+            ("nothing is named", true, "nothing is named"),
         ] {
-            assert_eq!(by_argument(message, singles), expected);
+            assert_eq!(by_argument(message, has_limit), expected);
         }
     }
 

@@ -1,5 +1,7 @@
 //! Calls to a running sidecar.
 
+use std::error::Error;
+use std::iter::successors;
 use std::time::Duration;
 
 use reqwest::{Method, RequestBuilder, StatusCode};
@@ -110,11 +112,12 @@ impl Client {
     }
 
     fn away(&self, path: &str, error: &reqwest::Error) -> Failure {
+        // The innermost: reqwest's own text does not say why a connection failed.
+        let causes = successors(Some(error as &dyn Error), |&error| error.source());
+        let cause = causes.last().map(ToString::to_string).unwrap_or_default();
         Failure::unavailable(format_args!(
-            "no answer from {}{path}: {}. Is the sidecar running? {}",
-            self.endpoint,
-            innermost(error),
-            self.remedy
+            "no answer from {}{path}: {cause}. Is the sidecar running? {}",
+            self.endpoint, self.remedy
         ))
     }
 
@@ -125,13 +128,4 @@ impl Client {
             self.endpoint, self.remedy
         ))
     }
-}
-
-/// The innermost cause of an error: reqwest's own text does not say why a connection failed.
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut innermost = error;
-    while let Some(inner) = innermost.source() {
-        innermost = inner;
-    }
-    innermost.to_string()
 }

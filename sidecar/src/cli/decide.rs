@@ -13,7 +13,7 @@ use super::Failure;
 use super::checks::{Checks, refused};
 use super::exit::{self, Exit};
 use super::output::{Output, Span};
-use super::stdout::{not_written, print, write};
+use super::stdout::{eprint, not_written, print, write};
 use super::target::{Decider, Target};
 use taken::Taken;
 
@@ -93,8 +93,7 @@ impl Decide {
             _ if admits => {}
             Verdict::Denied(_) => return Ok(Exit::Denied),
             Verdict::Error(problem) => {
-                let singles = usize::from(self.checks.limit.is_some());
-                return Err(refused(problem, singles));
+                return Err(refused(problem, self.checks.limit.is_some()));
             }
             _ => return Err(decider.unavailable()),
         }
@@ -178,9 +177,4 @@ fn left(status: &LimitStatus<'_>) -> String {
         status.quota,
         Span(status.window_ms)
     )
-}
-
-fn eprint(text: &str) {
-    // A closed standard error changes nothing.
-    let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
 }

@@ -40,7 +40,7 @@ impl GiveBack {
         let outcome = decider.only(decider.give_back(&[entry]).await?)?;
         self.output.print(&outcome, text)?;
         match outcome {
-            GivenBack::Error(problem) => Err(refused(&problem, 1)),
+            GivenBack::Error(problem) => Err(refused(&problem, true)),
             GivenBack::Unavailable => Err(decider.unavailable()),
             GivenBack::GivenBack { .. } => Ok(()),
         }

@@ -101,7 +101,7 @@ async fn look(decider: &Decider, of: &LimitKey, cost: u64) -> Result<Left, Failu
 fn status(verdict: Verdict<'static>, decider: &Decider) -> Result<LimitStatus<'static>, Failure> {
     match verdict {
         Verdict::Admitted(status) | Verdict::Denied(status) => Ok(status),
-        Verdict::Error(problem) => Err(refused(&problem, 1)),
+        Verdict::Error(problem) => Err(refused(&problem, true)),
         Verdict::Unavailable { .. } => Err(decider.unavailable()),
     }
 }

@@ -45,7 +45,7 @@ impl Reset {
         self.output
             .print(&outcome, |outcome| text(outcome, &of.limit))?;
         match outcome {
-            WasReset::Error(problem) => Err(refused(&problem, 1)),
+            WasReset::Error(problem) => Err(refused(&problem, true)),
             WasReset::Unavailable => Err(decider.unavailable()),
             WasReset::Reset { .. } => Ok(()),
         }
