@@ -21,13 +21,6 @@ pub struct LimitKey {
     pub key: String,
 }
 
-impl LimitKey {
-    /// A check of this limit and key.
-    pub fn check(&self, cost: u64) -> Check<'_> {
-        check(self.limit.as_str(), self.key.as_str(), cost)
-    }
-}
-
 /// One limit for one key, which its digits may name.
 #[derive(clap::Args)]
 #[command(group = ArgGroup::new("whom").required(true).args(["key", "subject"]))]
@@ -102,7 +95,11 @@ impl Checks {
 }
 
 /// A check with the limit's own quota.
-fn check<'a>(limit: impl Into<Cow<'a, str>>, key: impl Into<Cow<'a, str>>, cost: u64) -> Check<'a> {
+pub fn check<'a>(
+    limit: impl Into<Cow<'a, str>>,
+    key: impl Into<Cow<'a, str>>,
+    cost: u64,
+) -> Check<'a> {
     Check {
         limit: limit.into(),
         key: key.into(),

@@ -5,7 +5,7 @@ use sluicegate_protocol::{Code, Decision, LimitStatus, Verdict};
 
 use super::Failure;
 use super::admin::AdminPort;
-use super::checks::{LimitKey, LimitSubject, cost, refused};
+use super::checks::{LimitKey, LimitSubject, check, cost, refused};
 use super::output::{Output, Span};
 use super::target::{Decider, Target};
 
@@ -59,7 +59,7 @@ impl Peek {
 /// Looks twice: when one more unit becomes available can only be asked once it is known how many are left.
 async fn look(decider: &Decider, of: &LimitKey, cost: u64) -> Result<Left, Failure> {
     let peek = |cost| Decision {
-        checks: vec![of.check(cost)],
+        checks: vec![check(&*of.limit, &*of.key, cost)],
         peek: true,
         receipt: false,
         shadow: None,

@@ -81,11 +81,7 @@ impl Serve {
                 hung_up.notify_one();
             }
         });
-        let Listening {
-            listen,
-            admin_listen,
-            ..
-        } = &self.listening;
+        let (listen, admin_listen) = (&self.listening.listen, &self.listening.admin_listen);
         info!(%listen, %admin_listen, "serving");
         if is_alone {
             warn!(
