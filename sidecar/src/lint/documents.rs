@@ -1,7 +1,6 @@
 //! The documents of files: Envoy files, Kubernetes objects, and what is inside a ConfigMap or a List.
 
-use super::envoy_yaml::{self, Plugin};
-use super::source::Source;
+use super::envoy_yaml::{self, Plugin, Source};
 use super::surroundings::Surroundings;
 use super::yaml::{Node, at, entries, fields, get, line_of, lines_before, load, text};
 

@@ -1,11 +1,31 @@
 //! Sluicegate's plugin configurations in a document: an Envoy file, an Istio WasmPlugin or EnvoyFilter, an Envoy Gateway
 //! EnvoyExtensionPolicy, or a configuration alone.
 
-use super::source::Source;
 use super::yaml::{
     Node, ValueWithLines, at, children, entries, fields, get, is_true, line_of, lines_before, load,
     text,
 };
+
+/// Where something was found.
+#[derive(Clone, Debug, Default)]
+pub struct Source {
+    /// The file.
+    pub file: String,
+    /// The document, such as `WasmPlugin shop/sluicegate`; empty if it is not a Kubernetes object.
+    pub document: String,
+    /// The document's namespace.
+    pub namespace: String,
+}
+
+impl Source {
+    /// The beginning of a message about it: the Kubernetes object, if it is one.
+    pub fn object(&self) -> String {
+        match self.document.as_str() {
+            "" => String::new(),
+            document => format!("{document}: "),
+        }
+    }
+}
 
 /// A plugin configuration, and the settings around it that matter to it.
 #[derive(Debug)]
