@@ -37,11 +37,11 @@ pub struct OnStore {
 }
 
 impl OnStore {
-    /// Why the store did not answer.
-    pub fn why_unavailable(&self) -> String {
+    /// The store did not answer.
+    pub fn unavailable(&self) -> Failure {
         match self.health.borrow().cause() {
-            Some(cause) => format!("the store does not answer: {cause}"),
-            None => "the store did not answer in time".to_owned(),
+            Some(cause) => Failure::unavailable(format_args!("the store does not answer: {cause}")),
+            None => Failure::unavailable("the store did not answer in time"),
         }
     }
 }

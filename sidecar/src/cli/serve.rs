@@ -67,10 +67,6 @@ impl Serve {
         service.traces = Traces::from_environment().map_err(Failure::usage)?;
         let traces = service.traces.clone();
         let service = Arc::new(service);
-        let (listen, admin_listen) = (
-            self.listening.listen.clone(),
-            self.listening.admin_listen.clone(),
-        );
         let listeners = self.listening.bind().await?;
         let settings = self.listening.settings()?;
         let signals = Signals::new().map_err(Failure::system)?;
@@ -84,6 +80,7 @@ impl Serve {
                 hung_up.notify_one();
             }
         });
+        let (listen, admin_listen) = (&self.listening.listen, &self.listening.admin_listen);
         info!(%listen, %admin_listen, "serving");
         if is_alone {
             warn!(

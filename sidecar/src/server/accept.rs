@@ -16,7 +16,7 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
-use socket2::SockRef;
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::warn;
@@ -60,7 +60,7 @@ impl Listener {
                 let (stream, _) = listener.accept().await?;
                 // Each answer is one write; without this, the next one might wait for the client's acknowledgement.
                 stream.set_nodelay(true)?;
-                SockRef::from(&stream).set_send_buffer_size(SEND_BUFFER)?;
+                set_socket_send_buffer_size(&stream, SEND_BUFFER)?;
                 Ok(Box::new(stream))
             }
             Self::Unix(socket) => Ok(Box::new(socket.listener.accept().await?.0)),

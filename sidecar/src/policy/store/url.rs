@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use percent_encoding::percent_decode_str;
-use url::{Host, Url};
+use reqwest::Url;
 
 /// Where a Redis or a sentinel listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -183,10 +183,9 @@ fn host_list(hosts: &str, port: u16) -> Result<Vec<Endpoint>, UrlError> {
 fn endpoint(text: &str, default_port: u16) -> Result<Endpoint, UrlError> {
     let url =
         Url::parse(&format!("redis://{text}")).map_err(|error| format!("a URL with an {error}"))?;
-    let host = match url.host() {
+    let host = match url.host_str() {
         // The library encodes what is not ASCII.
-        Some(Host::Domain(name)) if !name.contains('%') => name.to_owned(),
-        Some(Host::Ipv6(address)) => address.to_string(),
+        Some(host) if !host.contains('%') => host.trim_matches(['[', ']']).to_owned(),
         _ => return Err("a URL without a host, or with an invalid one".to_owned()),
     };
     match url.port().unwrap_or(default_port) {

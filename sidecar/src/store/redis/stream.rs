@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use socket2::{SockRef, TcpKeepalive};
+use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
@@ -21,7 +21,7 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Per address. The kernel resends its SYN after a second; a new attempt comes sooner.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// The kernel closes a connection whose sent data was not acknowledged for this long.
-const USER_TIMEOUT: Duration = Duration::from_secs(2);
+const USER_TIMEOUT_MS: u32 = 2_000;
 /// Keepalive, for idle connections.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
@@ -86,15 +86,13 @@ async fn tcp(addresses: &[SocketAddr]) -> Result<TcpStream, ConnectionError> {
 }
 
 fn set_options(socket: &TcpStream) -> io::Result<()> {
-    let socket = SockRef::from(socket);
-    socket.set_tcp_nodelay(true)?;
-    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
-    socket.set_tcp_keepalive(
-        &TcpKeepalive::new()
-            .with_time(KEEPALIVE_IDLE)
-            .with_interval(KEEPALIVE_INTERVAL)
-            .with_retries(KEEPALIVE_PROBES),
-    )
+    socket.set_nodelay(true)?;
+    sockopt::set_tcp_user_timeout(socket, USER_TIMEOUT_MS)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES)?;
+    Ok(())
 }
 
 async fn encrypt(
