@@ -85,8 +85,7 @@ local TOKEN_STATE = '>I7I7I7I7I7I4'
 -- and the limit that the other was cut to. 22 bytes.
 local UNCUT = '>I7I7I4I4'
 
--- slow_path, store, read_edges, read_receipt, read_token and save_token are in slow_path.lua, which goes before this
--- file.
+-- slow_path, read_edges, read_receipt, read_token and save_token are in slow_path.lua, which goes before this file.
 local slow
 -- Indices of keys that cannot be read, if there are any.
 local broken
@@ -322,15 +321,37 @@ for i = 1, #buckets do
   local level, kept = bucket.level, bucket.kept
   if level ~= kept or bucket.returned then
     local key, born = KEYS[i], bucket.born
-    if bucket.drain then
+    if bucket.uncut then
       save_token(bucket, key, now, MARGIN, TOKEN_STATE, UNCUT)
     elseif level == 0 then
       call('UNLINK', key)
+    elseif bucket.drain then
+      local empty = (level + (-level) % bucket.drain) / bucket.drain
+      local expires = bucket.expires
+      if expires < now + empty then
+        -- Twice as long as needed, so that a filling bucket is not extended at each step.
+        local lifetime = 2 * empty + MARGIN
+        local state = pack(TOKEN_STATE, level, now, born, now + lifetime, bucket.unit, bucket.drain)
+        call('SET', key, state, 'PX', (lifetime + (-lifetime) % 1000) / 1000)
+      else
+        local state = pack(TOKEN_STATE, level, now, born, expires, bucket.unit, bucket.drain)
+        call('SET', key, state, 'KEEPTTL')
+      end
     elseif bucket.lifetime then
       local state = pack('>I4', level) .. (bucket.times or pack('>I7', now))
-      store(key, state, bucket.units > 0 and bucket.lifetime)
+      if bucket.units == 0 then
+        call('SET', key, state, 'KEEPTTL')
+      else
+        call('SET', key, state, 'PX', math.ceil(bucket.lifetime / 1000))
+      end
     elseif not bucket.head then
-      store(key, pack('>I7I4I7', bucket.start, level, born), kept == 0 and bucket.fresh + MARGIN)
+      local state = pack('>I7I4I7', bucket.start, level, born)
+      if kept > 0 then
+        call('SET', key, state, 'KEEPTTL')
+      else
+        local lifetime = bucket.fresh + MARGIN
+        call('SET', key, state, 'PX', (lifetime + (-lifetime) % 1000) / 1000)
+      end
     else
       local sub, window, records, from, record = string.sub, bucket.a, bucket.records, bucket.from, ''
       local head, lag, blocks, base = bucket.head, bucket.lag, bucket.blocks, bucket.base

@@ -6,16 +6,6 @@
 --
 -- now is the time; the rest are decide.lua's constants of the log, explained there.
 
--- Writes a string, for decide.lua too. It expires after `lifetime` microseconds, rounded up to milliseconds; without
--- one, when it would have expired before.
-local function store(key, state, lifetime)
-  if lifetime then
-    redis.call('SET', key, state, 'PX', math.ceil(lifetime / 1000))
-  else
-    redis.call('SET', key, state, 'KEEPTTL')
-  end
-end
-
 -- A receipt, as a bucket that decide.lua saves if it has changed. Its level is the units that it still stands for; its
 -- state is those units and the time when they were taken, or a time for each bucket, of which the request has `count`.
 -- And where the request goes on.
@@ -100,7 +90,7 @@ local function read_token(key, state, now, limit, a, b, MARGIN, TOKEN_STATE, UNC
   if empty > 0 and expires < now + empty then
     expires = now + 2 * empty + MARGIN
     state = sub(state, 1, 7) .. pack('>I7I7I7', as_of, born, expires) .. sub(state, 29)
-    store(key, state, expires - now)
+    redis.call('SET', key, state, 'PX', math.ceil((expires - now) / 1000))
   end
   found = max(0, found - passed * a)
   return {
@@ -114,26 +104,26 @@ local function read_token(key, state, now, limit, a, b, MARGIN, TOKEN_STATE, UNC
   }
 end
 
--- Writes a token bucket.
+-- Writes such a bucket.
 local function save_token(bucket, key, now, MARGIN, TOKEN_STATE, UNCUT)
-  local level, unit, uncut, expires = bucket.level, bucket.unit, bucket.uncut or 0, bucket.expires
-  local empty = quotient_up(level, bucket.drain)
-  if uncut > 0 then
-    -- A decision has taken whole units. Who gives or writes back has changed `uncut` too.
-    local units = bucket.held and (level - bucket.kept) / unit or 0
-    uncut = math.min(uncut + units * bucket.uncut_unit, 4503599627370496)
-    if rescale(uncut, bucket.uncut_unit, unit, math.huge) <= level then uncut = 0 end
-    empty = math.max(empty, quotient_up(uncut, bucket.uncut_rate))
-  end
+  local level, unit, uncut, expires = bucket.level, bucket.unit, bucket.uncut, bucket.expires
+  -- A decision has taken whole units. Who gives or writes back has changed `uncut` too.
+  local units = bucket.held and (level - bucket.kept) / unit or 0
+  uncut = math.min(uncut + units * bucket.uncut_unit, 4503599627370496)
+  if rescale(uncut, bucket.uncut_unit, unit, math.huge) <= level then uncut = 0 end
   if level == 0 and uncut == 0 then return redis.call('UNLINK', key) end
-  -- Twice as long as needed, so that a filling bucket is not extended at each step.
+  local empty = math.max(quotient_up(level, bucket.drain), quotient_up(uncut, bucket.uncut_rate))
   local later = expires < now + empty
   if later then expires = now + 2 * empty + MARGIN end
   local state = struct.pack(TOKEN_STATE, level, now, bucket.born, expires, unit, bucket.drain)
   if uncut > 0 then
     state = state .. struct.pack(UNCUT, uncut, bucket.uncut_unit, bucket.uncut_rate, bucket.cut_to)
   end
-  store(key, state, later and expires - now)
+  if later then
+    redis.call('SET', key, state, 'PX', math.ceil((expires - now) / 1000))
+  else
+    redis.call('SET', key, state, 'KEEPTTL')
+  end
 end
 
 local function slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)

@@ -92,8 +92,10 @@ after a clock step, units of a lease end with the step that it is now
 
 === FixedWindow
 writing a counter again forgets its end
-- redis.call('SET', key, state, 'KEEPTTL')
-+ redis.call('SET', key, state)
+- if kept > 0 then
+-         call('SET', key, state, 'KEEPTTL')
++ if kept > 0 then
++         call('SET', key, state)
 a counter's future is believed
 - elseif start > edge then
 + elseif start > edge + now then
@@ -181,11 +183,13 @@ a log's key ends with the window of its first entry
 - local extend = expires < last + window
 + local extend = expires == 0
 a token bucket's key ends too soon
-- if later then expires = now + 2 * empty + MARGIN end
-+ if later then expires = now + empty / 2 end
+- local lifetime = 2 * empty + MARGIN
++ local lifetime = empty / 2
 a token bucket's key ends with the units of its first take
-- local later = expires < now + empty
-+ local later = expires == 0
+- local expires = bucket.expires
+-       if expires < now + empty then
++ local expires = bucket.expires
++       if expires == 0 then
 
 === a slower rate extends a key
 a look by a slower rate leaves a token bucket's key its end

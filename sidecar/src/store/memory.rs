@@ -96,7 +96,7 @@ impl Memory {
     pub async fn sweep(&self) {
         // Entries that expire from now on wait for the next sweep, or a flood of keys would keep this one from ending.
         let now_us = clock::unix_us();
-        while !lock(&self.engine).sweep(now_us, SWEEP_AT_ONCE).done {
+        while !lock(&self.engine).sweep(now_us, SWEEP_AT_ONCE) {
             tokio::task::yield_now().await;
         }
     }

@@ -34,7 +34,9 @@ pub fn calls(entries: &[GiveBackEntry], by_slot: bool) -> Vec<Returns> {
             returns.push(Return {
                 receipt: entry.receipt.clone(),
                 units: entry.units,
-                buckets: buckets.map(|bucket| builder.copy_bucket(bucket)).collect(),
+                buckets: buckets
+                    .map(|bucket| builder.bucket(&bucket.key, bucket.spec))
+                    .collect(),
             });
         }
     }
