@@ -89,13 +89,10 @@ impl<'r> RequestView<'r> {
     }
 
     fn queries(&self) -> &[QueryParameters<'r>] {
-        let ViewOptions {
-            parameters,
-            semicolon,
-            ..
-        } = self.view_options;
+        let options = self.view_options;
+        let names = &options.parameters;
         self.queries
-            .get_or_init(|| query::readings(self.target.query, parameters, *semicolon))
+            .get_or_init(|| query::readings(self.target.query, names, options.semicolon))
     }
 
     /// The method as a key component. All that no rule lists share one value: clients may invent others without end.
