@@ -188,7 +188,7 @@ impl Keeper<'_> {
             None => Some(LeaseRefusal::Store),
             Some(outcome) if !outcome.admitted => Some(LeaseRefusal::NearLimit),
             Some(_) => {
-                lease.metrics.count_granted(grant.units);
+                lease.metrics.granted.inc_by(grant.units);
                 useless_because(&grant, now_us)
             }
         };
@@ -231,7 +231,7 @@ impl Keeper<'_> {
                 let metrics = &ended.tag.metrics;
                 metrics.remove_on_the_way(ended.units);
                 if ended.tag.is_granted() {
-                    metrics.count_returned(returned.unwrap_or(0));
+                    metrics.returned.inc_by(returned.unwrap_or(0));
                 }
             }
             if !self.denials.is_empty() {

@@ -11,7 +11,7 @@ use sluicegate_protocol::LimitStatus;
 
 use super::PolicyMetrics;
 use super::families::Families;
-use crate::telemetry::labels::{LEASE_REFUSALS, Outcome, Source, lease_refusal};
+use crate::telemetry::labels::{LEASE_REFUSALS, Outcome, Source};
 
 /// All leases of a sidecar, for the live page.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -25,9 +25,12 @@ pub struct LeaseTotals {
 /// The metrics of one limit's leases.
 #[derive(Debug)]
 pub struct LeaseMetrics {
-    granted: IntCounter,
-    spent: IntCounter,
-    returned: IntCounter,
+    /// Units that the store has granted.
+    pub granted: IntCounter,
+    /// Units spent so far.
+    pub spent: IntCounter,
+    /// Units that the store has taken back.
+    pub returned: IntCounter,
     refused: BTreeMap<LeaseRefusal, IntCounter>,
     /// Units that no lease holds, and that are neither spent nor returned yet.
     on_the_way: AtomicU64,
@@ -37,9 +40,9 @@ impl LeaseMetrics {
     /// Registers all series, at 0.
     pub(super) fn new(families: &Families, limit: &str) -> Self {
         let units = |event| families.lease_units.with_label_values(&[limit, event]);
-        let refused = LEASE_REFUSALS.map(|refusal| {
-            let labels = [limit, lease_refusal(refusal)];
-            (refusal, families.lease_refusals.with_label_values(&labels))
+        let refused = LEASE_REFUSALS.map(|(refusal, name)| {
+            let refusals = &families.lease_refusals;
+            (refusal, refusals.with_label_values(&[limit, name]))
         });
         Self {
             granted: units("granted"),
@@ -50,25 +53,10 @@ impl LeaseMetrics {
         }
     }
 
-    /// The store has granted units.
-    pub fn count_granted(&self, units: u64) {
-        self.granted.inc_by(units);
-    }
-
     /// Units that were on the way to decisions were spent.
     pub fn count_spent(&self, units: u64) {
         self.spent.inc_by(units);
         self.remove_on_the_way(units);
-    }
-
-    /// Units spent so far.
-    pub fn spent(&self) -> u64 {
-        self.spent.get()
-    }
-
-    /// The store has taken units back.
-    pub fn count_returned(&self, units: u64) {
-        self.returned.inc_by(units);
     }
 
     /// A key got no lease.
@@ -105,7 +93,7 @@ impl PolicyMetrics {
         let held_of = |limit: &String| held.get(limit).copied().unwrap_or(0);
         let held = self.leases.iter();
         let held = held.map(|(limit, of_limit)| of_limit.held(held_of(limit)));
-        let spent = self.leases.values().map(|of_limit| of_limit.spent());
+        let spent = self.leases.values().map(|of_limit| of_limit.spent.get());
         (!self.leases.is_empty()).then(|| LeaseTotals {
             held: held.sum(),
             spent: spent.sum(),

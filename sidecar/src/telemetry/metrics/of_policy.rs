@@ -34,7 +34,7 @@ pub struct PolicyMetrics {
 /// What the metrics of all policies share: names that come over the wire, and decisions without a limit.
 #[derive(Debug)]
 pub struct Shared {
-    pub without_limit: DecisionCounters,
+    pub without_limit: Arc<DecisionCounters>,
     pub shadow_decisions: IntCounterVec,
     /// Names of the rules that sent shadow decisions. They come over the wire, so the number of label values is bounded.
     pub shadow_rules: Mutex<BTreeSet<String>>,
