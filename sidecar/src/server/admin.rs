@@ -19,10 +19,11 @@ use tokio::sync::Semaphore;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::access::{Access, MISDIRECTED, NEEDS_TOKEN, NO_TOKEN, guard};
+use super::access::{
+    Access, HEALTHZ_PATH, METRICS_PATH, MISDIRECTED, NEEDS_TOKEN, NO_TOKEN, READYZ_PATH, guard,
+};
 use super::body::{ok, turns, whole};
 use super::describe::{Describe, of};
-use super::paths::{HEALTHZ_PATH, METRICS_PATH, READYZ_PATH};
 use super::readiness::Readiness;
 use super::refusal::{Refusal, UNKNOWN_PATH, with_fallbacks};
 use super::web_pages::{BAD_HOST, NOT_JSON, ORIGIN_FIELD, foreign, only_json};
