@@ -28,21 +28,21 @@ function setText(target, text) {
 }
 
 /**
- * Gives a list or table a row for each item, from the template that is its first child. Reuses the existing rows: of the same
- * name, if items have one.
+ * Gives a list or table a row for each item, made of the template with its id and `-template`. Reuses the existing rows: of
+ * the same name, if items have one.
  */
 function rows(parent, items, show) {
   const focused = document.activeElement;
-  const [template, ...before] = parent.children;
-  const named = new Map(before.map((row) => [row.dataset.name, row]));
+  const template = byId(`${parent.id}-template`).content;
+  const named = new Map([...parent.children].map((row) => [row.dataset.name, row]));
   items.forEach((item, index) => {
-    const name = item?.name, present = parent.children[index + 1];
-    const row = (name === undefined ? present : named.get(name)) ?? template.content.firstElementChild.cloneNode(true);
+    const name = item?.name, present = parent.children[index];
+    const row = (name === undefined ? present : named.get(name)) ?? template.firstElementChild.cloneNode(true);
     if (name !== undefined) row.dataset.name = name;
     if (present !== row) parent.insertBefore(row, present ?? null);
     show(row, item);
   });
-  while (parent.children.length > items.length + 1) parent.lastElementChild.remove();
+  while (parent.children.length > items.length) parent.lastElementChild.remove();
   // An element that moves loses the focus.
   if (focused !== document.activeElement && focused.isConnected) focused.focus({ preventScroll: true });
 }
