@@ -24,7 +24,8 @@ const DENYING: &[Source] = &[Store, Share, Certificate, Filter, Override];
 #[derive(Debug)]
 pub struct DecisionCounters {
     family: IntCounterVec,
-    limit: String,
+    /// The limit's name; empty for decisions without a limit.
+    pub limit: String,
     /// By outcome and source, in the order of their values.
     counters: [[OnceLock<IntCounter>; Source::ALL.len()]; Outcome::ALL.len()],
 }

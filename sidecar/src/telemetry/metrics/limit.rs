@@ -15,7 +15,6 @@ use crate::telemetry::top::{DenialCounts, Nearest, RecentKeys};
 /// The metrics of one limit.
 #[derive(Debug)]
 pub struct LimitMetrics {
-    pub(super) limit: String,
     pub(super) decisions: Arc<DecisionCounters>,
     pub(super) refused_quotas: IntCounter,
     used: Histogram,
@@ -35,7 +34,6 @@ impl LimitMetrics {
     pub(super) fn new(families: &Families, limit: &str, decisions: Arc<DecisionCounters>) -> Self {
         decisions.start();
         Self {
-            limit: limit.to_owned(),
             decisions,
             refused_quotas: families.refused_quotas.with_label_values(&[limit]),
             used: families.used.with_label_values(&[limit]),
@@ -98,7 +96,7 @@ impl LimitMetrics {
     pub(super) fn top(&self, now_us: u64) -> TopLimit {
         let mut subjects = lock(&self.subjects);
         TopLimit {
-            limit: self.limit.clone(),
+            limit: self.decisions.limit.clone(),
             most_denied: subjects.denied.top(now_us),
             nearest: subjects.nearest.top(now_us),
             denied_total: subjects.denied.total(now_us),
