@@ -12,7 +12,6 @@ use sluicegate_protocol::{Check, ListedOverride, OverrideSource, OverrideState, 
 
 use crate::policy::{Grant, Limit, Override, Policy};
 use crate::store::{Mark, StoredOverrides};
-use crate::telemetry::metrics::OverrideCounts;
 use crate::telemetry::subject::Subject;
 
 /// The effect of an override on its key.
@@ -158,19 +157,23 @@ impl Overrides {
         }
     }
 
-    /// The number of overrides in force.
-    pub fn counts(&self, now_ms: u64) -> OverrideCounts {
-        let mut counts = OverrideCounts::default();
+    /// The number of overrides in force, by what they allow.
+    pub fn counts(&self, now_ms: u64) -> [(&'static str, usize); 3] {
+        let [mut quota, mut unlimited, mut blocked] = [0; 3];
         let by_limit = self.by_limit.values();
         for entry in by_limit.flat_map(|of_limit| of_limit.of.values()) {
             match entry.now(now_ms).map(|timed| &timed.effect) {
-                Some(Effect::Windows(_)) => counts.quota += 1,
-                Some(Effect::Unlimited) => counts.unlimited += 1,
-                Some(Effect::Blocked) => counts.blocked += 1,
+                Some(Effect::Windows(_)) => quota += 1,
+                Some(Effect::Unlimited) => unlimited += 1,
+                Some(Effect::Blocked) => blocked += 1,
                 None => {}
             }
         }
-        counts
+        [
+            ("quota", quota),
+            ("unlimited", unlimited),
+            ("blocked", blocked),
+        ]
     }
 
     /// All overrides, including those not in force, sorted by limit, key and source.
@@ -338,11 +341,7 @@ limits:
         assert_eq!(at(1_000).find("m", "b"), None);
         assert_eq!(at(4_999).find("l", "b"), Some((&Effect::Blocked, Some(1))));
         assert_eq!(at(5_000).find("l", "b"), None);
-        let counts = OverrideCounts {
-            quota: 1,
-            unlimited: 1,
-            blocked: 1,
-        };
+        let counts = [("quota", 1), ("unlimited", 1), ("blocked", 1)];
         assert_eq!(overrides.counts(0), counts);
     }
 
@@ -456,7 +455,7 @@ limits:
         for blocked in ["c", "d"] {
             assert_eq!(at(9_000).find("m", blocked), Some((&Effect::Blocked, None)));
         }
-        assert_eq!(overrides.counts(1_000).unlimited, 2);
+        assert_eq!(overrides.counts(1_000)[1], ("unlimited", 2));
         let list = overrides.list(&policy, 1_000);
         let all: Vec<_> = list.iter().filter(|one| one.all_keys).collect();
         assert_eq!((all.len(), all[0].source), (2, OverrideSource::Store));

@@ -19,7 +19,7 @@ use crate::store::{Outage, Store};
 use crate::telemetry::events::{EventKind, EventLog};
 use crate::telemetry::history::History;
 use crate::telemetry::metrics::Metrics;
-use crate::telemetry::traces::{Trace, Traces, traceparent_of};
+use crate::telemetry::traces::{Trace, Traces};
 use crate::telemetry::verdict::{Decided, Source};
 
 mod background;
@@ -115,7 +115,7 @@ impl Service {
         }
         let traceparents = asked
             .iter()
-            .map(|asked| traceparent_of(asked.as_ref().ok()?));
+            .map(|asked| asked.as_ref().ok()?.traceparent.as_deref());
         let trace = self.traces.decide(header, traceparents);
         let moment = self.denials.moment(epoch.number);
         let overrides = epoch.overrides.at(clock::unix_ms());
@@ -207,10 +207,12 @@ impl Service {
         }
         let tasks = Handle::try_current().map_or(0, |runtime| runtime.metrics().num_alive_tasks());
         families.tasks.set(tasks as f64);
-        let overrides = &self.policy.current().overrides;
-        self.metrics
-            .set_overrides(overrides.counts(clock::unix_ms()));
-        self.metrics.text(&self.store.facts())
+        let epoch = self.policy.current();
+        for (allowance, count) in epoch.overrides.counts(clock::unix_ms()) {
+            let overrides = families.overrides.with_label_values(&[allowance]);
+            overrides.set(count as f64);
+        }
+        self.metrics.text(&epoch.policy, &self.store.facts())
     }
 
     /// The number of sidecars that divide the limits among them; 0 if the store was never reached.

@@ -202,7 +202,7 @@ impl World {
     /// Units that were spent, and units that are held, as the metrics have them.
     fn spent_and_held(&self) -> (u64, u64) {
         let metrics = self.metrics.leases("l").unwrap();
-        (metrics.spent(), metrics.held())
+        (metrics.spent.get(), metrics.held())
     }
 }
 

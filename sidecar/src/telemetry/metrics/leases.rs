@@ -11,7 +11,7 @@ use sluicegate_protocol::LimitStatus;
 
 use super::PolicyMetrics;
 use super::families::Families;
-use crate::telemetry::labels::{LEASE_REFUSALS, Outcome, Source, lease_refusal};
+use crate::telemetry::labels::{LEASE_REFUSALS, Outcome, Source};
 
 /// All leases of a sidecar, for the live page.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -25,9 +25,12 @@ pub struct LeaseTotals {
 /// The metrics of one limit's leases.
 #[derive(Debug)]
 pub struct LeaseMetrics {
-    granted: IntCounter,
-    spent: IntCounter,
-    returned: IntCounter,
+    /// Units that the store has granted.
+    pub granted: IntCounter,
+    /// Units spent so far.
+    pub spent: IntCounter,
+    /// Units that the store has taken back.
+    pub returned: IntCounter,
     refused: BTreeMap<LeaseRefusal, IntCounter>,
     /// Units that are neither spent nor returned yet.
     held: AtomicU64,
@@ -37,9 +40,9 @@ impl LeaseMetrics {
     /// Registers all series, at 0.
     pub(super) fn new(families: &Families, limit: &str) -> Self {
         let units = |event| families.lease_units.with_label_values(&[limit, event]);
-        let refused = LEASE_REFUSALS.map(|refusal| {
-            let labels = [limit, lease_refusal(refusal)];
-            (refusal, families.lease_refusals.with_label_values(&labels))
+        let refused = LEASE_REFUSALS.map(|(refusal, name)| {
+            let refusals = &families.lease_refusals;
+            (refusal, refusals.with_label_values(&[limit, name]))
         });
         Self {
             granted: units("granted"),
@@ -60,11 +63,6 @@ impl LeaseMetrics {
     pub fn count_spent(&self, units: u64) {
         self.spent.inc_by(units);
         self.held.fetch_sub(units, Ordering::Relaxed);
-    }
-
-    /// Units spent so far.
-    pub fn spent(&self) -> u64 {
-        self.spent.get()
     }
 
     /// Units have left their lease for the store, which has taken so many of them back: the others count there for one window.
@@ -97,7 +95,7 @@ impl PolicyMetrics {
         let of_limits = || self.leases.values();
         (!self.leases.is_empty()).then(|| LeaseTotals {
             held: of_limits().map(|of_limit| of_limit.held()).sum(),
-            spent: of_limits().map(|of_limit| of_limit.spent()).sum(),
+            spent: of_limits().map(|of_limit| of_limit.spent.get()).sum(),
         })
     }
 
