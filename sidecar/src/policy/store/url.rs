@@ -64,10 +64,7 @@ impl std::str::FromStr for RedisUrl {
         if scheme == "redis+unix" {
             return unix(rest);
         }
-        let (authority, path) = match rest.split_once('/') {
-            Some((authority, path)) => (authority, Some(path)),
-            None => (rest, None),
-        };
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         if rest.contains(['?', '#']) {
             return Err(
                 "a URL with `?` or `#`: options are fields beside `url`; in a user or password write `%3F` and `%23`"
@@ -79,15 +76,15 @@ impl std::str::FromStr for RedisUrl {
         let (topology, database) = match scheme {
             "redis" | "rediss" => (
                 Topology::Single(single_host(hosts)?),
-                database_number(path.unwrap_or_default())?,
+                database_number(path)?,
             ),
             "redis+sentinel" | "rediss+sentinel" => {
-                let (name, database) = sentinel_path(path.unwrap_or_default())?;
+                let (name, database) = sentinel_path(path)?;
                 let sentinels = host_list(hosts, SENTINEL_PORT)?;
                 (Topology::Sentinel { sentinels, name }, database)
             }
             "redis+cluster" | "rediss+cluster" => {
-                if !matches!(path.unwrap_or_default(), "" | "0") {
+                if !matches!(path, "" | "0") {
                     return Err(
                         "a Redis Cluster with a path: a Cluster has only database 0".to_owned()
                     );

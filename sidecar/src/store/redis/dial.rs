@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, RedisConnectionInfo, Value};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -32,14 +33,19 @@ pub struct Dialer {
     pub store_timeout: Duration,
 }
 
-/// A connection that has just been opened.
+/// A connection that has just been opened. It closes when this is dropped.
 pub struct Dialled {
     /// The connection.
     pub connection: MultiplexedConnection,
-    /// Drives it, until it is dropped.
-    pub driver: JoinSet<()>,
+    /// The name that was resolved.
+    pub endpoint: Endpoint,
     /// The address of its peer, if it has one.
     pub peer: Option<IpAddr>,
+    /// As whom it was opened: see [`Dialer::credentials`].
+    pub credentials: Option<u64>,
+    /// Loses its sender when the connection closes.
+    pub closed: watch::Receiver<()>,
+    _driver: JoinSet<()>,
 }
 
 impl Dialer {
@@ -71,6 +77,7 @@ impl Dialer {
 
     /// Connects. Every wait in it has a deadline.
     pub async fn dial(&self, endpoint: &Endpoint) -> Result<Dialled, StoreError> {
+        let credentials = self.credentials().await;
         let identity = self.identity().await?;
         let (stream, peer) = stream::open(endpoint, self.tls.as_ref(), self.answer_timeout).await?;
         // The caller's deadline is the only timeout.
@@ -82,12 +89,19 @@ impl Dialer {
             Err(_) => Err(ConnectionError::Silent(self.answer_timeout).into()),
             Ok(Err(error)) => Err(StoreError::from(error).on_new_connection()),
             Ok(Ok((connection, task))) => {
+                let (open, closed) = watch::channel(());
                 let mut driver = JoinSet::new();
-                driver.spawn(task);
+                driver.spawn(async move {
+                    task.await;
+                    drop(open);
+                });
                 Ok(Dialled {
                     connection,
-                    driver,
+                    endpoint: endpoint.clone(),
                     peer,
+                    credentials,
+                    closed,
+                    _driver: driver,
                 })
             }
         }

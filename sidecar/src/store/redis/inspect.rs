@@ -1,7 +1,6 @@
 //! Looks after a connection in use: whether it still leads to where its node is, as whom it should, and whether that Redis
 //! evicts keys.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -9,7 +8,8 @@ use tracing::{info, warn};
 
 use super::backoff::random_part;
 use super::connection::{Connection, Deadline};
-use super::open::{Opened, Origin, open};
+use super::dial::Dialled;
+use super::open::{Opened, open};
 use super::pool::ConnectionPool;
 use super::probe::role;
 use super::stream::addresses;
@@ -24,26 +24,18 @@ const MISSING: u32 = 3;
 
 /// Waits until a connection has to be replaced, and returns the one that replaces it; meanwhile it is used. Fails with the
 /// reason why nothing may use it any longer.
-pub async fn inspect(
-    pool: &ConnectionPool,
-    connection: &Arc<Connection>,
-    origin: &Origin,
-) -> Result<Opened, StoreError> {
+pub async fn inspect(pool: &ConnectionPool, connection: &Connection) -> Result<Opened, StoreError> {
     let mut missing = 0;
-    // At once, if no connection has: so a server that may evict keys is reported before it does.
-    let mut pause = if pool.knows_server() {
-        LOOK_EVERY
-    } else {
-        Duration::ZERO
-    };
+    // At once: so a server that may evict keys is reported before it does.
+    let mut pause = Duration::ZERO;
     loop {
         sleep(pause - random_part(pause / 4)).await;
         pause = LOOK_EVERY;
         let server = ask(pool, connection).await?;
-        let is_missing = is_missing(origin).await;
+        let is_missing = is_missing(&connection.dialled).await;
         missing = if is_missing { missing + 1 } else { 0 };
         let credentials = pool.common.dialer.credentials().await;
-        let cause = if credentials.is_some() && credentials != origin.credentials {
+        let cause = if credentials.is_some() && credentials != connection.dialled.credentials {
             info!("the files of the user or of TLS have changed: connects anew");
             ConnectionCause::Credentials
         } else if missing >= MISSING {
@@ -74,7 +66,7 @@ pub async fn ask(
     connection: &Connection,
 ) -> Result<Option<(String, String)>, StoreError> {
     let deadline = || Deadline::after(pool.common.dialer.answer_timeout);
-    let asked: Result<String, _> = connection.ask(&redis::cmd("INFO"), deadline()).await;
+    let asked: Result<String, _> = connection.ask(&redis::cmd("INFO"), false, deadline()).await;
     let info = match asked {
         Ok(info) => info,
         // The user may not.
@@ -101,13 +93,13 @@ pub async fn ask(
         );
     }
     let own = field(&info, "run_id").unwrap_or_default();
-    let newer = pool.newer_server(connection.opened(), own);
+    let newer = pool.newer_server(connection.opened, own);
     Ok(newer.map(|newer| (own.to_owned(), newer)))
 }
 
 /// Whether a name is known not to have the address of a connection.
-async fn is_missing(origin: &Origin) -> bool {
-    let (Some(peer), Ok(now)) = (origin.peer, addresses(&origin.endpoint).await) else {
+async fn is_missing(dialled: &Dialled) -> bool {
+    let (Some(peer), Ok(now)) = (dialled.peer, addresses(&dialled.endpoint).await) else {
         return false;
     };
     !now.is_empty() && now.iter().all(|address| address.ip() != peer)

@@ -6,9 +6,10 @@ use std::time::Instant;
 use redis::{Cmd, FromRedisValue};
 use tokio::task::JoinSet;
 
+use super::common::Common;
 use super::connection::Deadline;
 use super::pool::ConnectionPool;
-pub use super::pool::{AddressWatch, Common, Recheck};
+pub use super::pool::{AddressWatch, Recheck};
 use super::sharding::watch;
 use super::supervise::supervise;
 use crate::store::error::{ConnectionError, StoreError};
@@ -29,11 +30,11 @@ impl Node {
         tag: Option<&str>,
         before: Option<&Self>,
     ) -> Self {
-        let clock_of = before.and_then(|before| before.pool.last_connection());
-        let pool = ConnectionPool::new(common, address, recheck, tag, clock_of);
+        let before = before.map(|before| &*before.pool);
+        let pool = ConnectionPool::new(common, address, recheck, tag, before);
         let pool = Arc::new(pool);
         let mut tasks = JoinSet::new();
-        for number in 0..pool.count() {
+        for number in 0..pool.common.connections {
             tasks.spawn(supervise(Arc::clone(&pool), number));
         }
         if !pool.clustered {
@@ -45,7 +46,7 @@ impl Node {
         }
     }
 
-    /// Sends a command as a sign of life; after ASK (`asking`) as any other call.
+    /// Sends a command as a sign of life.
     pub async fn announce<T: FromRedisValue>(
         &self,
         command: &Cmd,
@@ -53,22 +54,13 @@ impl Node {
         deadline: Deadline,
     ) -> Result<T, StoreError> {
         // Why there is none.
-        let connection = self.pool.connection(deadline).await?;
-        if asking {
-            return connection.query(command, true, deadline).await;
-        }
+        self.pool.connection(deadline).await?;
         let quietest = self.pool.quietest().ok_or(ConnectionError::NotYet)?;
         let began = Instant::now();
-        let answer = quietest.announce(command, deadline).await;
+        let answer = quietest.announce(command, asking, deadline).await;
         if answer.is_ok() {
             self.pool.common.monitor.note_round_trip(began.elapsed());
         }
         answer
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        self.pool.unregister();
     }
 }

@@ -59,13 +59,9 @@ pub async fn addresses(endpoint: &Endpoint) -> Result<Vec<SocketAddr>, Connectio
     let Endpoint::Tcp(host, port) = endpoint else {
         return Ok(Vec::new());
     };
-    let found = timeout(
-        RESOLVE_TIMEOUT,
-        tokio::net::lookup_host((host.as_str(), *port)),
-    );
-    let found = found
-        .await
-        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    let found = tokio::net::lookup_host((host.as_str(), *port));
+    let found = timeout(RESOLVE_TIMEOUT, found).await;
+    let found = found.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     let found = found.map_err(|error| ConnectionError::Resolve(Arc::new(error)))?;
     Ok(found.collect())
 }
