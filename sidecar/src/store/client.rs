@@ -25,7 +25,8 @@ use super::overrides::{self, StoredOverrides};
 use super::redis::common::Common;
 use super::redis::connection::{Deadline, is_no_script};
 use super::redis::dial::Dialer;
-use super::redis::node::{Node, Recheck};
+use super::redis::node::Node;
+use super::redis::pool::{ConnectionPool, Recheck};
 use super::redis::sentinel::poll_all;
 use super::reply::StoreReply;
 use super::share::Debt;
@@ -79,9 +80,9 @@ impl Client {
                 };
             }
         };
-        let node = Node::start(Arc::clone(&common), address, recheck, None, None);
+        let pool = ConnectionPool::new(Arc::clone(&common), address, recheck, None, None);
         Self {
-            nodes: Nodes::One(Arc::new(node)),
+            nodes: Nodes::One(Arc::new(Node::start(pool))),
             common,
             _tasks: tasks,
         }

@@ -21,7 +21,7 @@ pub mod dial;
 pub mod inspect;
 pub mod node;
 mod open;
-mod pool;
+pub mod pool;
 pub mod probe;
 pub mod sentinel;
 pub mod sharding;

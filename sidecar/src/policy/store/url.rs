@@ -74,8 +74,14 @@ impl std::str::FromStr for RedisUrl {
         let (username, password, hosts) = credentials(authority)?;
         let tls = scheme.starts_with("rediss");
         let (topology, database) = match scheme {
+            "redis" | "rediss" if hosts.contains(',') => {
+                return Err(
+                    "a single Redis with several hosts: use `redis+cluster://` or `redis+sentinel://`"
+                        .to_owned(),
+                );
+            }
             "redis" | "rediss" => (
-                Topology::Single(single_host(hosts)?),
+                Topology::Single(endpoint(hosts, REDIS_PORT)?),
                 database_number(path)?,
             ),
             "redis+sentinel" | "rediss+sentinel" => {
@@ -136,10 +142,8 @@ fn unix(rest: &str) -> Result<RedisUrl, UrlError> {
     Ok(url)
 }
 
-type Credentials<'a> = (Option<String>, Option<String>, &'a str);
-
 /// User, password, and the hosts after them.
-fn credentials(authority: &str) -> Result<Credentials<'_>, UrlError> {
+fn credentials(authority: &str) -> Result<(Option<String>, Option<String>, &str), UrlError> {
     let Some((userinfo, hosts)) = authority.rsplit_once('@') else {
         return Ok((None, None, authority));
     };
@@ -161,16 +165,6 @@ fn credentials(authority: &str) -> Result<Credentials<'_>, UrlError> {
         password => Some(percent_decoded(password)?),
     };
     Ok((user, password, hosts))
-}
-
-fn single_host(host: &str) -> Result<Endpoint, UrlError> {
-    if host.contains(',') {
-        return Err(
-            "a single Redis with several hosts: use `redis+cluster://` or `redis+sentinel://`"
-                .to_owned(),
-        );
-    }
-    endpoint(host, REDIS_PORT)
 }
 
 fn host_list(hosts: &str, port: u16) -> Result<Vec<Endpoint>, UrlError> {

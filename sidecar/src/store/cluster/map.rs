@@ -14,7 +14,8 @@ use crate::policy::Endpoint;
 use crate::store::error::{ConnectionError, StoreError};
 use crate::store::redis::common::Common;
 use crate::store::redis::connection::Deadline;
-use crate::store::redis::node::{Node, Recheck};
+use crate::store::redis::node::Node;
+use crate::store::redis::pool::{ConnectionPool, Recheck};
 
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 /// The shortest pause between two refreshes, and the interval while no node answers.
@@ -195,10 +196,11 @@ fn connect(cache: &SlotCache, endpoint: Endpoint, tag: &str, earlier: Option<Pri
     // It never changes.
     let (_, address) = watch::channel(Ok(endpoint.clone()));
     let (common, recheck) = (Arc::clone(&cache.common), cache.recheck.clone());
-    let earlier = earlier.as_ref().map(|earlier| &*earlier.node);
+    let earlier = earlier.as_ref().map(|earlier| &*earlier.node.pool);
+    let pool = ConnectionPool::new(common, address, recheck, Some(tag), earlier);
     Primary {
         endpoint,
-        node: Arc::new(Node::start(common, address, recheck, Some(tag), earlier)),
+        node: Arc::new(Node::start(pool)),
     }
 }
 

@@ -11,7 +11,7 @@ use super::connection::{Connection, Deadline};
 use super::dial::Dialled;
 use super::open::{Opened, open};
 use super::pool::ConnectionPool;
-use super::probe::role;
+use super::probe::is_replica;
 use super::stream::addresses;
 use crate::store::error::{ConnectionError, StoreError};
 use crate::telemetry::labels::ConnectionCause;
@@ -66,22 +66,14 @@ pub async fn ask(
     connection: &Connection,
 ) -> Result<Option<(String, String)>, StoreError> {
     let deadline = || Deadline::after(pool.common.dialer.answer_timeout);
-    let asked: Result<String, _> = connection.ask(&redis::cmd("INFO"), false, deadline()).await;
-    let info = match asked {
-        Ok(info) => info,
-        // The user may not.
-        Err(StoreError::Refused(_)) if !pool.clustered => {
-            return match role(connection, deadline()).await {
-                Err(error @ StoreError::Connection(ConnectionError::Replica)) => Err(error),
-                _ => Ok(None),
-            };
-        }
-        // The supervisor notices it.
-        Err(_) => return Ok(None),
-    };
-    if !pool.clustered && field(&info, "role") == Some("slave") {
+    if !pool.clustered && is_replica(connection, deadline()).await.unwrap_or(false) {
         return Err(ConnectionError::Replica.into());
     }
+    let asked: Result<String, _> = connection.ask(&redis::cmd("INFO"), false, deadline()).await;
+    // The user may not, or the supervisor notices it.
+    let Ok(info) = asked else {
+        return Ok(None);
+    };
     let policy = field(&info, "maxmemory_policy").filter(|policy| *policy != "noeviction");
     let evicts = policy.filter(|_| field(&info, "maxmemory") != Some("0"));
     let evicted = field(&info, "evicted_keys").and_then(|keys| keys.parse().ok());

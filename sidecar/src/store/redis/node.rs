@@ -6,10 +6,8 @@ use std::time::Instant;
 use redis::{Cmd, FromRedisValue};
 use tokio::task::JoinSet;
 
-use super::common::Common;
 use super::connection::Deadline;
 use super::pool::ConnectionPool;
-pub use super::pool::{AddressWatch, Recheck};
 use super::sharding::watch;
 use super::supervise::supervise;
 use crate::store::error::{ConnectionError, StoreError};
@@ -22,16 +20,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts to connect, in the current runtime. In a Cluster, `tag` is in a slot of this node, which was `before`'s.
-    pub fn start(
-        common: Arc<Common>,
-        address: AddressWatch,
-        recheck: Recheck,
-        tag: Option<&str>,
-        before: Option<&Self>,
-    ) -> Self {
-        let before = before.map(|before| &*before.pool);
-        let pool = ConnectionPool::new(common, address, recheck, tag, before);
+    /// Starts to connect, in the current runtime.
+    pub fn start(pool: ConnectionPool) -> Self {
         let pool = Arc::new(pool);
         let mut tasks = JoinSet::new();
         for number in 0..pool.common.connections {

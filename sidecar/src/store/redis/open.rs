@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::connection::{Connection, Deadline};
 use super::pool::{AddressWatch, ConnectionPool};
-use super::probe::role;
+use super::probe::is_replica;
 use crate::store::error::{ConnectionError, StoreError, is_not_yet};
 use crate::telemetry::labels::ConnectionCause;
 
@@ -31,9 +31,10 @@ pub async fn open(pool: &ConnectionPool, why: ConnectionCause) -> Result<Opened,
     common.monitor.connected(why);
     let deadline = || Deadline::after(common.dialer.answer_timeout);
     if !pool.clustered {
-        role(&connection, deadline())
-            .await
-            .map_err(StoreError::on_new_connection)?;
+        let is_replica = is_replica(&connection, deadline()).await;
+        if is_replica.map_err(StoreError::on_new_connection)? {
+            return Err(ConnectionError::Replica.into());
+        }
     }
     let mut began = Instant::now();
     let mut result = pool.probe(&connection, deadline()).await;

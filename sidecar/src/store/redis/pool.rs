@@ -173,15 +173,10 @@ impl ConnectionPool {
         })
     }
 
-    fn usable(&self) -> impl Iterator<Item = Arc<Connection>> {
+    /// The connections that calls may use.
+    pub fn usable(&self) -> impl Iterator<Item = Arc<Connection>> {
         let entries = self.entries.iter();
         entries.filter_map(|entry| entry.load().as_ref().as_ref().ok().cloned())
-    }
-
-    /// For how long no connection has had an answer.
-    pub fn silent_for(&self) -> Duration {
-        let silent = self.usable().map(|connection| connection.silent_for());
-        silent.min().unwrap_or_default()
     }
 
     /// The connection that needs a sign of life most: one that did not answer, or has been silent for longest.

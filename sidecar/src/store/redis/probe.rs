@@ -66,15 +66,12 @@ pub fn is_elsewhere(error: &StoreError) -> bool {
     matches!(error.kind(), ErrorKind::Server(Moved | Ask | TryAgain))
 }
 
-/// Fails if this Redis reports that it is a replica. Succeeds where the ACL does not permit the question.
-pub async fn role(connection: &Connection, deadline: Deadline) -> Result<(), StoreError> {
+/// Whether this Redis reports that it is a replica; not where the ACL does not permit the question.
+pub async fn is_replica(connection: &Connection, deadline: Deadline) -> Result<bool, StoreError> {
     let role = redis::cmd("ROLE");
-    let answer: Result<Vec<Value>, _> = connection.ask(&role, false, deadline).await;
-    match answer {
-        Ok(role) if role.first() == Some(&Value::BulkString(b"slave".to_vec())) => {
-            Err(ConnectionError::Replica.into())
-        }
-        Ok(_) | Err(StoreError::Refused(_)) => Ok(()),
+    match connection.ask::<Vec<Value>>(&role, false, deadline).await {
+        Ok(role) => Ok(role.first() == Some(&Value::BulkString(b"slave".to_vec()))),
+        Err(StoreError::Refused(_)) => Ok(false),
         Err(error) => Err(error),
     }
 }

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::dial::{Dialer, Dialled};
-use super::node::{AddressWatch, Recheck};
+use super::pool::{AddressWatch, Recheck};
 use crate::lock::lock;
 use crate::policy::Endpoint;
 use crate::store::error::{ConnectionError, StoreError, is_not_yet};

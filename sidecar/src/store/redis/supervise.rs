@@ -141,6 +141,6 @@ async fn watch(pool: &ConnectionPool, number: usize, opened: Opened) -> StoreErr
 /// Whether this connection is the one to ask a node that has been silent.
 fn is_to_be_probed(pool: &ConnectionPool, connection: &Arc<Connection>) -> bool {
     let quietest = pool.quietest();
-    pool.silent_for() >= IDLE_PROBE_AFTER
-        && quietest.is_some_and(|quietest| Arc::ptr_eq(&quietest, connection))
+    quietest.is_some_and(|quietest| Arc::ptr_eq(&quietest, connection))
+        && (pool.usable()).all(|one| one.silent_for() >= IDLE_PROBE_AFTER)
 }
