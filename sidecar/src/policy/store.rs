@@ -108,7 +108,7 @@ impl std::str::FromStr for StoreAddress {
     }
 }
 
-/// An option that does not fit, or `url`, and what is wrong and how to fix it.
+/// The name of an option that does not fit, and what is wrong and how to fix it.
 type Misfit = (&'static str, &'static str);
 
 impl StoreAddress {

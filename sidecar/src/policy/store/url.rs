@@ -51,13 +51,11 @@ const FORMS: &str = "`redis://HOST:PORT`, `rediss://HOST:PORT` (with TLS), `redi
 const REDIS_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
-/// Why a URL is invalid; quotes nothing of it.
-type UrlError = String;
-
 impl std::str::FromStr for RedisUrl {
-    type Err = UrlError;
+    /// Why it is invalid; quotes nothing of it.
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, UrlError> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let (scheme, rest) = text
             .split_once("://")
             .ok_or_else(|| format!("neither `memory` nor a URL: use {FORMS}"))?;
@@ -110,7 +108,7 @@ impl std::str::FromStr for RedisUrl {
 }
 
 /// `/PATH?db=N&user=U&pass=P`, the same form as in the redis crate.
-fn unix(rest: &str) -> Result<RedisUrl, UrlError> {
+fn unix(rest: &str) -> Result<RedisUrl, String> {
     let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
     if !path.starts_with('/') {
         return Err("a Unix socket without an absolute path: `redis+unix:///PATH`".to_owned());
@@ -143,7 +141,7 @@ fn unix(rest: &str) -> Result<RedisUrl, UrlError> {
 }
 
 /// User, password, and the hosts after them.
-fn credentials(authority: &str) -> Result<(Option<String>, Option<String>, &str), UrlError> {
+fn credentials(authority: &str) -> Result<(Option<String>, Option<String>, &str), String> {
     let Some((userinfo, hosts)) = authority.rsplit_once('@') else {
         return Ok((None, None, authority));
     };
@@ -167,11 +165,11 @@ fn credentials(authority: &str) -> Result<(Option<String>, Option<String>, &str)
     Ok((user, password, hosts))
 }
 
-fn host_list(hosts: &str, port: u16) -> Result<Vec<Endpoint>, UrlError> {
+fn host_list(hosts: &str, port: u16) -> Result<Vec<Endpoint>, String> {
     hosts.split(',').map(|host| endpoint(host, port)).collect()
 }
 
-fn endpoint(text: &str, default_port: u16) -> Result<Endpoint, UrlError> {
+fn endpoint(text: &str, default_port: u16) -> Result<Endpoint, String> {
     let url =
         Url::parse(&format!("redis://{text}")).map_err(|error| format!("a URL with an {error}"))?;
     let host = match url.host() {
@@ -187,7 +185,7 @@ fn endpoint(text: &str, default_port: u16) -> Result<Endpoint, UrlError> {
 }
 
 /// The number of a database; empty means 0.
-fn database_number(text: &str) -> Result<u32, UrlError> {
+fn database_number(text: &str) -> Result<u32, String> {
     if text.is_empty() {
         return Ok(0);
     }
@@ -196,7 +194,7 @@ fn database_number(text: &str) -> Result<u32, UrlError> {
 }
 
 /// `NAME` or `NAME/DATABASE`.
-fn sentinel_path(path: &str) -> Result<(String, u32), UrlError> {
+fn sentinel_path(path: &str) -> Result<(String, u32), String> {
     let (name, database) = path.split_once('/').unwrap_or((path, ""));
     let name = percent_decoded(name)?;
     if name.is_empty() {
@@ -209,7 +207,7 @@ fn sentinel_path(path: &str) -> Result<(String, u32), UrlError> {
 }
 
 /// Decodes percent-encoding.
-fn percent_decoded(text: &str) -> Result<String, UrlError> {
+fn percent_decoded(text: &str) -> Result<String, String> {
     let is_code = |rest: &str| {
         let digits = rest.as_bytes().first_chunk::<2>();
         digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))

@@ -68,9 +68,7 @@ impl SlotMap {
     /// The primary at this address.
     pub fn at(&self, endpoint: &Endpoint) -> Option<Primary> {
         let mut primaries = self.primaries.iter();
-        primaries
-            .find(|primary| primary.endpoint == *endpoint)
-            .cloned()
+        primaries.find(|one| one.endpoint == *endpoint).cloned()
     }
 }
 

@@ -97,13 +97,8 @@ impl SlotCache {
                 _ => self.refresh(left - AGAIN_AFTER).await,
             }
         }
-        route.target = match known {
-            Some(known) => known,
-            None => {
-                route.asking = false;
-                self.map().owner(route.slot)?
-            }
-        };
+        route.asking &= known.is_some();
+        route.target = known.map_or_else(|| self.map().owner(route.slot), Ok)?;
         Ok(true)
     }
 }

@@ -258,11 +258,6 @@ impl Connection {
         }
     }
 
-    /// Marks the connection as healthy after a successful probe.
-    pub fn set_healthy(&self) {
-        self.health.send_replace(ConnectionHealth::Healthy);
-    }
-
     fn report(&self, health: ConnectionHealth) {
         use ConnectionHealth::{Broken, Healthy, Questioned, Suspect};
         self.health.send_if_modified(|now| {

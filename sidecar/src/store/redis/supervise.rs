@@ -129,7 +129,7 @@ async fn watch(pool: &ConnectionPool, number: usize, opened: Opened) -> StoreErr
         if suspected.is_some() {
             suspected = slow(pool, began.elapsed());
         }
-        connection.set_healthy();
+        connection.health.send_replace(ConnectionHealth::Healthy);
         if suspected.is_none() {
             backoff.reset();
             pool.set(number, Ok(Arc::clone(connection)));
