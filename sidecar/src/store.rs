@@ -50,7 +50,7 @@ pub mod answers {
     pub use super::redis::sentinel::primary_of;
 }
 
-pub use check::{CheckedStore, Finding};
+pub use check::{Finding, check};
 pub use error::{ConnectionError, StoreError};
 pub use health::{Health, HealthState};
 pub use kinds::Store;

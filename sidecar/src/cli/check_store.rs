@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 use sluicegate::policy::{Policy, StoreAddress};
-use sluicegate::store::CheckedStore;
-use sluicegate::telemetry::subject::Subject;
+use sluicegate::store::check;
 
 use super::Failure;
 use super::direct::store_address;
@@ -37,14 +36,7 @@ impl CheckStore {
         let policy = Policy::load(&self.policy).map_err(Failure::usage)?;
         let findings = match &store_address(&policy, self.store.as_deref())? {
             StoreAddress::Memory => Vec::new(),
-            StoreAddress::Redis(store) => {
-                let store = CheckedStore {
-                    store,
-                    store_timeout: policy.store_timeout,
-                    limits: &Subject::of(&policy.limits_text()).to_string(),
-                };
-                store.check().await
-            }
+            StoreAddress::Redis(store) => check(store, &policy).await,
         };
         let count = |state| findings.iter().filter(|one| one.state == state).count();
         let (errors, warnings) = (count("error"), count("warning"));

@@ -11,6 +11,7 @@ use redis::{Cmd, FromRedisValue};
 use sluicegate_engine::script::{Operation, WriteBack, WriteBacks};
 use sluicegate_engine::{Batch, Returns};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use super::cluster::map::SlotCache;
 use super::cluster::routing::is_apart;
@@ -21,10 +22,12 @@ use super::commands::{
 use super::error::StoreError;
 use super::health::Monitor;
 use super::overrides::{self, StoredOverrides};
+use super::redis::common::Common;
 use super::redis::connection::{Deadline, is_no_script};
 use super::redis::dial::Dialer;
-use super::redis::node::{Common, Node, Recheck};
-use super::redis::sentinel::Sentinels;
+use super::redis::node::Node;
+use super::redis::pool::{ConnectionPool, Recheck};
+use super::redis::sentinel::poll_all;
 use super::reply::StoreReply;
 use super::share::once;
 use crate::policy::{MAX_OVERRIDES, RedisStore, Topology};
@@ -38,43 +41,44 @@ const CHANGE_OVERRIDES_WITHIN: Duration = Duration::from_secs(1);
 pub struct Client {
     nodes: Nodes,
     common: Arc<Common>,
+    /// Find out which nodes there are, until this is dropped.
+    _tasks: JoinSet<()>,
 }
 
 enum Nodes {
-    /// One Redis, or the primary that sentinels name: they are asked until this is dropped.
-    One {
-        node: Arc<Node>,
-        _sentinels: Option<Sentinels>,
-    },
+    /// One Redis, or the primary that sentinels name.
+    One(Arc<Node>),
     /// The primaries of a Cluster.
-    Cluster(SlotCache),
+    Cluster(Arc<SlotCache>),
 }
 
 impl Client {
     /// Starts to connect, in the current runtime.
     pub fn open(store: &RedisStore, timeout: Duration, monitor: Arc<Monitor>) -> Self {
         let common = Arc::new(Common::new(store, timeout, monitor));
-        let recheck = Recheck::new(());
-        let (address, sentinels) = match &store.url.topology {
+        let (recheck, mut tasks) = (Recheck::new(()), JoinSet::new());
+        let address = match &store.url.topology {
             // It never changes.
-            Topology::Single(endpoint) => (watch::channel(Ok(endpoint.clone())).1, None),
+            Topology::Single(endpoint) => watch::channel(Ok(endpoint.clone())).1,
             Topology::Sentinel { sentinels, name } => {
                 let dialer = Dialer::to_sentinels(store, timeout);
-                let sentinels = Sentinels::ask(dialer, sentinels.to_vec(), name, &recheck);
-                (sentinels.primary.clone(), Some(sentinels))
+                poll_all(dialer, sentinels, name, &recheck, &mut tasks)
             }
             Topology::Cluster(seeds) => {
-                let slots = SlotCache::start(Arc::clone(&common), seeds.to_vec());
-                let nodes = Nodes::Cluster(slots);
-                return Self { nodes, common };
+                let slots = SlotCache::start(Arc::clone(&common), seeds.to_vec(), &mut tasks);
+                return Self {
+                    nodes: Nodes::Cluster(slots),
+                    common,
+                    _tasks: tasks,
+                };
             }
         };
-        let node = Node::start(Arc::clone(&common), address, recheck, None, None);
-        let nodes = Nodes::One {
-            node: Arc::new(node),
-            _sentinels: sentinels,
-        };
-        Self { nodes, common }
+        let pool = ConnectionPool::new(Arc::clone(&common), address, recheck, None, None);
+        Self {
+            nodes: Nodes::One(Arc::new(Node::start(pool))),
+            common,
+            _tasks: tasks,
+        }
     }
 
     pub const fn is_cluster(&self) -> bool {
@@ -88,7 +92,7 @@ impl Client {
     /// The node that owns a key, if it is known.
     fn owner(&self, key: &str) -> Option<Arc<Node>> {
         match &self.nodes {
-            Nodes::One { node, .. } => Some(Arc::clone(node)),
+            Nodes::One(node) => Some(Arc::clone(node)),
             Nodes::Cluster(slots) => slots.map().owner(slot(key)).ok().map(|owner| owner.node),
         }
     }
@@ -113,7 +117,7 @@ impl Client {
         call: impl Fn(Arc<Node>, bool) -> F,
     ) -> Result<T, StoreError> {
         match &self.nodes {
-            Nodes::One { node, .. } => call(Arc::clone(node), false).await,
+            Nodes::One(node) => call(Arc::clone(node), false).await,
             Nodes::Cluster(slots) => slots.call(slot(key), deadline, call).await,
         }
     }
@@ -123,10 +127,9 @@ impl Client {
         operation: &O,
         deadline: Deadline,
     ) -> Result<Each<O::Answer>, StoreError> {
-        let script = &self.common.script;
         let invoke = |node: Arc<Node>, asking| async move {
             let connection = node.pool.connection(deadline).await?;
-            connection.invoke(script, operation, asking, deadline).await
+            connection.invoke(operation, asking, deadline).await
         };
         let key = operation.keys().next().unwrap_or_default();
         self.call(key, deadline, invoke).await
@@ -134,9 +137,7 @@ impl Client {
 
     pub async fn decide(&self, batch: &Batch) -> StoreReply {
         match self.nodes {
-            Nodes::One { .. } => {
-                StoreReply::whole(batch, self.invoke(batch, self.deadline()).await)
-            }
+            Nodes::One(_) => StoreReply::whole(batch, self.invoke(batch, self.deadline()).await),
             Nodes::Cluster(_) => self.decide_by_slot(batch).await,
         }
     }
@@ -274,10 +275,7 @@ impl Client {
         let deadline = Deadline::after(within);
         let ask = |node: Arc<Node>, asking| async move {
             let connection = node.pool.connection(deadline).await?;
-            if asking {
-                return connection.query(command, true, deadline).await;
-            }
-            connection.ask(command, deadline).await
+            connection.ask(command, asking, deadline).await
         };
         self.call(OVERRIDES_KEY, deadline, ask).await
     }

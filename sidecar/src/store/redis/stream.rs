@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::tls;
 use crate::policy::{Endpoint, TlsFiles};
@@ -59,13 +60,9 @@ pub async fn addresses(endpoint: &Endpoint) -> Result<Vec<SocketAddr>, Connectio
     let Endpoint::Tcp(host, port) = endpoint else {
         return Ok(Vec::new());
     };
-    let found = timeout(
-        RESOLVE_TIMEOUT,
-        tokio::net::lookup_host((host.as_str(), *port)),
-    );
-    let found = found
-        .await
-        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    let found = tokio::net::lookup_host((host.as_str(), *port));
+    let found = timeout(RESOLVE_TIMEOUT, found).await;
+    let found = found.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     let found = found.map_err(|error| ConnectionError::Resolve(Arc::new(error)))?;
     Ok(found.collect())
 }
@@ -100,7 +97,9 @@ async fn encrypt(
     files: &TlsFiles,
     host: &str,
 ) -> Result<Box<dyn Stream>, ConnectionError> {
-    let name = tls::expected_name(files, host)?;
+    let failed = |error| ConnectionError::Tls(Arc::new(error));
+    let name = files.server_name.as_deref().unwrap_or(host).to_owned();
+    let name = ServerName::try_from(name).map_err(|error| failed(io::Error::other(error)))?;
     let files = files.clone();
     let configuration = tokio::task::spawn_blocking(move || tls::configuration(&files))
         .await
@@ -108,7 +107,7 @@ async fn encrypt(
     let stream = TlsConnector::from(Arc::new(configuration))
         .connect(name, socket)
         .await
-        .map_err(|error| ConnectionError::Tls(Arc::new(error)))?;
+        .map_err(failed)?;
     Ok(Box::new(stream))
 }
 
