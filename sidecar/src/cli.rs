@@ -29,7 +29,6 @@ mod give_back;
 mod man;
 mod manifests;
 mod output;
-mod override_change;
 mod override_list;
 mod override_remove;
 mod override_set;
@@ -44,13 +43,15 @@ mod stdout;
 mod target;
 mod top;
 
-use std::fmt::{self, Display};
+use std::fmt::Display;
 use std::process::ExitCode;
 
 use exit::Exit;
 use sluicegate::mask::masked;
 
 /// The error message and exit status of a failed command.
+#[derive(thiserror::Error, Debug)]
+#[error("{message}")]
 pub struct Failure {
     message: String,
     pub exit: Exit,
@@ -79,22 +80,13 @@ impl Failure {
     pub fn unavailable(error: impl Display) -> Self {
         Self::new(Exit::Unavailable, error)
     }
-
-    /// The sidecar requires another token.
-    pub fn not_permitted(error: impl Display) -> Self {
-        Self::new(Exit::NotPermitted, error)
-    }
-
-    /// Whether trying again may help.
-    pub fn is_unavailable(&self) -> bool {
-        self.exit == Exit::Unavailable
-    }
 }
 
-impl Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
+/// Prints the error message of a failed command, and returns its exit status.
+pub fn report(failure: &Failure) -> ExitCode {
+    let why = masked(&failure.message);
+    stdout::eprint(&format!("sluicegate: {why}\n"));
+    failure.exit.into()
 }
 
 /// Prints an error in the arguments, or the requested help, as clap does, but never a password.
@@ -105,12 +97,11 @@ pub fn refuse(error: &clap::Error) -> ExitCode {
         // In colour where the terminal supports it. A closed standard error changes nothing.
         let _ = error.print();
     } else {
-        let _ = std::io::Write::write_all(&mut std::io::stderr(), clean.as_bytes());
+        stdout::eprint(&clean);
     }
     // clap exits with 0 for `--help` and `--version`.
-    if error.exit_code() == 0 {
-        Exit::Success.into()
-    } else {
-        Exit::Usage.into()
+    match error.exit_code() {
+        0 => Exit::Success.into(),
+        _ => Exit::Usage.into(),
     }
 }

@@ -33,6 +33,6 @@ mod status;
 
 pub use denials::Denials;
 pub use epoch::{Epoch, PolicyHandle};
-pub use overrides::{Overrides, OverridesNow};
+pub use overrides::Overrides;
 pub use plan::{Basis, Fallback, Plan};
 pub use service::Service;

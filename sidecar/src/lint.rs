@@ -20,12 +20,10 @@ mod keys;
 mod limits;
 mod matching;
 mod plugin;
-mod source;
 mod surroundings;
 mod yaml;
 
 pub use documents::{Found, FoundPolicy};
-pub use envoy_yaml::Plugin;
+pub use envoy_yaml::{Plugin, Source};
 pub use findings::{Finding, Severity};
 pub use plugin::lint;
-pub use source::Source;

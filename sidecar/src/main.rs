@@ -6,14 +6,12 @@
 
 mod cli;
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
 use cli::Failure;
 use cli::arguments::Arguments;
 use cli::exit::Exit;
-use sluicegate::mask::masked;
 use tokio::runtime::Runtime;
 
 // glibc's allocator does not return memory below a block that is still in use: after a flood of keys, none of it.
@@ -28,12 +26,7 @@ fn main() -> ExitCode {
     };
     match run(arguments) {
         Ok(exit) => exit.into(),
-        Err(failure) => {
-            // A closed standard error does not change the exit status.
-            let why = masked(&failure.to_string());
-            let _ = writeln!(std::io::stderr(), "sluicegate: {why}");
-            failure.exit.into()
-        }
+        Err(failure) => cli::report(&failure),
     }
 }
 

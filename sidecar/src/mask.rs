@@ -7,19 +7,15 @@ const MAX_SHOWN: usize = 64;
 /// the URL of a Unix socket. Also without the arguments of a command that Redis repeats in an error: those of `HELLO` and
 /// `AUTH` include the password.
 pub fn masked(message: &str) -> String {
-    let lines = message.split_inclusive('\n').map(masked_line);
-    lines.collect()
+    let lines: Vec<_> = message.split('\n').map(masked_line).collect();
+    lines.join("\n")
 }
 
 fn masked_line(line: &str) -> String {
-    let (line, end) = match line.strip_suffix('\n') {
-        Some(line) => (line, "\n"),
-        None => (line, ""),
-    };
     let line = line.split(", with args beginning with").next();
     let line = line.unwrap_or_default();
     let Some((before, url)) = line.split_once("://") else {
-        return format!("{line}{end}");
+        return line.to_owned();
     };
     let (user, rest) = match url.rsplit_once('@') {
         Some((_, rest)) => ("***@", rest),
@@ -29,9 +25,9 @@ fn masked_line(line: &str) -> String {
     match rest.split_once('?') {
         // To the end of the line, since the value of a parameter may contain anything.
         Some((address, query)) if !address.contains(outside) && !query.starts_with("***") => {
-            format!("{before}://{user}{address}?***{end}")
+            format!("{before}://{user}{address}?***")
         }
-        _ => format!("{before}://{user}{rest}{end}"),
+        _ => format!("{before}://{user}{rest}"),
     }
 }
 

@@ -27,7 +27,6 @@ mod decisions;
 mod describe;
 pub mod listen;
 pub mod openapi;
-mod paths;
 mod phase;
 mod readiness;
 mod refusal;
@@ -39,7 +38,7 @@ use std::time::Duration;
 
 use axum::routing::get;
 use tokio::sync::{Notify, watch};
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use crate::decide::Service;
 use accept::Port;
@@ -107,11 +106,9 @@ pub struct Settings {
 /// The file is read and not watched: the system does not report changes that another host or a layer of mounts makes, and a
 /// node with many pods has no watches left.
 async fn reload(service: &Service, reread: &Notify) {
-    let mut reads = interval(READ_POLICY_EVERY);
-    reads.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            _ = reads.tick() => {
+            () = sleep(READ_POLICY_EVERY) => {
                 if !service.policy.source.has_changed().await {
                     continue;
                 }
@@ -189,10 +186,8 @@ pub async fn run(
 
 /// Does what has to be done every second, for ever.
 async fn tick(service: &Service) {
-    let mut ticks = interval(TICK_EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
         service.tick().await;
+        sleep(TICK_EVERY).await;
     }
 }

@@ -15,12 +15,10 @@
 //! | `overrides.rs` | the overrides that all sidecars share |
 //! | `outage.rs`, `share.rs` | what this sidecar does while the store is down |
 //! | `position_reports.rs` | which share of the limits it then enforces |
-//! | `batch_slice.rs` | a subset of a batch's decisions |
 //! | `returns.rs` | give-backs, batched into few calls |
 //! | `reply.rs`, `error.rs` | a store's answer, and its errors |
 
 pub mod batch;
-mod batch_slice;
 mod check;
 mod client;
 mod cluster;
@@ -52,7 +50,7 @@ pub mod answers {
     pub use super::redis::sentinel::primary_of;
 }
 
-pub use check::{CheckedStore, Finding};
+pub use check::{Finding, check};
 pub use error::{ConnectionError, StoreError};
 pub use health::{Health, HealthState};
 pub use kinds::Store;

@@ -72,7 +72,7 @@ fn ask(
 ) -> Verdict<'static> {
     let asked = [Ok(decision.clone())];
     let overrides = Overrides::new(policy, None);
-    let overrides = overrides.at(|| asked_us / 1_000);
+    let overrides = overrides.at(asked_us / 1_000);
     let plan = Plan::new(Basis::of(policy, overrides), &asked);
     let outcomes = engine.decide(decided_us, &plan.batch).into_iter();
     let outcomes: Vec<_> = outcomes.map(Result::ok).collect();

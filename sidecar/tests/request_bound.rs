@@ -1,6 +1,6 @@
 //! A request is bounded by the buckets that it visits, not by its number of decisions.
 
-use sluicegate::decide::{Basis, OverridesNow, Plan};
+use sluicegate::decide::{Basis, Overrides, Plan};
 use sluicegate::policy::Policy;
 use sluicegate_engine::MAX_REQUEST_WEIGHT;
 use sluicegate_protocol::{Code, Verdict};
@@ -19,8 +19,8 @@ fn plan(windows: u64, decisions: usize, checks: usize, check: impl Fn(Plan<'_>))
     };
     let asked: Vec<_> = (0..decisions).map(one).collect();
     let policy = Policy::parse(&policy).unwrap();
-    let overrides = OverridesNow::default();
-    check(Plan::new(Basis::of(&policy, overrides), &asked));
+    let overrides = Overrides::default();
+    check(Plan::new(Basis::of(&policy, overrides.at(0)), &asked));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Quotas that requests ask for: which counts, on the embedded store.
 
-use sluicegate::decide::{Basis, OverridesNow, Plan};
+use sluicegate::decide::{Basis, Overrides, Plan};
 use sluicegate::policy::Policy;
 use sluicegate_engine::Memory;
 use sluicegate_protocol::{Check, Decision, Problem, Verdict};
@@ -32,7 +32,8 @@ fn ask(
 ) -> (Vec<Answered>, Vec<String>) {
     let policy = Policy::parse(POLICY).unwrap();
     let asked: Vec<Result<_, Problem>> = decisions.into_iter().map(Ok).collect();
-    let plan = Plan::new(Basis::of(&policy, OverridesNow::default()), &asked);
+    let overrides = Overrides::default();
+    let plan = Plan::new(Basis::of(&policy, overrides.at(0)), &asked);
     let outcomes = engine.decide(1_790_000_000_000_000, &plan.batch);
     let outcomes: Vec<_> = outcomes.into_iter().map(Result::ok).collect();
     let answered = |verdict: &Verdict<'_>| match verdict {

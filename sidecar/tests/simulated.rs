@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use sluicegate_engine::script::WriteBack;
 use sluicegate_engine::{Batch, Bucket, FleetPosition, Memory, Outcome, Returns};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -16,7 +17,7 @@ use super::health::{ComponentId, Monitor};
 use super::overrides::StoredOverrides;
 use super::redis::clock::Clock;
 use super::reply::StoreReply;
-use super::share::Debt;
+use super::share::once;
 
 /// How often a link's supervisor looks whether the server answers.
 const PROBE_EVERY: Duration = Duration::from_millis(100);
@@ -175,7 +176,7 @@ impl Server {
     pub fn keys_left(&self) -> usize {
         let mut state = lock(&self.0);
         let now_us = state.now_us();
-        while !state.engine.sweep(now_us, 1_000).done {}
+        while !state.engine.sweep(now_us, 1_000) {}
         state.engine.len()
     }
 
@@ -336,10 +337,10 @@ impl Link {
         self.inner.call(self.inner.timeout, reset).await
     }
 
-    pub(super) async fn write_back(&self, debts: &[Debt], name: &str) -> Vec<bool> {
+    pub(super) async fn write_back(&self, debts: &[WriteBack], name: &str) -> Vec<bool> {
         let write = |state: &mut State, now_us| {
             // As the script does: the call is one, and the first bucket remembers its name.
-            let first = debts.first().map(|debt| debt.once(name).key);
+            let first = debts.first().map(|debt| once(&debt.bucket, name).key);
             if first.is_some_and(|first| !state.written.insert(first)) {
                 return;
             }

@@ -28,7 +28,9 @@ fn a_call_that_is_decided_on_the_other_side_of_an_edge_counts_there() {
     let edge = at("2026-03-31T22:00:00Z");
     let batch = one(&month, 2, false);
     let mut ask = |now, not_after| match lua.reply(Some(now), Some(not_after), &batch) {
-        Ok(Reply::Done { each, .. }) => each[0].expect("a state"),
+        Ok(Reply {
+            each: Some(each), ..
+        }) => each[0].expect("a state"),
         other => panic!("{other:?}"),
     };
     // One sidecar still expects March and another April; Redis's clock decides.
@@ -46,7 +48,10 @@ fn a_call_without_the_window_of_redis_is_answered_by_the_time_and_writes_nothing
     let batch = one(&day, 1, false);
     let now = at("2026-11-22T12:00:00Z");
     // Redis's clock was set back by two days, or is not known at all.
-    let late = Ok(Reply::Late { now_us: now });
+    let late = Ok(Reply {
+        now_us: now,
+        each: None,
+    });
     assert_eq!(lua.reply(Some(now), Some(now + 48 * HOUR), &batch), late);
     let unknown = batch.request(None);
     let mut call = redis::cmd("EVAL");
@@ -73,7 +78,10 @@ fn where_a_log_is_mended_in_the_same_call_only_the_calendar_window_goes_unanswer
     let back = now - 48 * HOUR;
     let mut batch = made::batch(&[log.clone(), day.clone()], 1, false);
     batch.decisions.push(decision(&[(0, 1)], false));
-    let Ok(Reply::Done { each, .. }) = lua.reply(Some(back), Some(now), &batch) else {
+    let Ok(Reply {
+        each: Some(each), ..
+    }) = lua.reply(Some(back), Some(now), &batch)
+    else {
         panic!("no answer");
     };
     assert!(each[0].is_err(), "{each:?}");

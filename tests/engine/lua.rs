@@ -175,7 +175,10 @@ impl Lua {
         records: &[Record],
         once: Option<&Bucket>,
     ) -> Result<u64, String> {
-        let writes = &[WriteBack { bucket, records }];
+        let writes = &[WriteBack {
+            bucket: bucket.clone(),
+            records: records.to_vec(),
+        }];
         let reply = self.call(&WriteBacks { writes, once }, by_then(now_us), now_us)?;
         done(reply)?[0].map_err(text)
     }
@@ -244,9 +247,9 @@ fn text(error: impl std::fmt::Display) -> String {
 }
 
 fn done<T>(reply: Reply<T>) -> Result<Vec<Result<T, BrokenState>>, String> {
-    match reply {
-        Reply::Done { each, .. } => Ok(each),
-        Reply::Late { now_us } => Err(format!("late, at {now_us}")),
+    match reply.each {
+        Some(each) => Ok(each),
+        None => Err(format!("late, at {}", reply.now_us)),
     }
 }
 

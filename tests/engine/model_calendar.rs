@@ -12,14 +12,18 @@ use std::ops::Range;
 /// The zones of history.rs change their clocks at such times, and no clock goes back over midnight.
 const QUARTER_US: u64 = 15 * 60 * 1_000_000;
 
+/// A calendar, by its unit and its time zone.
+type Named = (CalendarUnit, &'static str);
+
 thread_local! {
     /// What was found before: by the calendar, where each window begins and ends.
-    static FOUND: RefCell<HashMap<Calendar, Vec<Range<u64>>>> = RefCell::default();
+    static FOUND: RefCell<HashMap<Named, Vec<Range<u64>>>> = RefCell::default();
 }
 
 pub fn calendar_window(calendar: Calendar, time: u64) -> Range<u64> {
+    let named = (calendar.unit(), calendar.time_zone());
     let known = FOUND.with_borrow(|found| {
-        let mut windows = found.get(&calendar)?.iter();
+        let mut windows = found.get(&named)?.iter();
         windows.find(|window| window.contains(&time)).cloned()
     });
     known.unwrap_or_else(|| {
@@ -31,7 +35,7 @@ pub fn calendar_window(calendar: Calendar, time: u64) -> Range<u64> {
         let end = (quarter..).find(|quarter| number(*quarter) > this);
         let window = (start.expect("an earlier window") + 1) * QUARTER_US
             ..end.expect("a later window") * QUARTER_US;
-        FOUND.with_borrow_mut(|found| found.entry(calendar).or_default().push(window.clone()));
+        FOUND.with_borrow_mut(|found| found.entry(named).or_default().push(window.clone()));
         window
     })
 }

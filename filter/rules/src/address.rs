@@ -33,14 +33,12 @@ impl Address {
     fn masked(&self, address: IpAddr) -> String {
         match without_translation(address) {
             IpAddr::V4(v4) => {
-                let cut = 32 - u32::from(self.ipv4_bits.min(32));
-                let mask = u32::MAX.checked_shl(cut).unwrap_or(0);
-                Ipv4Addr::from(u32::from(v4) & mask).to_string()
+                let cut = 32_u32.saturating_sub(self.ipv4_bits.into());
+                Ipv4Addr::from_bits(v4.to_bits() & u32::MAX.unbounded_shl(cut)).to_string()
             }
             IpAddr::V6(v6) => {
-                let cut = 128 - u32::from(self.ipv6_bits.min(128));
-                let mask = u128::MAX.checked_shl(cut).unwrap_or(0);
-                Ipv6Addr::from(u128::from(v6) & mask).to_string()
+                let cut = 128_u32.saturating_sub(self.ipv6_bits.into());
+                Ipv6Addr::from_bits(v6.to_bits() & u128::MAX.unbounded_shl(cut)).to_string()
             }
         }
     }
@@ -76,14 +74,11 @@ fn ipv6(text: &str) -> Option<IpAddr> {
 /// its IPv4 address; otherwise all of IPv4 behind NAT64 would be one /64.
 fn without_translation(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
-        IpAddr::V6(v6) => match v6.segments() {
-            [0x64, 0xff9b, 0, 0, 0, 0, ..] => {
-                let [.., a, b, c, d] = v6.octets();
-                Ipv4Addr::new(a, b, c, d).into()
-            }
-            _ => v6.into(),
-        },
-        v4 => v4,
+        IpAddr::V6(v6) if v6.segments().starts_with(&[0x64, 0xff9b, 0, 0, 0, 0]) => {
+            let [.., a, b, c, d] = v6.octets();
+            Ipv4Addr::new(a, b, c, d).into()
+        }
+        other => other,
     }
 }
 

@@ -44,21 +44,21 @@ impl Claim {
         let Some(metadata) = request.property(&["metadata"]) else {
             return Lookup::Missing;
         };
+        let typed = |kind, text: String| Lookup::Value(kind, Cow::Owned(text.into_bytes()));
         match self.find(&metadata) {
-            Err(Undecodable) => Lookup::Unreadable,
-            Ok(Some((3, Wire::Bytes(text)))) => Lookup::of(text.to_vec()),
-            Ok(Some((4, Wire::Varint(flag)))) => {
-                Lookup::Value(":bool", Cow::Owned((flag != 0).to_string().into_bytes()))
-            }
-            Ok(Some((2, Wire::Eight(bits)))) => match f64::from_le_bytes(bits) {
+            Ok(Some((3, BYTES, text))) => Lookup::of(text.to_vec()),
+            Ok(Some((4, VARINT, flag))) => typed(
+                ":bool",
+                flag.iter().any(|byte| byte & 0x7f != 0).to_string(),
+            ),
+            Ok(Some((2, EIGHT, bits))) => match number(bits) {
                 // Adding 0 turns -0 into 0.
-                number if number.abs() < EXACT => Lookup::Value(
-                    ":number",
-                    Cow::Owned((number + 0.0).to_string().into_bytes()),
-                ),
+                Some(number) if number.abs() < EXACT => {
+                    typed(":number", (number + 0.0).to_string())
+                }
                 _ => Lookup::Unreadable,
             },
-            Ok(Some((2..=4, _))) => Lookup::Unreadable,
+            Ok(Some((2..=4, ..))) | Err(Undecodable) => Lookup::Unreadable,
             Ok(_) => Lookup::Missing,
         }
     }
@@ -67,7 +67,7 @@ impl Claim {
     pub fn text(&self, request: &dyn Request, metadata: &[&str]) -> Option<Vec<u8>> {
         let metadata = request.property(metadata)?;
         match self.find(&metadata).ok()?? {
-            (3, Wire::Bytes(text)) => Some(text.to_vec()),
+            (3, BYTES, text) => Some(text.to_vec()),
             _ => None,
         }
     }
@@ -75,37 +75,24 @@ impl Claim {
     /// The claim as a number of units: a whole number from 1, or the same as text. Nothing for anything else.
     pub fn units(&self, request: &dyn Request) -> Option<u64> {
         let metadata = request.property(&["metadata"])?;
-        let units = match self.find(&metadata).ok()?? {
-            (2, Wire::Eight(bits)) => {
-                let number = f64::from_le_bytes(bits);
-                if number.fract() != 0.0 || !(1.0..EXACT).contains(&number) {
-                    return None;
-                }
-                #[expect(
-                    clippy::cast_possible_truncation,
-                    clippy::cast_sign_loss,
-                    reason = "whole and in range"
-                )]
-                let units = number as u64;
-                units
-            }
-            // In one spelling only: no sign, no leading zero.
-            (3, Wire::Bytes(text)) => {
-                let text = std::str::from_utf8(text).ok()?;
-                let units: u64 = text.parse().ok()?;
-                (itoa::Buffer::new().format(units) == text).then_some(units)?
-            }
+        let text = match self.find(&metadata).ok()?? {
+            // A number that is not whole has a point.
+            (2, EIGHT, bits) => number(bits)?.to_string(),
+            (3, BYTES, text) => String::from_utf8(text.to_vec()).ok()?,
             _ => return None,
         };
-        (1..MAX_COST).contains(&units).then_some(units)
+        let units: u64 = text.parse().ok()?;
+        // In one spelling only: no sign, no leading zero.
+        let is_plain = itoa::Buffer::new().format(units) == text;
+        (is_plain && (1..MAX_COST).contains(&units)).then_some(units)
     }
 
     /// The field of the claim's `Value` that is set, if there is one.
-    fn find<'a>(&self, metadata: &'a [u8]) -> Result<Option<(u64, Wire<'a>)>, Undecodable> {
+    fn find<'a>(&self, metadata: &'a [u8]) -> Result<Option<Field<'a>>, Undecodable> {
         let fields = entry(metadata, &self.namespace)?;
-        let mut set = fields.map(|fields| (5, Wire::Bytes(fields)));
+        let mut set = fields.map(|fields| (5, BYTES, fields));
         for name in &self.path {
-            let Some((5, Wire::Bytes(fields))) = set else {
+            let Some((5, BYTES, fields)) = set else {
                 return Ok(None);
             };
             let value = entry(fields, name)?;
@@ -118,27 +105,31 @@ impl Claim {
 /// Bytes that are not a protobuf message.
 struct Undecodable;
 
-/// The value of a field, by wire type.
-#[derive(Clone, Copy)]
-enum Wire<'a> {
-    Varint(u64),
-    Eight([u8; 8]),
-    Bytes(&'a [u8]),
-    Four,
+/// Number, wire type and content.
+type Field<'a> = (usize, usize, &'a [u8]);
+
+// Wire types.
+const VARINT: usize = 0;
+const EIGHT: usize = 1;
+const BYTES: usize = 2;
+const FOUR: usize = 5;
+
+fn number(bits: &[u8]) -> Option<f64> {
+    bits.try_into().ok().map(f64::from_le_bytes)
 }
 
 /// The value of the last entry with this name in the map that is field 1 of a message.
 fn entry<'a>(message: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, Undecodable> {
     let mut found = None;
     let mut rest = message;
-    while let Some((number, value)) = field(&mut rest)? {
-        let (1, Wire::Bytes(entry)) = (number, value) else {
+    while let Some(field) = field(&mut rest)? {
+        let (1, BYTES, entry) = field else {
             continue;
         };
         // An absent field is empty.
         let part = |number| match last(entry, number..=number)? {
             None => Ok(&[][..]),
-            Some((_, Wire::Bytes(bytes))) => Ok(bytes),
+            Some((_, BYTES, bytes)) => Ok(bytes),
             Some(_) => Err(Undecodable),
         };
         if part(1)? == name.as_bytes() {
@@ -151,8 +142,8 @@ fn entry<'a>(message: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, Undecoda
 /// The last field of a message with one of these numbers.
 fn last(
     message: &[u8],
-    numbers: std::ops::RangeInclusive<u64>,
-) -> Result<Option<(u64, Wire<'_>)>, Undecodable> {
+    numbers: std::ops::RangeInclusive<usize>,
+) -> Result<Option<Field<'_>>, Undecodable> {
     let mut found = None;
     let mut rest = message;
     while let Some(field) = field(&mut rest)? {
@@ -163,41 +154,27 @@ fn last(
     Ok(found)
 }
 
-/// Reads the number and value of the next field; `None` at the end of the message.
-fn field<'a>(rest: &mut &'a [u8]) -> Result<Option<(u64, Wire<'a>)>, Undecodable> {
+/// Reads the next field; `None` at the end of the message.
+fn field<'a>(rest: &mut &'a [u8]) -> Result<Option<Field<'a>>, Undecodable> {
     if rest.is_empty() {
         return Ok(None);
     }
+    let varint = |rest: &mut &[u8]| prost::decode_length_delimiter(rest).or(Err(Undecodable));
     let tag = varint(rest)?;
-    let wire = match tag & 7 {
-        0 => Wire::Varint(varint(rest)?),
-        1 => Wire::Eight(
-            *rest
-                .split_off(..8)
-                .and_then(<[u8]>::first_chunk)
-                .ok_or(Undecodable)?,
-        ),
-        2 => {
-            let length = usize::try_from(varint(rest)?).or(Err(Undecodable))?;
-            Wire::Bytes(rest.split_off(..length).ok_or(Undecodable)?)
+    let length = match tag & 7 {
+        VARINT => {
+            let mut after = *rest;
+            varint(&mut after)?;
+            rest.len() - after.len()
         }
-        5 => rest.split_off(..4).map(|_| Wire::Four).ok_or(Undecodable)?,
+        EIGHT => 8,
+        BYTES => varint(rest)?,
+        FOUR => 4,
         // Groups, which do not exist in proto3.
         _ => return Err(Undecodable),
     };
-    Ok(Some((tag >> 3, wire)))
-}
-
-fn varint(rest: &mut &[u8]) -> Result<u64, Undecodable> {
-    let mut number = 0;
-    for shift in (0..64).step_by(7) {
-        let byte = rest.split_off_first().ok_or(Undecodable)?;
-        number |= u64::from(byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            return Ok(number);
-        }
-    }
-    Err(Undecodable)
+    let content = rest.split_off(..length).ok_or(Undecodable)?;
+    Ok(Some((tag >> 3, tag & 7, content)))
 }
 
 /// `envoy.config.core.v3.Metadata`.

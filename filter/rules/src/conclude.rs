@@ -29,7 +29,7 @@ impl Question {
     ) -> (Conclusion, Option<VerdictError>) {
         let mut verdicts = match verdicts {
             Ok(verdicts) => verdicts.iter(),
-            Err(why) => return (self.without_verdict(None, &why), Some(why)),
+            Err(why) => return self.without_verdict(None, why),
         };
         let (conclusion, mut why) = if self.checks.is_empty() {
             (Conclusion::Continue(HeaderFields::default()), None)
@@ -43,25 +43,22 @@ impl Question {
     }
 
     fn enforce(&self, verdict: Option<&Verdict<'_>>) -> (Conclusion, Option<VerdictError>) {
-        let concluded = match verdict {
-            Some(Verdict::Admitted(limit_status)) => decided_by(&self.checks, limit_status)
-                .map(|check| self.admitted(check, limit_status)),
-            Some(Verdict::Denied(limit_status)) => decided_by(&self.checks, limit_status)
-                .map(|check| Conclusion::Answer(self.denied(check, limit_status))),
-            Some(Verdict::Error(problem)) if problem.code == Code::CostOverLimit => {
-                Ok(Conclusion::Answer(self.cost_over_limit()))
+        let Some(verdict) = verdict else {
+            let why = VerdictError::Body("it has no verdict".to_owned());
+            return self.without_verdict(None, why);
+        };
+        let conclusion = match (decided_by(&self.checks, verdict), verdict) {
+            (Ok(Some(check)), Verdict::Admitted(limit_status)) => {
+                self.admitted(check, limit_status)
             }
-            Some(other) => Err(no_verdict(other)),
-            None => Err(VerdictError::Body("it has no verdict".to_owned())),
+            (Ok(Some(check)), Verdict::Denied(limit_status)) => {
+                Conclusion::Answer(self.denied(check, limit_status))
+            }
+            (Ok(_), _) => Conclusion::Answer(self.cost_over_limit()),
+            (Err(why), Verdict::Unavailable { then }) => return self.without_verdict(*then, why),
+            (Err(why), _) => return self.without_verdict(None, why),
         };
-        let by_policy = match verdict {
-            Some(Verdict::Unavailable { then }) => *then,
-            _ => None,
-        };
-        match concluded {
-            Ok(conclusion) => (conclusion, None),
-            Err(why) => (self.without_verdict(by_policy, &why), Some(why)),
-        }
+        (conclusion, None)
     }
 
     fn count(&self, counter: usize) {
@@ -75,9 +72,12 @@ impl Question {
             let style = &self.rules.rules.get(check.rule)?.reply;
             style.on_admitted.then_some(style.headers)
         });
-        let headers = telling.zip(self.texts_of(check));
-        let headers = headers.map(|(style, texts)| reply::admitted(texts, limit_status, style));
-        Conclusion::Continue(headers.unwrap_or_default())
+        let mut headers = HeaderFields::default();
+        if let Some((style, texts)) = telling.zip(self.texts_of(check)) {
+            let until_ms = limit_status.reset_ms;
+            style.write(&texts.policy, limit_status, until_ms, &mut headers);
+        }
+        Conclusion::Continue(headers)
     }
 
     fn denied(&self, check: &ResolvedCheck, limit_status: &LimitStatus<'_>) -> Reply {
@@ -113,7 +113,11 @@ impl Question {
     }
 
     /// The policy's `when_store_is_down` overrides the rules' `when_unavailable`.
-    fn without_verdict(&self, by_policy: Option<WithoutStore>, why: &VerdictError) -> Conclusion {
+    fn without_verdict(
+        &self,
+        by_policy: Option<WithoutStore>,
+        why: VerdictError,
+    ) -> (Conclusion, Option<VerdictError>) {
         let (counter, reason) = why.kind();
         self.count(counter);
         // The checks of one rule are adjacent.
@@ -134,7 +138,7 @@ impl Question {
             .find(|rule| by_policy.is_none() && rule.when_unavailable == when)
             .map(|rule| rule.name.as_str());
         let counters = &self.rules.counters;
-        match when {
+        let conclusion = match when {
             // A request that only shadow rules match never depended on a verdict.
             _ if self.checks.is_empty() => Conclusion::Continue(HeaderFields::default()),
             WhenUnavailable::Allow => {
@@ -148,7 +152,8 @@ impl Question {
                 rules.for_each(|rule| self.count(counters.unavailable_denied(rule)));
                 Conclusion::Answer(Reply::unavailable(rule, reason, self.grpc))
             }
-        }
+        };
+        (conclusion, Some(why))
     }
 
     fn count_shadow(
@@ -157,52 +162,42 @@ impl Question {
         verdict: &Verdict<'_>,
     ) -> Option<VerdictError> {
         let counters = &self.rules.counters;
-        let admitted = |check: &ResolvedCheck| counters.shadow_admitted(check.rule, check.limit);
-        let denied = |check: &ResolvedCheck| counters.shadow_denied(check.rule, check.limit);
-        let counter = match verdict {
-            Verdict::Admitted(limit_status) => decided_by(checks, limit_status).map(admitted),
-            Verdict::Denied(limit_status) => decided_by(checks, limit_status).map(denied),
-            // The request would always be refused. Counted for the first check's limit, as the answer does not name it.
-            Verdict::Error(problem) if problem.code == Code::CostOverLimit => {
-                Ok(denied(checks.first()?))
+        let (counter, why) = match (decided_by(checks, verdict), verdict) {
+            (Ok(Some(check)), Verdict::Admitted(_)) => {
+                (counters.shadow_admitted(check.rule, check.limit), None)
             }
-            other => Err(no_verdict(other)),
+            // A request that costs too much would always be refused. Counted for the first check's limit, as the answer does
+            // not name it.
+            (Ok(check), _) => {
+                let check = check.or(checks.first())?;
+                (counters.shadow_denied(check.rule, check.limit), None)
+            }
+            (Err(why), _) => (why.kind().0, Some(why)),
         };
-        self.count(
-            counter
-                .as_ref()
-                .map_or_else(|why| why.kind().0, |counter| *counter),
-        );
-        counter.err()
+        self.count(counter);
+        why
     }
 }
 
-/// The check that a verdict refers to. The limit's name then comes from the configuration and not from the answer, so
-/// that clients only ever see names that the operator chose.
+/// The check that a verdict refers to; none if the decision costs more than a limit ever allows. The limit's name then comes from
+/// the configuration and not from the answer, so that clients only ever see names that the operator chose.
 fn decided_by<'a>(
     checks: &'a [ResolvedCheck],
-    limit_status: &LimitStatus<'_>,
-) -> Result<&'a ResolvedCheck, VerdictError> {
-    checks.get(limit_status.check).ok_or_else(|| {
-        VerdictError::Body(format!(
-            "it names check {} of {}",
-            limit_status.check,
-            checks.len()
-        ))
-    })
-}
-
-fn no_verdict(verdict: &Verdict<'_>) -> VerdictError {
+    verdict: &Verdict<'_>,
+) -> Result<Option<&'a ResolvedCheck>, VerdictError> {
     match verdict {
-        // Bounded and without control characters, because it goes to the log.
-        Verdict::Error(problem) => VerdictError::Refused(
-            problem
-                .message
-                .chars()
-                .filter(|c| !c.is_control())
-                .take(300)
-                .collect(),
-        ),
-        _ => VerdictError::StoreUnavailable,
+        Verdict::Admitted(LimitStatus { check, .. })
+        | Verdict::Denied(LimitStatus { check, .. }) => {
+            let unknown = || format!("it names check {check} of {}", checks.len());
+            let decided = checks.get(*check).map(Some);
+            decided.ok_or_else(|| VerdictError::Body(unknown()))
+        }
+        Verdict::Error(problem) if problem.code == Code::CostOverLimit => Ok(None),
+        Verdict::Error(problem) => {
+            // Bounded and without control characters, because it goes to the log.
+            let text = problem.message.chars().filter(|c| !c.is_control());
+            Err(VerdictError::Refused(text.take(300).collect()))
+        }
+        Verdict::Unavailable { .. } => Err(VerdictError::StoreUnavailable),
     }
 }

@@ -5,11 +5,12 @@
 
 mod unreported;
 
+use std::collections::BTreeMap;
+
 use sluicegate_certificates::{CallTimes, Certificates, fingerprint};
 use sluicegate_protocol::{CachedDenials, PolicyVersion, Verdict};
 
 use crate::question::{Question, ResolvedCheck};
-use unreported::Unreported;
 
 /// Most denials cached by one VM for one configuration; each takes about a quarter of a kilobyte.
 const CAPACITY: usize = 4_096;
@@ -22,7 +23,8 @@ pub struct DenialCache {
     /// When the first answer of that version arrived.
     since_us: u64,
     certificates: Certificates,
-    unreported: Unreported,
+    /// By key. Shadow denials, and those of too many keys, are under the empty key, which no check has.
+    unreported: BTreeMap<String, Vec<CachedDenials<'static>>>,
 }
 
 impl Default for DenialCache {
@@ -31,7 +33,7 @@ impl Default for DenialCache {
             version: PolicyVersion::default(),
             since_us: 0,
             certificates: Certificates::new(CAPACITY),
-            unreported: Unreported::default(),
+            unreported: BTreeMap::new(),
         }
     }
 }
@@ -42,24 +44,23 @@ impl DenialCache {
         if self.certificates.is_empty() {
             return None;
         }
-        let mut verdicts = Vec::with_capacity(question.decisions());
+        let mut denied = Vec::with_capacity(question.decisions());
         for (_, checks) in decisions(question) {
             let fingerprint = fingerprint_of(question, checks);
-            let limit_status = self.certificates.covering(&fingerprint, now_us)?;
-            verdicts.push(Verdict::Denied(limit_status));
+            denied.push(self.certificates.covering(&fingerprint, now_us)?);
         }
-        for (verdict, (shadow, checks)) in verdicts.iter().zip(decisions(question)) {
-            if let Verdict::Denied(limit_status) = verdict
-                && let Some(check) = checks.get(limit_status.check)
-            {
-                // Shadow decisions are counted without a key.
-                let key = shadow.map_or(check.key.as_str(), |_| "");
-                let limit = question.limit_name(check);
-                let shadow = shadow.map(|rule| question.rules.rule_name(rule));
-                self.unreported.count(key, limit, shadow, 1);
+        for (limit_status, (shadow, checks)) in denied.iter().zip(decisions(question)) {
+            if let Some(check) = checks.get(limit_status.check) {
+                self.count(&CachedDenials {
+                    limit: question.limit_name(check).into(),
+                    shadow: shadow.map(|rule| question.rules.rule_name(rule).into()),
+                    // Shadow decisions are counted without a key.
+                    key: shadow.is_none().then(|| check.key.as_str().into()),
+                    count: 1,
+                });
             }
         }
-        Some(verdicts)
+        Some(denied.into_iter().map(Verdict::Denied).collect())
     }
 
     /// A callout was answered under this version, with verdicts or without: the denials of an earlier version end. `false` if
@@ -111,22 +112,6 @@ impl DenialCache {
         let asked_before = times.sent_us < self.since_us;
         asked_before
             && (version.instance != self.version.instance || version.epoch < self.version.epoch)
-    }
-
-    /// The cached denials since the last report, for the next callout.
-    pub fn report(&mut self) -> Vec<CachedDenials<'static>> {
-        self.unreported.report()
-    }
-
-    /// Restores a report that failed, for the next callout. (If it did arrive and only the answer was lost, it is
-    /// counted twice, which is better than not at all.)
-    pub fn put_back(&mut self, report: Vec<CachedDenials<'static>>) {
-        self.unreported.put_back(report);
-    }
-
-    /// Whether there is anything to report.
-    pub fn has_report(&self) -> bool {
-        !self.unreported.is_empty()
     }
 }
 

@@ -70,11 +70,7 @@ impl KeyComponent {
             ComponentSource::Variable(name) => {
                 let of_name = captures.iter().find(|(given, _)| given == name);
                 of_name.map_or(Lookup::Missing, |(_, captured)| {
-                    if captured.iter().any(|byte| matches!(byte, b'%' | b';')) {
-                        Lookup::of(coarsest_segment(captured))
-                    } else {
-                        Lookup::of(*captured)
-                    }
+                    Lookup::of(coarsest_segment(captured))
                 })
             }
             ComponentSource::Method => Lookup::of(view.method_of_key()),

@@ -12,8 +12,6 @@
 mod part;
 mod taken;
 
-use std::collections::BTreeMap;
-
 use sluicegate_certificates::CallTimes;
 use sluicegate_protocol::{LeasePart, MAX_PARTS, PartReport, PolicyVersion};
 
@@ -33,8 +31,8 @@ const TELL_WITHIN_US: u64 = 20_000;
 /// The parts of leases of one VM and configuration.
 #[derive(Debug, Default)]
 pub struct Leases {
-    by_limit: BTreeMap<String, BTreeMap<String, KeyParts>>,
-    keys: usize,
+    /// By limit and key, in order: a map would make the VM's code larger.
+    keys: Vec<(String, String, KeyParts)>,
     /// The version of the last answer.
     version: PolicyVersion,
     /// Parts that have ended and when, until the sidecar was told.
@@ -65,7 +63,7 @@ impl Leases {
     /// from parts that last for `stay_us` more: they must not end before the answer.
     pub fn take(&mut self, question: &Question, now_us: u64, stay_us: u64) -> Taken {
         let mut taken = Taken::default();
-        if self.keys == 0 {
+        if self.keys.is_empty() {
             return taken;
         }
         for (index, check) in question.checks.iter().enumerate() {
@@ -94,7 +92,7 @@ impl Leases {
             let check = question.checks.get(one.status.check);
             let parts = check.and_then(|check| self.parts_of(question, check));
             // A part that another policy ended was told as unspent.
-            one.ends_us > now_us && parts.is_some_and(|parts| parts.has(one.part))
+            one.ends_us > now_us && parts.is_some_and(|parts| parts.part(one.part).is_some())
         })
     }
 
@@ -103,22 +101,31 @@ impl Leases {
         // The sidecar counts the decisions that it is asked for.
         let counted = taken.tightest().filter(|_| taken.covers_enforced(question));
         let counted = counted.map(|status| status.check);
-        for one in &taken.checks {
-            if let Some(check) = question.checks.get(one.status.check)
-                && let Some(parts) = self.parts_of(question, check)
-            {
-                parts.spend(one.part, check.cost, counted == Some(one.status.check));
-            }
-        }
+        self.change(question, taken, |part, check, cost| {
+            part.report.spent += cost;
+            part.report.decisions += u64::from(counted == Some(check));
+        });
     }
 
     /// Puts back what was taken and not spent.
     pub fn put_back(&mut self, question: &Question, taken: &Taken) {
+        self.change(question, taken, |part, _, cost| part.left += cost);
+    }
+
+    /// Changes the parts from which something was taken, as far as they are still held: gets each with the index of its check
+    /// and what was taken.
+    fn change(
+        &mut self,
+        question: &Question,
+        taken: &Taken,
+        change: impl Fn(&mut LivePart, usize, u64),
+    ) {
         for one in &taken.checks {
             if let Some(check) = question.checks.get(one.status.check)
                 && let Some(parts) = self.parts_of(question, check)
+                && let Some(part) = parts.part(one.part)
             {
-                parts.put_back(one.part, check.cost);
+                change(part, one.status.check, check.cost);
             }
         }
     }
@@ -130,7 +137,7 @@ impl Leases {
 
     /// Whether no part is held, and no end of one is to be told.
     pub fn is_empty(&self) -> bool {
-        self.keys == 0 && self.ended.is_empty()
+        self.keys.is_empty() && self.ended.is_empty()
     }
 
     /// Whether parts have ended and no callout has told the sidecar in time.
@@ -151,13 +158,11 @@ impl Leases {
         };
         if renew {
             self.wants_renewal = false;
-            for (limit, keys) in &mut self.by_limit {
-                for (key, parts) in keys {
-                    let room = MAX_PARTS.saturating_sub(report.parts.len());
-                    if let Some(parts) = parts.renew(now_us, room) {
-                        report.parts.extend(parts);
-                        report.renewed.push((limit.clone(), key.clone()));
-                    }
+            for (limit, key, parts) in &mut self.keys {
+                let room = MAX_PARTS.saturating_sub(report.parts.len());
+                if let Some(parts) = parts.renew(now_us, room) {
+                    report.parts.extend(parts);
+                    report.renewed.push((limit.clone(), key.clone()));
                 }
             }
         }
@@ -175,7 +180,10 @@ impl Leases {
         let late = version.instance == self.version.instance && version.epoch < self.version.epoch;
         if !late && version != self.version {
             self.version = version;
-            self.end_earlier(version, times.answered_us);
+            // Those of an earlier policy of the same sidecar.
+            self.end(times.answered_us, |part| {
+                part.version.instance == version.instance && part.version.epoch < version.epoch
+            });
         }
         for part in lent {
             self.add(part, version, late, times);
@@ -216,23 +224,18 @@ impl Leases {
     /// bound the memory that they take.
     fn keep(&mut self, part: &LeasePart<'_>, version: PolicyVersion, times: CallTimes) -> bool {
         let possible = part.limit.len() <= MAX_NAME_BYTES && part.key.len() <= MAX_KEY_BYTES;
-        let known = self.find(&part.limit, &part.key).is_some();
-        if !possible || (!known && self.keys >= MAX_KEYS) {
-            return false;
-        }
-        self.keys += usize::from(!known);
-        let keys = self.by_limit.entry(part.limit.as_ref().to_owned());
-        let parts = keys.or_default().entry(part.key.as_ref().to_owned());
-        let parts = parts.or_insert_with(|| KeyParts::new(times.answered_us));
-        parts.add(part, version, times)
-    }
-
-    /// Ends the parts of an earlier policy of the same sidecar.
-    fn end_earlier(&mut self, version: PolicyVersion, now_us: u64) {
-        let earlier = |of_part: PolicyVersion| {
-            of_part.instance == version.instance && of_part.epoch < version.epoch
+        let index = match self.index(&part.limit, &part.key) {
+            Ok(index) => index,
+            Err(index) if possible && self.keys.len() < MAX_KEYS => {
+                let (limit, key) = (part.limit.as_ref().to_owned(), part.key.as_ref().to_owned());
+                self.keys
+                    .insert(index, (limit, key, KeyParts::new(times.answered_us)));
+                index
+            }
+            Err(_) => return false,
         };
-        self.end(now_us, |part| earlier(part.version));
+        let parts = self.keys.get_mut(index);
+        parts.is_some_and(|(_, _, parts)| parts.add(part, version, times))
     }
 
     /// Removes the parts that have ended, and the keys that are not asked for any more.
@@ -243,17 +246,13 @@ impl Leases {
             return;
         }
         self.swept_us = now_us;
-        for keys in self.by_limit.values_mut() {
-            keys.retain(|_, parts| !parts.is_idle(now_us));
-        }
-        self.by_limit.retain(|_, keys| !keys.is_empty());
-        self.keys = self.by_limit.values().map(BTreeMap::len).sum();
+        self.keys.retain(|(_, _, parts)| !parts.is_idle(now_us));
     }
 
     /// Ends these parts; whether there were any.
     fn end(&mut self, now_us: u64, which: impl Fn(&LivePart) -> bool + Copy) -> bool {
-        let keys = self.by_limit.values_mut().flat_map(BTreeMap::values_mut);
-        let ended: Vec<_> = keys.flat_map(|parts| parts.end(which)).collect();
+        let keys = self.keys.iter_mut();
+        let ended: Vec<_> = keys.flat_map(|(_, _, parts)| parts.end(which)).collect();
         let any = !ended.is_empty();
         ended.into_iter().for_each(|part| self.tell(now_us, part));
         any
@@ -270,7 +269,14 @@ impl Leases {
     }
 
     fn find(&mut self, limit: &str, key: &str) -> Option<&mut KeyParts> {
-        self.by_limit.get_mut(limit)?.get_mut(key)
+        let index = self.index(limit, key).ok()?;
+        self.keys.get_mut(index).map(|(_, _, parts)| parts)
+    }
+
+    fn index(&self, limit: &str, key: &str) -> Result<usize, usize> {
+        self.keys.binary_search_by(|(of_limit, of_key, _)| {
+            (of_limit.as_str(), of_key.as_str()).cmp(&(limit, key))
+        })
     }
 }
 

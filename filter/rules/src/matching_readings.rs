@@ -76,12 +76,9 @@ impl Rule {
         if self.stop && matching.first.is_some() {
             stopped.everywhere = !left;
             if left {
+                stopped.readings.resize(view.readings().count(), false);
                 for (reading, _) in matching.iter() {
-                    let index = reading.index;
-                    if stopped.readings.len() <= index {
-                        stopped.readings.resize(index + 1, false);
-                    }
-                    if let Some(stopped) = stopped.readings.get_mut(index) {
+                    if let Some(stopped) = stopped.readings.get_mut(reading.index) {
                         *stopped = true;
                     }
                 }

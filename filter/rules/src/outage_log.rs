@@ -16,9 +16,9 @@ pub struct OutageLog {
 }
 
 /// From the first missing verdict until recovery. Times are those of `note`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Outage {
-    last_line_us: u64,
+    last_line_us: Option<u64>,
     last_missing_us: u64,
     /// Missing verdicts since the last line.
     unlogged: u64,
@@ -33,42 +33,31 @@ impl OutageLog {
     /// Notes that a request had a verdict (`None`), or why it had none. Returns the line to log, if one is due.
     /// `now_us` comes from a clock that does not step.
     pub fn note(&mut self, now_us: u64, outcome: Option<&VerdictError>) -> Option<String> {
-        match (&mut self.outage, outcome) {
-            (None, None) => None,
-            (outage @ None, Some(why)) => {
-                *outage = Some(Outage {
-                    last_line_us: now_us,
-                    last_missing_us: now_us,
-                    unlogged: 0,
-                });
-                Some(format!("sluicegate: no verdict: {why}"))
-            }
-            (Some(outage), Some(why)) => {
-                outage.last_missing_us = now_us;
-                if now_us.saturating_sub(outage.last_line_us) < LINE_EVERY_US {
-                    outage.unlogged = outage.unlogged.saturating_add(1);
-                    return None;
-                }
-                outage.last_line_us = now_us;
-                let unlogged = std::mem::take(&mut outage.unlogged);
-                Some(format!(
-                    "sluicegate: no verdict: {why}{}",
-                    more(unlogged, "; ")
-                ))
-            }
-            (Some(outage), None) => {
-                if now_us.saturating_sub(outage.last_missing_us) < RECOVERED_AFTER_US {
-                    return None;
-                }
-                let unlogged = outage.unlogged;
-                self.outage = None;
-                Some(format!(
-                    "sluicegate: verdicts are back: none missing for {} s{}",
-                    RECOVERED_AFTER_US / 1_000_000,
-                    more(unlogged, "; before that, ")
-                ))
-            }
+        let Some(why) = outcome else {
+            return self.recovered(now_us);
+        };
+        let outage = self.outage.get_or_insert_default();
+        outage.last_missing_us = now_us;
+        let is_recent = |last_us| now_us.saturating_sub(last_us) < LINE_EVERY_US;
+        if outage.last_line_us.is_some_and(is_recent) {
+            outage.unlogged = outage.unlogged.saturating_add(1);
+            return None;
         }
+        outage.last_line_us = Some(now_us);
+        let more = more(std::mem::take(&mut outage.unlogged), "; ");
+        Some(format!("sluicegate: no verdict: {why}{more}"))
+    }
+
+    fn recovered(&mut self, now_us: u64) -> Option<String> {
+        let is_over = |outage: &mut Outage| {
+            now_us.saturating_sub(outage.last_missing_us) >= RECOVERED_AFTER_US
+        };
+        let outage = self.outage.take_if(is_over)?;
+        Some(format!(
+            "sluicegate: verdicts are back: none missing for {} s{}",
+            RECOVERED_AFTER_US / 1_000_000,
+            more(outage.unlogged, "; before that, ")
+        ))
     }
 }
 

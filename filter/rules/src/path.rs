@@ -25,10 +25,9 @@ pub(crate) struct Target<'a> {
 #[derive(Debug)]
 enum Path<'a> {
     /// All upstreams read it in the same way, unchanged.
-    Plain(&'a [u8]),
-    Readings(Vec<Vec<u8>>),
-    /// It has too many readings, or too long ones.
-    TooMany,
+    Plain(Cow<'a, [u8]>),
+    /// Empty if there are too many, or if they are too long.
+    Readings(Vec<Cow<'a, [u8]>>),
 }
 
 impl<'a> Target<'a> {
@@ -40,17 +39,17 @@ impl<'a> Target<'a> {
         let query = split_once(query, b'#').0;
         let path = without_origin(path);
         let path = if is_plain(path) {
-            Path::Plain(path)
+            Path::Plain(path.into())
         } else {
             let path: Cow<'_, [u8]> = if path.starts_with(b"/") {
-                Cow::Borrowed(path)
+                path.into()
             } else {
-                Cow::Owned([b"/", path].concat())
+                [b"/", path].concat().into()
             };
-            match upstream {
-                Upstream::Known(steps) => Path::Readings(vec![readings::after(steps, &path)]),
-                Upstream::Unknown => readings::all(&path).map_or(Path::TooMany, Path::Readings),
-            }
+            Path::Readings(match upstream {
+                Upstream::Known(steps) => vec![readings::after(steps, &path).into()],
+                Upstream::Unknown => readings::all(path).unwrap_or_default(),
+            })
         };
         Self {
             path,
@@ -59,30 +58,27 @@ impl<'a> Target<'a> {
         }
     }
 
+    /// Every reading of the path; none if it has too many.
+    fn readings(&self) -> &[Cow<'a, [u8]>] {
+        match &self.path {
+            Path::Plain(path) => std::slice::from_ref(path),
+            Path::Readings(readings) => readings,
+        }
+    }
+
     /// Number of readings; a path with too many of them counts as one.
     pub fn count(&self) -> usize {
-        match &self.path {
-            Path::Readings(readings) => readings.len(),
-            Path::Plain(_) | Path::TooMany => 1,
-        }
+        self.readings().len().max(1)
     }
 
     /// The path in one reading; `None` if it has too many readings.
     pub fn reading(&self, index: usize) -> Option<&[u8]> {
-        match &self.path {
-            Path::Plain(path) => Some(path),
-            Path::Readings(readings) => readings.get(index).map(Vec::as_slice),
-            Path::TooMany => None,
-        }
+        self.readings().get(index).map(AsRef::as_ref)
     }
 
     /// Length of all readings together, in bytes.
     pub fn bytes(&self) -> usize {
-        match &self.path {
-            Path::Plain(path) => path.len(),
-            Path::Readings(readings) => readings.iter().map(Vec::len).sum(),
-            Path::TooMany => usize::MAX,
-        }
+        self.readings().iter().map(|path| path.len()).sum()
     }
 
     /// One reading as a key component: its coarsest form.
@@ -93,13 +89,12 @@ impl<'a> Target<'a> {
     /// function is safe (at worst two resources share a quota), and makes the readings of ordinary paths agree, such as
     /// `/a%20b`, `/a//b` and `/a;v=1`.
     pub fn canonical(&self, index: usize) -> Option<&[u8]> {
-        let path = match &self.path {
+        let path: &[u8] = match &self.path {
             Path::Plain(path) => path,
-            Path::TooMany => return None,
             Path::Readings(readings) => {
                 let coarsest = || readings.iter().map(|path| readings::coarsest(path));
                 let canonical = self.canonical.get_or_init(|| coarsest().collect());
-                canonical.get(index)?.as_slice()
+                canonical.get(index)?
             }
         };
         Some(without_trailing_slash(path))

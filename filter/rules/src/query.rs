@@ -9,7 +9,7 @@ use crate::edges::{folded, stripped_start};
 use crate::path::{byte_of, split_once};
 
 /// Whether upstreams parse a query in different ways.
-pub(crate) fn is_ambiguous(query: &[u8]) -> bool {
+fn is_ambiguous(query: &[u8]) -> bool {
     query.contains(&b';') || is_broken(query)
 }
 

@@ -307,13 +307,9 @@ impl<W: Clone> CalloutQueue<W> {
     /// The requests to conclude without a verdict, because their deadline has passed or no answer could come in time.
     /// Some may be `done` already. Those with a callout in flight stay in it, because verdicts are assigned by order.
     pub fn expired(&mut self, now_us: u64) -> Vec<W> {
-        let mut expired = Vec::new();
         let too_late_us = now_us.saturating_add(self.timeout_us / TOO_LATE_DIVISOR);
-        while let Some(first) = self.waiting.front()
-            && first.deadline_us <= too_late_us
-        {
-            expired.extend(self.waiting.pop_front().map(|first| first.who));
-        }
+        let late = (self.waiting).partition_point(|one| one.deadline_us <= too_late_us);
+        let mut expired: Vec<W> = self.waiting.drain(..late).map(|one| one.who).collect();
         for callout in &self.in_flight {
             let late = callout
                 .waiters

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use sluicegate_protocol::{LimitStatus, PROBLEM_JSON};
 
-use crate::config::schema::{Headers, Reply as ReplyStyle};
+use crate::config::schema::Reply as ReplyStyle;
 use crate::match_result::TooLong;
 use problem::{Problem, kind_of};
 
@@ -67,9 +67,9 @@ impl Reply {
         }
         let policy = &texts.policy;
         (style.headers).write(policy, limit_status, retry_after_ms, &mut headers);
-        let (content_type, body) = match (&style.body, &style.content_type) {
-            (Some(body), content_type) if !grpc => {
-                let content_type = content_type.as_deref();
+        let (content_type, body) = match &style.body {
+            Some(body) if !grpc => {
+                let content_type = style.content_type.as_deref();
                 (content_type.unwrap_or("text/plain"), body.clone())
             }
             _ => (PROBLEM_JSON, texts.problem(limit_status, grpc)),
@@ -77,14 +77,7 @@ impl Reply {
         if !grpc {
             headers.add("content-type", |text| text.push_str(content_type));
         }
-        Self {
-            status: 429,
-            grpc_status: kind_of(429).1,
-            headers,
-            body: body.into_bytes(),
-            details: Arc::clone(&texts.details),
-            subject: None,
-        }
+        Self::new(429, headers, body, Arc::clone(&texts.details))
     }
 
     /// The request costs more than a limit ever allows: it would always be denied, so the reply has no `Retry-After`.
@@ -155,29 +148,17 @@ impl Reply {
             headers.add("content-type", |text| text.push_str(PROBLEM_JSON));
             problem.to_json()
         };
+        Self::new(problem.status, headers, body, details.into())
+    }
+
+    fn new(status: u32, headers: HeaderFields, body: String, details: Arc<str>) -> Self {
         Self {
-            status: problem.status,
-            grpc_status: kind_of(problem.status).1,
+            status,
+            grpc_status: kind_of(status).1,
             headers,
             body: body.into_bytes(),
-            details: details.into(),
+            details,
             subject: None,
         }
     }
-}
-
-/// The header fields of an admitted response.
-pub(crate) fn admitted(
-    texts: &LimitTexts,
-    limit_status: &LimitStatus<'_>,
-    style: Headers,
-) -> HeaderFields {
-    let mut headers = HeaderFields::default();
-    style.write(
-        &texts.policy,
-        limit_status,
-        limit_status.reset_ms,
-        &mut headers,
-    );
-    headers
 }

@@ -31,7 +31,6 @@ pub(crate) struct RequestView<'r> {
     pub method: &'r [u8],
     view_options: &'r ViewOptions,
     target: Target<'r>,
-    ambiguous_query: bool,
     queries: OnceCell<Vec<QueryParameters<'r>>>,
     host: OnceCell<Vec<u8>>,
     /// Results of matchers that do not depend on the path, for each reading of the query. Not allocated if there is
@@ -57,9 +56,6 @@ impl<'r> RequestView<'r> {
             request,
             method: headers.first(":method"),
             view_options,
-            ambiguous_query: view_options.semicolon.is_none()
-                && !view_options.parameters.is_empty()
-                && query::is_ambiguous(target.query),
             target,
             queries: OnceCell::new(),
             host: OnceCell::new(),
@@ -83,23 +79,20 @@ impl<'r> RequestView<'r> {
         })
     }
 
-    /// Only an ambiguous query has several readings; all others are parsed on demand.
+    /// A query that no rule reads has one reading.
     fn count_queries(&self) -> usize {
-        if self.ambiguous_query {
-            self.queries().len()
-        } else {
+        if self.view_options.parameters.is_empty() {
             1
+        } else {
+            self.queries().len()
         }
     }
 
     fn queries(&self) -> &[QueryParameters<'r>] {
-        let ViewOptions {
-            parameters,
-            semicolon,
-            ..
-        } = self.view_options;
+        let options = self.view_options;
+        let names = &options.parameters;
         self.queries
-            .get_or_init(|| query::readings(self.target.query, parameters, *semicolon))
+            .get_or_init(|| query::readings(self.target.query, names, options.semicolon))
     }
 
     /// The method as a key component. All that no rule lists share one value: clients may invent others without end.
@@ -158,12 +151,8 @@ impl<'s> Reading<'s, '_> {
         if queries * view.target.count() == 1 {
             return evaluate();
         }
-        let memo = view.memo.get_or_init(|| {
-            let count = view.view_options.memo_slots * queries;
-            std::iter::repeat_with(|| Cell::new(None))
-                .take(count)
-                .collect()
-        });
+        let slots = view.view_options.memo_slots * queries;
+        let memo = (view.memo).get_or_init(|| vec![Cell::new(None); slots]);
         let Some(known) = memo.get(slot * queries + self.query) else {
             return evaluate();
         };
@@ -175,22 +164,14 @@ impl<'s> Reading<'s, '_> {
 
 fn host_of(authority: &[u8]) -> Vec<u8> {
     // Skip user information: the host follows the last `@`.
-    let authority = authority
-        .rsplit(|byte| *byte == b'@')
-        .next()
-        .unwrap_or_default();
+    let mut parts = authority.rsplit(|byte| *byte == b'@');
+    let authority = parts.next().unwrap_or_default();
     let host = match authority {
         // An IPv6 literal has colons of its own.
-        [b'[', ..] => authority
-            .iter()
-            .position(|byte| *byte == b']')
-            .and_then(|end| authority.get(..=end))
-            .unwrap_or(authority),
-        authority => authority
-            .split(|byte| *byte == b':')
-            .next()
-            .unwrap_or_default(),
+        [b'[', ..] => authority.split_inclusive(|byte| *byte == b']').next(),
+        _ => authority.split(|byte| *byte == b':').next(),
     };
+    let host = host.unwrap_or_default();
     host.strip_suffix(b".").unwrap_or(host).to_ascii_lowercase()
 }
 

@@ -70,24 +70,18 @@ impl Template {
             given.next();
         }
         let before = captures.len();
-        for segment in &self.segments {
-            let fits = match (segment, given.next()) {
+        let fits = self
+            .segments
+            .iter()
+            .all(|segment| match (segment, given.next()) {
                 (Segment::Literal(literal), Some(value)) => literal.as_bytes() == value,
-                (Segment::Variable(_), Some(b"")) => false,
+                (_, None | Some(b"")) => false,
                 (Segment::Variable(name), Some(value)) => {
-                    if let Some(name) = name {
-                        captures.push((name, value));
-                    }
+                    captures.extend(name.as_deref().map(|name| (name, value)));
                     true
                 }
-                (_, None) => false,
-            };
-            if !fits {
-                captures.truncate(before);
-                return false;
-            }
-        }
-        let fits = self.open || given.next().is_none();
+            });
+        let fits = fits && (self.open || given.next().is_none());
         if !fits {
             captures.truncate(before);
         }

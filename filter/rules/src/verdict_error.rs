@@ -5,60 +5,47 @@ use sluicegate_protocol::MAX_CHECKS;
 use crate::stats::Counters;
 
 /// Why a request has no verdict. For the log.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VerdictError {
     /// The sidecar did not answer in time.
+    #[error("the sidecar did not answer in time")]
     Timeout,
     /// Envoy could not send the question to a sidecar.
+    #[error("Envoy cannot reach the sidecar: no healthy endpoint or connection refused")]
     Unreachable,
     /// Envoy has no cluster of this name, the configuration's `sidecar.cluster`.
+    #[error(
+        "Envoy has no cluster `{0}`: `sidecar.cluster` must name the cluster that contains the sidecar"
+    )]
     UnknownCluster(String),
     /// The queue of waiting requests is full.
+    #[error("too many requests are waiting for the sidecar")]
     Full,
     /// Too many requests with the same limit and key are waiting: whatever `when_unavailable` says, this one is refused.
+    #[error("too many requests of one limit and key are waiting for the sidecar")]
     SubjectFull,
     /// The sidecar answered with a status other than 200.
+    #[error("the sidecar answered with status {0}")]
     Status(String),
     /// The answer's body cannot be read, or does not match the question.
+    #[error("the sidecar's answer cannot be used: {0}")]
     Body(String),
     /// The sidecar's store did not answer.
+    #[error("the sidecar's store did not answer in time")]
     StoreUnavailable,
     /// The sidecar cannot make this decision: its policy and this configuration do not match.
+    #[error("the sidecar refused the decision: {0}")]
     Refused(String),
     /// The sidecar was not asked: the rules together have more checks than a decision allows.
+    #[error(
+        "one request has {checks} checks, of the rules `{rules}`, and a decision may have {MAX_CHECKS}"
+    )]
     TooManyChecks {
         /// How many.
         checks: usize,
         /// Names, joined by "`, `".
         rules: String,
     },
-}
-
-impl std::fmt::Display for VerdictError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Timeout => f.write_str("the sidecar did not answer in time"),
-            Self::Unreachable => f.write_str(
-                "Envoy cannot reach the sidecar: no healthy endpoint or connection refused",
-            ),
-            Self::UnknownCluster(name) => write!(
-                f,
-                "Envoy has no cluster `{name}`: `sidecar.cluster` must name the cluster that contains the sidecar"
-            ),
-            Self::Full => f.write_str("too many requests are waiting for the sidecar"),
-            Self::SubjectFull => {
-                f.write_str("too many requests of one limit and key are waiting for the sidecar")
-            }
-            Self::Status(status) => write!(f, "the sidecar answered with status {status}"),
-            Self::Body(why) => write!(f, "the sidecar's answer cannot be used: {why}"),
-            Self::StoreUnavailable => f.write_str("the sidecar's store did not answer in time"),
-            Self::Refused(why) => write!(f, "the sidecar refused the decision: {why}"),
-            Self::TooManyChecks { checks, rules } => write!(
-                f,
-                "one request has {checks} checks, of the rules `{rules}`, and a decision may have {MAX_CHECKS}"
-            ),
-        }
-    }
 }
 
 impl VerdictError {

@@ -1,6 +1,6 @@
 //! How the sidecar's answer, or its absence, affects a waiting request.
 
-use crate::support::answered::{answer, answered, reply, rule, verdict};
+use crate::support::answered::{answer, answered, field, reply, rule, verdict};
 use crate::support::{get, question, request, rows, rules};
 use sluicegate_rules::{Conclusion, HeaderFields, Reply, Taken, question_body};
 
@@ -31,7 +31,7 @@ fn a_denial_becomes_a_429_with_the_configured_limit_name_not_the_answers() {
         ("ratelimit-policy", "\"per-key/60s\";q=10;w=60"),
         ("content-type", "application/problem+json"),
     ] {
-        assert_eq!(reply.headers.get(name), Some(value), "{name}");
+        assert_eq!(field(&reply.headers, name), Some(value), "{name}");
     }
     let body = String::from_utf8(reply.body).unwrap();
     let expected = r#"{"type":"about:blank","title":"Too Many Requests","status":429,"detail":"limit `per-key` allows 10 per 60000 ms and has 2 left; the same request is admitted in 1001 ms","limit":"per-key","retry_after_ms":1001}"#;
@@ -53,11 +53,15 @@ fn a_rule_sets_the_headers_and_the_body_of_its_replies() {
         );
         let (conclusion, _) = outcome(&more, &verdict("denied"));
         let reply = reply(conclusion);
-        assert_eq!(reply.headers.get("ratelimit").is_some(), draft, "{style}");
-        let has_legacy = reply.headers.get("x-ratelimit-limit").is_some();
+        assert_eq!(
+            field(&reply.headers, "ratelimit").is_some(),
+            draft,
+            "{style}"
+        );
+        let has_legacy = field(&reply.headers, "x-ratelimit-limit").is_some();
         assert_eq!(has_legacy, legacy, "{style}");
-        assert_eq!(reply.headers.get("retry-after"), Some("2"), "{style}");
-        assert_eq!(reply.headers.get("content-type"), Some("text/html"));
+        assert_eq!(field(&reply.headers, "retry-after"), Some("2"), "{style}");
+        assert_eq!(field(&reply.headers, "content-type"), Some("text/html"));
         assert_eq!(reply.body, b"<h1>Slow down</h1>");
     }
 }
@@ -90,7 +94,7 @@ fn grpc_clients_get_a_grpc_status_and_a_message_without_json() {
         let (conclusion, _) = answered(&question, &answer(&[verdict]));
         let reply = reply(conclusion);
         assert_eq!(reply.grpc_status, status);
-        assert_eq!(reply.headers.get("content-type"), None);
+        assert_eq!(field(&reply.headers, "content-type"), None);
         assert!(!reply.body.starts_with(b"{") && reply.body != b"plain");
     }
     // F15: the same test as Envoy's.
@@ -114,7 +118,7 @@ fn a_cost_over_the_limit_is_a_client_error_without_retry_after() {
     let (conclusion, counted) = outcome(ALLOW, over);
     let reply = reply(conclusion);
     assert_eq!(reply.status, 422);
-    assert_eq!(reply.headers.get("retry-after"), None);
+    assert_eq!(field(&reply.headers, "retry-after"), None);
     assert_eq!(counted, ["refused_cost_over_limit"]);
 }
 
@@ -218,13 +222,13 @@ fn denied(retry_after_ms: u64, reset_ms: u64, window_ms: u64, grpc: bool) -> Rep
 fn t_of_a_denial_equals_retry_after() {
     // A `sliding_log` that is full for a minute, and whose oldest entry expires in a second.
     let reply = denied(1_000, 60_000, 60_000, false);
-    let header = |name| reply.headers.get(name).unwrap();
+    let header = |name| field(&reply.headers, name).unwrap();
     assert_eq!(header("retry-after"), "1");
     assert_eq!(header("ratelimit"), "\"per-key/60s\";r=2;t=1");
     assert_eq!(header("x-ratelimit-reset"), "60", "it has another meaning");
     for retry_after_ms in [0, 1, 999, 1_000, 1_001, 59_999, 86_400_000] {
         let reply = denied(retry_after_ms, 86_400_000, 60_000, false);
-        let header = |name| reply.headers.get(name).unwrap();
+        let header = |name| field(&reply.headers, name).unwrap();
         let (_, t) = header("ratelimit").split_once(";t=").unwrap();
         assert_eq!(t, header("retry-after"), "{retry_after_ms}");
     }
@@ -237,7 +241,7 @@ fn t_of_an_admission_is_the_time_until_the_quota_is_full() {
     let Conclusion::Continue(headers) = conclusion else {
         panic!("{conclusion:?}")
     };
-    let ratelimit = headers.get("ratelimit").unwrap();
+    let ratelimit = field(&headers, "ratelimit").unwrap();
     assert_eq!(ratelimit, "\"per-key/60s\";r=2;t=60");
 }
 
@@ -249,7 +253,7 @@ fn each_window_of_a_limit_has_its_own_policy_name() {
         (1_500, "\"per-key/1500ms\"", ""),
     ] {
         let reply = denied(1_000, 60_000, window_ms, false);
-        let header = |field| reply.headers.get(field).unwrap();
+        let header = |name| field(&reply.headers, name).unwrap();
         assert_eq!(header("ratelimit"), format!("{name};r=2;t=1"));
         assert_eq!(header("ratelimit-policy"), format!("{name};q=10{w}"));
     }
@@ -260,7 +264,7 @@ fn only_a_grpc_denial_has_a_retry_pushback_in_milliseconds() {
     let pushback = "grpc-retry-pushback-ms";
     for (grpc, expected) in [(true, Some("1001")), (false, None)] {
         let reply = denied(1_001, 60_000, 60_000, grpc);
-        assert_eq!(reply.headers.get(pushback), expected);
+        assert_eq!(field(&reply.headers, pushback), expected);
     }
     let rules = rule(DENY);
     let question = question(&rules, &request("POST", "/a.B/C", &[GRPC]));
@@ -268,6 +272,6 @@ fn only_a_grpc_denial_has_a_retry_pushback_in_milliseconds() {
     for other in [over, r#"{"outcome":"unavailable"}"#] {
         let body = answer(&[other.to_owned()]);
         let reply = reply(answered(&question, &body).0);
-        assert_eq!(reply.headers.get(pushback), None, "{other}");
+        assert_eq!(field(&reply.headers, pushback), None, "{other}");
     }
 }

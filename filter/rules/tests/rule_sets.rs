@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use crate::support::answered::{answer, answered, reply, verdict};
+use crate::support::answered::{answer, answered, field, reply, verdict};
 use crate::support::{Rules, counted, get, question, rules};
 use sluicegate_certificates::CallTimes;
 use sluicegate_protocol::PolicyVersion;
@@ -48,7 +48,7 @@ fn a_question_is_asked_counted_and_answered_by_the_set_that_it_was_evaluated_wit
         &*to_waits.details,
         "sluicegate_denied{rule=earlier,limit=per-key}"
     );
-    assert_eq!(to_waits.headers.get("x-ratelimit-limit"), Some("10"));
+    assert_eq!(field(&to_waits.headers, "x-ratelimit-limit"), Some("10"));
     assert!(to_waits.body.starts_with(b"{"));
     let of_limit = |rule: &str| format!("rule=.={rule};.;limit=.=per-key;.;rule_limit_denied");
     assert_eq!(of_waits, ["denied", &of_limit("earlier")]);
@@ -60,7 +60,7 @@ fn a_question_is_asked_counted_and_answered_by_the_set_that_it_was_evaluated_wit
         "sluicegate_denied{rule=later,limit=per-key}"
     );
     assert_eq!(
-        (to_new.headers.get("x-ratelimit-limit"), &*to_new.body),
+        (field(&to_new.headers, "x-ratelimit-limit"), &*to_new.body),
         (None, &b"later"[..])
     );
     assert_eq!(of_new, ["denied", &of_limit("later")]);

@@ -17,7 +17,7 @@ pub const MAX_CALL_WEIGHT: usize = 512;
 pub const MAX_REQUEST_WEIGHT: usize = 8 * MAX_CALL_WEIGHT;
 
 /// How a bucket counts. docs/policy.md says what each one promises.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
     /// Exact: keeps the time of each admission to the microsecond.
     SlidingLog,
@@ -42,7 +42,7 @@ pub enum Algorithm {
 }
 
 /// One window of a limit: its quota, length and algorithm.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketSpec {
     /// The algorithm.
     pub algorithm: Algorithm,

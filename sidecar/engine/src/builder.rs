@@ -9,8 +9,8 @@ use std::hash::{BuildHasher, RandomState};
 pub struct BatchBuilder {
     batch: Batch,
     weight: usize,
-    /// Indices into the batch's buckets, by key; keys are not stored a second time.
-    by_key: HashTable<usize>,
+    /// Indices into the batch's buckets with the hashes of their keys, which are not stored a second time.
+    by_key: HashTable<(u64, usize)>,
     // Randomly seeded, because clients influence keys.
     hasher: RandomState,
     has_mixed_specs: bool,
@@ -43,17 +43,17 @@ impl BatchBuilder {
 
     /// The index of the bucket with this key and spec; adds it if it is new. A key with two specs gets two buckets: one
     /// call of a store cannot contain both, and [`BatchBuilder::copy`] refuses the second.
-    pub fn bucket(&mut self, key: String, spec: BucketSpec) -> usize {
-        let hash = self.hasher.hash_one(key.as_str());
-        let known = self.find(hash, &key, |known| *known == spec);
-        known.unwrap_or_else(|| self.insert(hash, Bucket { key, spec }))
-    }
-
-    /// The same for a bucket of another batch, which is cloned only if it is new.
-    pub fn copy_bucket(&mut self, bucket: &Bucket) -> usize {
-        let hash = self.hasher.hash_one(bucket.key.as_str());
-        let known = self.find(hash, &bucket.key, |known| *known == bucket.spec);
-        known.unwrap_or_else(|| self.insert(hash, bucket.clone()))
+    pub fn bucket(&mut self, key: impl AsRef<str> + Into<String>, spec: BucketSpec) -> usize {
+        let hash = self.hasher.hash_one(key.as_ref());
+        if let Some(known) = self.find(hash, key.as_ref(), |known| *known == spec) {
+            return known;
+        }
+        self.has_mixed_specs |= self.find(hash, key.as_ref(), |_| true).is_some();
+        let (key, index) = (key.into(), self.batch.buckets.len());
+        self.batch.buckets.push(Bucket { key, spec });
+        let entry = (hash, index);
+        self.by_key.insert_unique(hash, entry, |(hash, _)| *hash);
+        index
     }
 
     /// Whether a key is here with several specs.
@@ -92,7 +92,8 @@ impl BatchBuilder {
     pub fn add(&mut self, from: &Batch, decision: &Decision) {
         let takes = decision.takes.iter();
         let takes = takes.filter_map(|take| {
-            let bucket = self.copy_bucket(from.buckets.get(take.bucket)?);
+            let bucket = from.buckets.get(take.bucket)?;
+            let bucket = self.bucket(&bucket.key, bucket.spec);
             let cost = take.cost;
             Some(Take { bucket, cost })
         });
@@ -106,24 +107,11 @@ impl BatchBuilder {
 
     /// The index of a bucket with this key whose spec is one that is wanted.
     fn find(&self, hash: u64, key: &str, is_wanted: impl Fn(&BucketSpec) -> bool) -> Option<usize> {
-        let is_it = |index: &usize| {
+        let is_it = |(_, index): &(u64, usize)| {
             let bucket = self.batch.buckets.get(*index);
             bucket.is_some_and(|bucket| bucket.key == key && is_wanted(&bucket.spec))
         };
-        self.by_key.find(hash, is_it).copied()
-    }
-
-    fn insert(&mut self, hash: u64, bucket: Bucket) -> usize {
-        self.has_mixed_specs |= self.find(hash, &bucket.key, |_| true).is_some();
-        let index = self.batch.buckets.len();
-        self.batch.buckets.push(bucket);
-        let (buckets, hasher) = (&self.batch.buckets, &self.hasher);
-        let hash_of = |index: &usize| {
-            let key = buckets.get(*index).map_or("", |bucket| bucket.key.as_str());
-            hasher.hash_one(key)
-        };
-        self.by_key.insert_unique(hash, index, hash_of);
-        index
+        self.by_key.find(hash, is_it).map(|(_, index)| *index)
     }
 }
 

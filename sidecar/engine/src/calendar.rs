@@ -9,8 +9,7 @@ use jiff::tz::{TimeZone, TimeZoneDatabase};
 use jiff::{Span, Timestamp, ToSpan};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::hash::{Hash, Hasher};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 const DAY_US: u64 = 24 * 3600 * 1_000_000;
 /// Places that moved across the date line had days of up to 48 hours.
@@ -92,8 +91,7 @@ pub(crate) type Edges = [u64; 4];
 pub struct UnknownTimeZone;
 
 /// Every calendar in use, never freed: there are at most three for each zone of the database.
-static KNOWN: LazyLock<Mutex<BTreeMap<(CalendarUnit, String), Calendar>>> =
-    LazyLock::new(Mutex::default);
+static KNOWN: Mutex<BTreeMap<(CalendarUnit, String), Calendar>> = Mutex::new(BTreeMap::new());
 
 impl Calendar {
     /// The windows of a unit in the zone with this name, ignoring case.
@@ -203,12 +201,6 @@ impl PartialEq for Calendar {
 }
 
 impl Eq for Calendar {}
-
-impl Hash for Calendar {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        std::ptr::from_ref(self.0).hash(state);
-    }
-}
 
 impl fmt::Debug for Calendar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -43,7 +43,7 @@ pub use check::{
     greatest_common_divisor,
 };
 pub use key::{bucket_key, receipt_is_for, receipt_key};
-pub use memory::{Full, Memory, Swept};
+pub use memory::{Full, Memory};
 pub use receipt::{Return, Returns};
 pub use share::FleetPosition;
 pub use verdict::{Look, outcome};

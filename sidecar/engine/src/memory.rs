@@ -19,8 +19,6 @@ use crate::verdict::{Look, all_have_room, outcome};
 use stored::{StoredBucket, StoredReceipt};
 use table::Table;
 
-pub use table::Swept;
-
 /// The fraction of the memory limit that is reserved for existing buckets: an eighth.
 const RESERVE: usize = 8;
 /// Number of entries to examine for expired ones when a new entry needs room.
@@ -95,9 +93,8 @@ impl Memory {
                 }
             }
             for receipt in &decision.receipts {
-                let place = self.receipts.place(&receipt.key);
                 let left = StoredReceipt::new(receipt, now_us);
-                self.receipts.insert(place, &receipt.key, left);
+                self.receipts.insert(&receipt.key, left);
             }
         }
         Ok(outcome(&looks, now_us))
@@ -105,20 +102,26 @@ impl Memory {
 
     fn look(&mut self, now_us: u64, bucket: &Bucket, cost: u64) -> Look {
         let spec = &bucket.spec;
-        let looked = self.heal_and_change(now_us, bucket, |held| held.look(spec, now_us, cost));
-        looked.unwrap_or_else(|| StoredBucket::empty(spec).look(spec, now_us, cost))
+        self.change(now_us, bucket, |held| held.look(spec, now_us, cost))
     }
 
-    /// Changes a bucket that exists, after a repair if the clock has stepped back.
-    fn heal_and_change<R>(
+    /// Changes a bucket, after a repair if the clock has stepped back; adds it if it is new and holds something then.
+    fn change<R>(
         &mut self,
         now_us: u64,
         bucket: &Bucket,
-        change: impl FnOnce(&mut StoredBucket) -> R,
-    ) -> Option<R> {
-        let place = self.buckets.place(&bucket.key);
+        change: impl Fn(&mut StoredBucket) -> R,
+    ) -> R {
         let heal = |held: &mut StoredBucket| held.heal(&bucket.spec, now_us);
-        (self.buckets).heal_and_change(place, &bucket.key, heal, change)
+        let changed = self.buckets.heal_and_change(&bucket.key, heal, &change);
+        changed.unwrap_or_else(|| {
+            let mut held = StoredBucket::empty(&bucket.spec);
+            let result = change(&mut held);
+            if held.holds_units() {
+                self.buckets.insert(&bucket.key, held);
+            }
+            result
+        })
     }
 
     /// Whether there is memory to take from all of these.
@@ -133,8 +136,7 @@ impl Memory {
             if self.bytes() < for_new / 2 {
                 return Ok(());
             }
-            let place = self.buckets.place(&bucket.key);
-            let most = match self.buckets.get(place, &bucket.key) {
+            let most = match self.buckets.get(&bucket.key) {
                 None => for_new,
                 Some(held) => match held.growth(&bucket.spec, now_us) {
                     0 => continue,
@@ -142,7 +144,7 @@ impl Memory {
                 },
             };
             if self.bytes() >= most {
-                self.buckets.make_room(place, now_us, MAKE_ROOM);
+                self.buckets.make_room(&bucket.key, now_us, MAKE_ROOM);
             }
             if self.bytes() >= most {
                 return Err(Full);
@@ -156,8 +158,7 @@ impl Memory {
         let for_new = self.for_new();
         for receipt in receipts {
             if self.bytes() >= for_new {
-                let place = self.receipts.place(&receipt.key);
-                self.receipts.make_room(place, now_us, MAKE_ROOM);
+                self.receipts.make_room(&receipt.key, now_us, MAKE_ROOM);
             }
             if self.bytes() >= for_new {
                 return Err(Full);
@@ -173,26 +174,13 @@ impl Memory {
     /// Takes units for which there is room, and returns the bucket's status afterwards.
     fn take(&mut self, now_us: u64, bucket: &Bucket, cost: u64) -> Look {
         let spec = &bucket.spec;
-        let place = self.buckets.place(&bucket.key);
-        let taken = self
-            .buckets
-            .change(place, &bucket.key, |held| held.take(spec, now_us, cost));
-        taken.unwrap_or_else(|| {
-            let mut held = StoredBucket::empty(spec);
-            let look = held.take(spec, now_us, cost);
-            self.buckets.insert(place, &bucket.key, held);
-            look
-        })
+        self.change(now_us, bucket, |held| held.take(spec, now_us, cost))
     }
 
     /// Gives back up to `cost` units that a decision took from `bucket` at `at_us` (of its outcome). Returns how many:
-    /// none if they have come back by themselves, or if the bucket was reset since.
-    pub fn give_back(&mut self, now_us: u64, bucket: &Bucket, cost: u64, at_us: u64) -> u64 {
-        self.give_back_of(now_us, bucket, cost, cost, at_us)
-    }
-
-    /// The same for units that were taken together, of which this many are not given back yet.
-    fn give_back_of(
+    /// none if they have come back by themselves, or if the bucket was reset since. `left`: of the units that were taken
+    /// together, how many are not given back yet.
+    pub fn give_back(
         &mut self,
         now_us: u64,
         bucket: &Bucket,
@@ -200,24 +188,21 @@ impl Memory {
         left: u64,
         at_us: u64,
     ) -> u64 {
-        let give_back =
-            |held: &mut StoredBucket| held.give_back(&bucket.spec, now_us, cost, left, at_us);
-        let returned = self.heal_and_change(now_us, bucket, give_back);
-        returned.unwrap_or(0)
+        self.change(now_us, bucket, |held| {
+            held.give_back(&bucket.spec, now_us, cost, left, at_us)
+        })
     }
 
     /// Gives back units by receipt. For each return: how many, in the bucket that got most. None if the receipt does
     /// not exist or is used up, or if its units have come back by themselves.
     pub fn return_units(&mut self, now_us: u64, returns: &Returns) -> Vec<u64> {
         let give = |one: &Return| {
-            let place = self.receipts.place(&one.receipt);
             let take_off = |left: &mut StoredReceipt| left.take_off(now_us, one.units);
-            let taken_off = self.receipts.change(place, &one.receipt, take_off);
+            let taken_off = self.receipts.change(&one.receipt, take_off);
             let (units, left, at_us) = taken_off.unwrap_or_default();
             let buckets = one.buckets.iter();
             let buckets = buckets.filter_map(|index| returns.buckets.get(*index));
-            let returned =
-                buckets.map(|bucket| self.give_back_of(now_us, bucket, units, left, at_us));
+            let returned = buckets.map(|bucket| self.give_back(now_us, bucket, units, left, at_us));
             returned.max().unwrap_or(0)
         };
         returns.returns.iter().map(give).collect()
@@ -228,16 +213,8 @@ impl Memory {
     /// recorded, nor is what would make a bucket hold more than [`crate::MAX_HELD`].
     pub fn write_back(&mut self, now_us: u64, bucket: &Bucket, records: &[Record]) -> u64 {
         let spec = &bucket.spec;
-        let write_back = |held: &mut StoredBucket| held.write_back(spec, now_us, records);
-        let recorded = self.heal_and_change(now_us, bucket, write_back);
-        recorded.unwrap_or_else(|| {
-            let mut held = StoredBucket::empty(spec);
-            let recorded = held.write_back(spec, now_us, records);
-            if recorded > 0 {
-                let place = self.buckets.place(&bucket.key);
-                self.buckets.insert(place, &bucket.key, held);
-            }
-            recorded
+        self.change(now_us, bucket, |held| {
+            held.write_back(spec, now_us, records)
         })
     }
 
@@ -249,43 +226,33 @@ impl Memory {
     /// several stores have shared the rate: written back one after the other, each would drain by the whole rate.
     #[must_use]
     pub fn records(&self, now_us: u64, key: &str) -> Vec<Record> {
-        let held = self.buckets.get(self.buckets.place(key), key);
+        let held = self.buckets.get(key);
         held.map_or_else(Vec::new, |held| held.records(now_us))
     }
 
     /// Resets the bucket. True if it had any state, even if only expired entries.
     pub fn reset(&mut self, key: &str) -> bool {
         // The entry stays until a sweep finds it empty.
-        let place = self.buckets.place(key);
-        self.buckets
-            .change(place, key, StoredBucket::reset)
-            .unwrap_or(false)
+        let held = self.buckets.change(key, StoredBucket::reset);
+        held.unwrap_or(false)
     }
 
     /// Drops buckets that are empty at `now_us`, examining at most `at_most` entries, and shrinks tables that have
     /// become too large. Call it about every second until it is done: then memory follows live traffic, and returns to
-    /// nothing after traffic ends. A thousand entries take a millisecond at most.
-    pub fn sweep(&mut self, now_us: u64, at_most: usize) -> Swept {
-        let buckets = self.buckets.sweep(now_us, at_most);
-        if !buckets.done {
-            return buckets;
-        }
-        let receipts = self.receipts.sweep(now_us, at_most);
-        Swept {
-            dropped: buckets.dropped + receipts.dropped,
-            done: receipts.done,
-        }
+    /// nothing after traffic ends. A thousand entries take a millisecond at most. Returns whether it is done.
+    pub fn sweep(&mut self, now_us: u64, at_most: usize) -> bool {
+        self.buckets.sweep(now_us, at_most) && self.receipts.sweep(now_us, at_most)
     }
 
     /// Number of buckets and receipts, including empty ones that are not swept yet.
     #[must_use]
-    pub const fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.buckets.len() + self.receipts.len()
     }
 
     /// Whether the store is empty.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 

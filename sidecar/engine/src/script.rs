@@ -60,19 +60,19 @@ pub struct GiveBack<'a> {
 
 /// Units that were taken from one bucket elsewhere, while Redis could not be reached. A record costs about as much as a take:
 /// keep a call below [`crate::MAX_CALL_WEIGHT`] records.
-#[derive(Clone, Copy, Debug)]
-pub struct WriteBack<'a> {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WriteBack {
     /// The bucket.
-    pub bucket: &'a Bucket,
+    pub bucket: Bucket,
     /// The takings, oldest first; at most [`crate::MAX_RECORDS`].
-    pub records: &'a [Record],
+    pub records: Vec<Record>,
 }
 
 /// Records what was taken elsewhere; the answer is how many units of each bucket were recorded.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteBacks<'a> {
     /// Each bucket at most once.
-    pub writes: &'a [WriteBack<'a>],
+    pub writes: &'a [WriteBack],
     /// If this bucket holds something, the call was made before, and records nothing; otherwise it takes a unit from it. So a
     /// call whose answer was lost can be repeated.
     pub once: Option<&'a Bucket>,
@@ -93,9 +93,7 @@ impl Operation for Batch {
     }
 
     fn request(&self, not_after_us: Option<u64>) -> Vec<u8> {
-        let takes = self.weight();
-        let size = 19 * self.buckets.len() + 3 * self.decisions.len() + 8 * takes;
-        let mut request = begin(not_after_us, size, self.buckets.iter());
+        let mut request = begin(not_after_us, self.buckets.iter());
         for receipt in self.decisions.iter().flat_map(Decision::leaves) {
             push_receipt(&mut request, receipt);
         }
@@ -111,10 +109,7 @@ impl Operation for Batch {
             }
             if !decision.leaves().is_empty() {
                 let receipts = decision.leaves().len() as u64;
-                request.push(RECEIPTS);
-                push(&mut request, 2, receipts);
-                push(&mut request, 4, receipt);
-                push(&mut request, 4, 0);
+                push_step(&mut request, RECEIPTS, receipts, receipt, 0);
                 receipt = receipt.saturating_add(receipts);
             }
         }
@@ -134,7 +129,7 @@ impl Operation for Returns {
     }
 
     fn request(&self, not_after_us: Option<u64>) -> Vec<u8> {
-        let mut request = begin(not_after_us, 0, self.buckets.iter());
+        let mut request = begin(not_after_us, self.buckets.iter());
         let receipts: Vec<_> = receipts(self).into_iter().collect();
         for _ in &receipts {
             push_receipt(&mut request, &Receipt::default());
@@ -167,7 +162,7 @@ impl Operation for Redeem<'_> {
     }
 
     fn request(&self, not_after_us: Option<u64>) -> Vec<u8> {
-        let mut request = begin(not_after_us, 0, iter::empty());
+        let mut request = begin(not_after_us, iter::empty());
         push_receipt(&mut request, &Receipt::default());
         // The receipt in place of a bucket: other calls return the units.
         push_return(&mut request, 1, self.0.units, iter::once(1));
@@ -187,11 +182,8 @@ impl Operation for GiveBack<'_> {
     }
 
     fn request(&self, not_after_us: Option<u64>) -> Vec<u8> {
-        let mut request = begin(not_after_us, 0, iter::once(self.bucket));
-        request.push(GIVE_BACK);
-        push(&mut request, 2, 1);
-        push(&mut request, 4, 1);
-        push(&mut request, 4, self.cost);
+        let mut request = begin(not_after_us, iter::once(self.bucket));
+        push_step(&mut request, GIVE_BACK, 1, 1, self.cost);
         push(&mut request, 7, self.at_us);
         request
     }
@@ -203,7 +195,7 @@ impl Operation for GiveBack<'_> {
 
 impl WriteBacks<'_> {
     fn buckets(&self) -> impl Iterator<Item = &Bucket> + Clone {
-        let buckets = self.writes.iter().map(|write| write.bucket);
+        let buckets = self.writes.iter().map(|write| &write.bucket);
         buckets.chain(self.once)
     }
 }
@@ -216,30 +208,25 @@ impl Operation for WriteBacks<'_> {
     }
 
     fn request(&self, not_after_us: Option<u64>) -> Vec<u8> {
-        let mut request = begin(not_after_us, 0, self.buckets());
-        let last = self.writes.len() as u64 + 1;
+        let mut request = begin(not_after_us, self.buckets());
+        let once = self.once.map_or(0, |_| self.writes.len() as u64 + 1);
         for (write, index) in self.writes.iter().zip(1u64..) {
-            request.push(WRITE_BACK);
-            push(&mut request, 2, write.records.len() as u64);
-            push(&mut request, 4, index);
-            push(&mut request, 4, if self.once.is_some() { last } else { 0 });
-            for record in write.records {
+            let records = write.records.len() as u64;
+            push_step(&mut request, WRITE_BACK, records, index, once);
+            for record in &write.records {
                 push(&mut request, 7, record.at_us);
                 push(&mut request, 4, record.units);
             }
         }
-        if self.once.is_some() {
-            request.push(TAKE);
-            push(&mut request, 2, 1);
-            push(&mut request, 4, last);
-            push(&mut request, 4, 1);
+        if once > 0 {
+            push_step(&mut request, TAKE, 1, once, 1);
         }
         request
     }
 
     fn read(&self, reply: &[u8]) -> Result<Reply<u64>, ReplyError> {
         let mut units = reply::units(self.buckets().count(), reply)?;
-        if let Reply::Done { each, .. } = &mut units {
+        if let Some(each) = &mut units.each {
             each.truncate(self.writes.len());
         }
         Ok(units)
@@ -256,24 +243,20 @@ pub fn clock(now_us: u64) -> Vec<u8> {
     now_us.to_string().into_bytes()
 }
 
-/// A request for these buckets, with room for so many bytes where that spares a busy call its allocations.
+/// The beginning of a request for these buckets.
 ///
 /// Where Redis's clock is not known, nothing is ever too late. But calendar windows are sent by that clock: then the request
 /// is one that is always too late, which is answered by the time.
 fn begin<'a>(
     not_after_us: Option<u64>,
-    size: usize,
     buckets: impl Iterator<Item = &'a Bucket> + Clone,
 ) -> Vec<u8> {
-    let mut request = Vec::with_capacity(7 + size);
-    let not_after_us = not_after_us.unwrap_or_else(|| {
-        let is_calendar =
-            |bucket: &Bucket| matches!(bucket.spec.algorithm, Algorithm::CalendarWindow(_));
-        if buckets.clone().any(is_calendar) {
-            0
-        } else {
-            u64::MAX
-        }
+    // Enough for most calls.
+    let mut request = Vec::with_capacity(512);
+    let is_calendar = |one: &Bucket| matches!(one.spec.algorithm, Algorithm::CalendarWindow(_));
+    let not_after_us = not_after_us.unwrap_or_else(|| match buckets.clone().any(is_calendar) {
+        true => 0,
+        false => u64::MAX,
     });
     push(&mut request, 7, not_after_us);
     for bucket in buckets {
@@ -329,13 +312,18 @@ fn push_return(
     units: u64,
     buckets: impl ExactSizeIterator<Item = u64>,
 ) {
-    request.push(RETURN);
-    push(request, 2, buckets.len() as u64);
-    push(request, 4, receipt);
-    push(request, 4, units);
+    push_step(request, RETURN, buckets.len() as u64, receipt, units);
     for bucket in buckets {
         push(request, 4, bucket);
     }
+}
+
+/// The beginning of what is asked for, up to its first take.
+fn push_step(request: &mut Vec<u8>, what: u8, count: u64, bucket: u64, cost: u64) {
+    request.push(what);
+    push(request, 2, count);
+    push(request, 4, bucket);
+    push(request, 4, cost);
 }
 
 /// Appends a number in so many bytes, big-endian. If it needs more, appends the largest number of this size instead: an index
@@ -354,15 +342,14 @@ mod tests {
     #[test]
     fn a_write_back_is_packed_as_the_script_says() {
         let batch = batch();
-        let records = [Record {
+        let record = Record {
             at_us: 513,
             units: 3,
-        }];
-        let write = WriteBack {
-            bucket: &batch.buckets[0],
-            records: &records,
         };
-        let writes = &[write];
+        let writes = &[WriteBack {
+            bucket: batch.buckets[0].clone(),
+            records: vec![record],
+        }];
         let request = WriteBacks { writes, once: None }.request(None);
         let record = [0, 0, 0, 0, 0, 2, 1, 0, 0, 0, 3];
         let expected = [&[3, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0], &record[..]].concat();

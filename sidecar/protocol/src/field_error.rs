@@ -1,7 +1,5 @@
 //! Describes errors in a request's JSON by field. Runs only after reading has failed.
 
-use std::fmt::Display;
-
 use serde::Deserialize;
 use serde_json::error::Category;
 
@@ -37,35 +35,24 @@ impl FieldError {
         Self::of_body(format!("missing field `{name}`"))
     }
 
-    /// The field that is wrong; `None` for the whole.
-    pub fn field(&self) -> Option<String> {
-        let missing = self
-            .why
-            .strip_prefix("missing field `")
-            .and_then(|rest| rest.strip_suffix('`'));
-        match (self.path.as_str(), missing) {
-            ("", None) => None,
-            ("", Some(name)) => Some(name.to_owned()),
-            (path, None) => Some(path.to_owned()),
-            (path, Some(name)) => Some(format!("{path}.{name}")),
-        }
-    }
-
-    /// The problem of a body with this error; the message may say more.
-    pub fn problem(&self, code: Code, message: impl Display) -> Problem {
-        Problem::new(code, message).at(self.field().as_deref().unwrap_or(BODY))
-    }
-
-    /// The message for people; `within` is the path of the value that was read.
-    pub fn within(&self, within: &str) -> String {
-        let between = match (within, self.path.as_str()) {
-            ("", "") => return self.why.clone(),
-            ("", _) | (_, "") => "",
-            (_, path) if path.starts_with('[') => "",
-            _ => ".",
+    /// As a problem, whose message begins with `prefix`. `within` is the path of the value that was read, empty for the body.
+    pub fn problem(&self, code: Code, prefix: &str, within: &str) -> Problem {
+        let (path, why) = (join(within, &self.path), &self.why);
+        let missing = why.strip_prefix("missing field `");
+        let field = join(&path, missing.map_or("", |name| name.trim_end_matches('`')));
+        let message = if path.is_empty() {
+            format!("{prefix}{why}")
+        } else {
+            format!("{prefix}`{path}`: {why}")
         };
-        format!("`{within}{between}{}`: {}", self.path, self.why)
+        Problem::new(code, message).at(if field.is_empty() { BODY } else { &field })
     }
+}
+
+/// The path of a part, by its path within another one; either may be empty.
+fn join(within: &str, path: &str) -> String {
+    let is_one = within.is_empty() || path.is_empty() || path.starts_with('[');
+    format!("{within}{}{path}", if is_one { "" } else { "." })
 }
 
 /// Reads all of a text, and says where it cannot be read.
@@ -128,7 +115,7 @@ fn words(path: &str, error: &serde_json::Error) -> String {
         None => "this",
     };
     let expected = match expected {
-        "u64" => "an integer of at least 0",
+        "u64" | "a JSON number" => "an integer of at least 0",
         "a sequence" => "a list",
         "a boolean" => "`true` or `false`",
         other if other.starts_with("struct") => "an object",

@@ -1,13 +1,23 @@
 //! Integers of JSON Schema: `2.0` and `2e0` are 2, as some languages write it.
 
-use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
+use serde::de::{Deserialize, Deserializer, Error, Unexpected};
+use serde_json::Number;
 
 /// Above it, neighbouring whole numbers are the same float.
 const MOST_EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// For `deserialize_with`.
 pub(crate) fn required<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    deserializer.deserialize_u64(Reader)
+    let number = Number::deserialize(deserializer)?;
+    let float = number.as_f64().unwrap_or_default();
+    let is_whole = (0.0..MOST_EXACT).contains(&float) && float.fract() == 0.0;
+    // Exact, as it is less than that.
+    let whole = number.as_u64().or(is_whole.then_some(float as u64));
+    let found = number
+        .as_i64()
+        .map_or(Unexpected::Float(float), Unexpected::Signed);
+    // The same word as of a derived `Deserialize`; `field_error.rs` rewrites it.
+    whole.ok_or_else(|| D::Error::invalid_type(found, &"u64"))
 }
 
 /// For `deserialize_with`; `null` is nothing.
@@ -22,30 +32,6 @@ pub(crate) fn optional<'de, D: Deserializer<'de>>(
 /// For `skip_serializing_if`.
 pub(crate) const fn is_zero(number: &u64) -> bool {
     *number == 0
-}
-
-struct Reader;
-
-impl Visitor<'_> for Reader {
-    type Value = u64;
-
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The same word as of a derived `Deserialize`; `field_error.rs` rewrites it.
-        f.write_str("u64")
-    }
-
-    fn visit_u64<E: Error>(self, number: u64) -> Result<u64, E> {
-        Ok(number)
-    }
-
-    fn visit_f64<E: Error>(self, number: f64) -> Result<u64, E> {
-        if (0.0..MOST_EXACT).contains(&number) && number.fract() == 0.0 {
-            // Checked above: the conversion is exact.
-            Ok(number as u64)
-        } else {
-            Err(E::invalid_type(Unexpected::Float(number), &self))
-        }
-    }
 }
 
 #[cfg(test)]

@@ -307,8 +307,7 @@ fn check_subject(digits: &str) -> Result<(), Problem> {
 }
 
 fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
-    field_error::read(body)
-        .map_err(|error: FieldError| error.problem(Code::MalformedEntry, error.within("")))
+    field_error::read(body).map_err(|error: FieldError| error.problem(Code::MalformedEntry, "", ""))
 }
 
 fn malformed(why: impl fmt::Display) -> Problem {

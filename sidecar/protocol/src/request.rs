@@ -260,9 +260,8 @@ fn read_entries<'a, T: Deserialize<'a>>(
 }
 
 fn malformed_body(list: &str, error: &FieldError) -> Problem {
-    let why = error.within("");
-    let why = format_args!("the body is not {{\"{list}\": [...]}}: {why}");
-    error.problem(Code::MalformedJson, why)
+    let prefix = format!("the body is not {{\"{list}\": [...]}}: ");
+    error.problem(Code::MalformedJson, &prefix, "")
 }
 
 /// Parses each entry of a list.
@@ -272,13 +271,7 @@ fn one_by_one<'a, T: Deserialize<'a>>(
 ) -> Result<Vec<Result<T, Problem>>, Problem> {
     let read = |(index, raw): (usize, &'a RawValue)| {
         field_error::read(raw.get().as_bytes()).map_err(|error: FieldError| {
-            let message = error.within(&format!("{list}[{index}]"));
-            Problem {
-                code: Code::MalformedEntry,
-                message: message.into(),
-                field: error.field().map(Cow::Owned),
-            }
-            .of_entry(list, index)
+            error.problem(Code::MalformedEntry, "", &format!("{list}[{index}]"))
         })
     };
     let entries = entries.bounded(list)?.into_iter().enumerate();

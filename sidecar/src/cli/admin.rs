@@ -18,7 +18,9 @@ pub struct Admin {
 /// The admin port of a running sidecar.
 #[derive(clap::Args)]
 pub struct AdminPort {
-    #[arg(long, value_name = "URL", help = ADMIN_PORT.help())]
+    /// The sidecar's admin port: a URL, or `unix:` followed by a path [env: SLUICEGATE_ADMIN] [default:
+    /// http://127.0.0.1:9181]
+    #[arg(long, value_name = "URL")]
     admin: Option<Endpoint>,
     /// The sidecar's admin token, if it requires one.
     #[arg(

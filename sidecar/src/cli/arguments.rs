@@ -84,6 +84,7 @@ mod tests {
     use std::process::Command as Process;
 
     use super::*;
+    use crate::cli::endpoint::{ADMIN_PORT, SIDECAR_PORT};
 
     #[test]
     fn every_command_has_an_example_that_is_one() {
@@ -107,6 +108,23 @@ mod tests {
                 panic!("{example}: {error}");
             }
             assert!(name == "sluicegate" || words[1] == name, "{example}");
+        }
+    }
+
+    #[test]
+    fn help_names_the_variable_and_the_default_of_each_port() {
+        for (command, argument, port) in [
+            ("decide", "sidecar", &SIDECAR_PORT),
+            ("top", "admin", &ADMIN_PORT),
+        ] {
+            let all = Arguments::command();
+            let command = all.find_subcommand(command).unwrap();
+            let mut arguments = command.get_arguments();
+            let argument = arguments.find(|one| one.get_id() == argument).unwrap();
+            let help = argument.get_help().unwrap().to_string();
+            let (variable, default) = (port.variable, port.default);
+            let says = format!("[env: {variable}] [default: http://{default}]");
+            assert!(help.ends_with(&says), "{help}");
         }
     }
 

@@ -4,13 +4,12 @@ use std::path::PathBuf;
 
 use serde_json::json;
 use sluicegate::policy::{Policy, StoreAddress};
-use sluicegate::store::CheckedStore;
-use sluicegate::telemetry::subject::Subject;
+use sluicegate::store::check;
 
 use super::Failure;
 use super::direct::store_address;
-use super::output::{Output, print_json, totals};
-use super::stdout::{line, print};
+use super::output::{Output, totals};
+use super::stdout::line;
 
 /// Arguments of `check-store`.
 #[derive(clap::Args)]
@@ -35,24 +34,14 @@ pub struct CheckStore {
 impl CheckStore {
     pub async fn run(self) -> Result<(), Failure> {
         let policy = Policy::load(&self.policy).map_err(Failure::usage)?;
-        let limits = &Subject::of(&policy.limits_text()).to_string();
-        let store_timeout = policy.store_timeout;
         let findings = match &store_address(&policy, self.store.as_deref())? {
             StoreAddress::Memory => Vec::new(),
-            StoreAddress::Redis(store) => {
-                let store = CheckedStore {
-                    store,
-                    store_timeout,
-                    limits,
-                };
-                store.check().await
-            }
+            StoreAddress::Redis(store) => check(store, &policy).await,
         };
         let count = |state| findings.iter().filter(|one| one.state == state).count();
         let (errors, warnings) = (count("error"), count("warning"));
-        if self.output == Output::Json {
-            print_json(&json!({ "errors": errors, "warnings": warnings, "findings": findings }))?;
-        } else {
+        let report = json!({ "errors": errors, "warnings": warnings, "findings": findings });
+        self.output.print(&report, |_| {
             let mut text = String::new();
             for one in &findings {
                 let told = [&*one.at, &one.check, &one.state, &one.text].join(": ");
@@ -62,9 +51,8 @@ impl CheckStore {
             if findings.is_empty() {
                 line!(text, "the store is `memory`: there is nothing to check");
             }
-            line!(text, "{}", totals(errors, warnings));
-            print(&text)?;
-        }
+            text + &totals(errors, warnings) + "\n"
+        })?;
         if errors > 0 {
             return Err(Failure::system("the store has to be changed"));
         }

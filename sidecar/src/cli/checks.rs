@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use clap::ArgGroup;
 use clap::builder::RangedU64ValueParser;
-use sluicegate_protocol::{Check, Whom};
+use sluicegate_protocol::{Check, Problem, Whom};
 
 use super::Failure;
 use super::admin::AdminPort;
@@ -19,13 +19,6 @@ pub struct LimitKey {
     /// The subject's key. Use a name, not a secret: other users of this machine see arguments in the process list.
     #[arg(long, value_name = "KEY")]
     pub key: String,
-}
-
-impl LimitKey {
-    /// A check of this limit and key.
-    pub fn check(&self, cost: u64) -> Check<'_> {
-        check(self.limit.as_str(), self.key.as_str(), cost)
-    }
 }
 
 /// One limit for one key, which its digits may name.
@@ -77,7 +70,7 @@ pub struct Checks {
         requires = "key",
         required_unless_present = "check"
     )]
-    limit: Option<String>,
+    pub limit: Option<String>,
     /// The subject's key. Use a name, not a secret: other users of this machine see arguments in the process list.
     #[arg(long, value_name = "KEY", requires = "limit")]
     key: Option<String>,
@@ -102,7 +95,11 @@ impl Checks {
 }
 
 /// A check with the limit's own quota.
-fn check<'a>(limit: impl Into<Cow<'a, str>>, key: impl Into<Cow<'a, str>>, cost: u64) -> Check<'a> {
+pub fn check<'a>(
+    limit: impl Into<Cow<'a, str>>,
+    key: impl Into<Cow<'a, str>>,
+    cost: u64,
+) -> Check<'a> {
     Check {
         limit: limit.into(),
         key: key.into(),
@@ -127,19 +124,13 @@ fn one(text: &str) -> Result<Check<'static>, String> {
     Ok(check(limit.to_owned(), key.to_owned(), cost))
 }
 
-/// The message of a request error, with the field replaced by the argument that it came from.
-pub fn by_arguments(message: &str, checks: &Checks) -> String {
-    named(message, usize::from(checks.limit.is_some()))
+/// The failure for a request error, whose field (`checks[1].cost`, `receipt`) is replaced by the argument that it came from:
+/// of checks, the first one's from `--limit`, if `has_limit`, and the others' from `--check`.
+pub fn refused(problem: &Problem, has_limit: bool) -> Failure {
+    Failure::usage(by_argument(&problem.message, has_limit))
 }
 
-/// The same, for a request made from `--limit` and `--key` only.
-pub fn by_argument(message: &str) -> String {
-    named(message, usize::MAX)
-}
-
-/// A message begins with the field that is wrong: `checks[1].cost`, `receipt`. Checks from index `others` on come from
-/// `--check`.
-fn named(message: &str, others: usize) -> String {
+fn by_argument(message: &str, has_limit: bool) -> String {
     let parts = message
         .strip_prefix('`')
         .and_then(|rest| rest.split_once('`'));
@@ -147,12 +138,12 @@ fn named(message: &str, others: usize) -> String {
         return message.to_owned();
     };
     let (within, field) = path.rsplit_once('.').unwrap_or(("", path));
-    let index = within
-        .rsplit_once('[')
-        .and_then(|(_, index)| index.trim_end_matches(']').parse::<usize>().ok());
-    match (field, index) {
-        ("limit" | "key" | "cost", Some(index)) if index >= others => format!("`--check`{rest}"),
-        ("limit" | "key" | "cost" | "receipt" | "units", _) => format!("`--{field}`{rest}"),
+    let is_of_limit = has_limit && within.ends_with("[0]");
+    match field {
+        "limit" | "key" | "cost" if within.ends_with(']') && !is_of_limit => {
+            format!("`--check`{rest}")
+        }
+        "limit" | "key" | "cost" | "receipt" | "units" => format!("`--{field}`{rest}"),
         _ => message.to_owned(),
     }
 }
@@ -163,15 +154,15 @@ mod tests {
 
     #[test]
     fn a_mistake_is_told_of_the_argument_that_has_it() {
-        for (message, others, expected) in [
-            ("`checks[0].cost`: 7 is more", 1, "`--cost`: 7 is more"),
-            ("`checks[0].cost`: 7 is more", 0, "`--check`: 7 is more"),
-            ("`checks[1].limit`: no `x`", 1, "`--check`: no `x`"),
-            ("`receipt` is not one", 9, "`--receipt` is not one"),
-            ("`decisions`: too many", 1, "`decisions`: too many"),
-            ("nothing is named", 1, "nothing is named"),
+        for (message, has_limit, expected) in [
+            ("`checks[0].cost`: 7 is more", true, "`--cost`: 7 is more"),
+            ("`checks[0].cost`: 7 is more", false, "`--check`: 7 is more"),
+            ("`checks[1].limit`: no `x`", true, "`--check`: no `x`"),
+            ("`receipt` is not one", true, "`--receipt` is not one"),
+            ("`decisions`: too many", true, "`decisions`: too many"),
+            ("nothing is named", true, "nothing is named"),
         ] {
-            assert_eq!(named(message, others), expected);
+            assert_eq!(by_argument(message, has_limit), expected);
         }
     }
 

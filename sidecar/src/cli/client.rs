@@ -1,13 +1,16 @@
 //! Calls to a running sidecar.
 
+use std::error::Error;
+use std::iter::successors;
 use std::time::Duration;
 
-use reqwest::{Method, StatusCode};
+use reqwest::{Method, RequestBuilder, StatusCode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::Failure;
 use super::endpoint::{Endpoint, Port};
+use super::exit::Exit;
 
 /// How long a command waits.
 #[derive(clap::Args)]
@@ -59,38 +62,36 @@ impl Client {
     /// Sends a GET and parses the response body.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
         let request = self.http.get(self.endpoint.url(path));
-        self.read(&self.send(path, request).await?)
+        self.answer(path, request).await
     }
 
-    /// Sends a JSON body and returns the response body.
-    pub async fn send_json(
+    /// Sends a JSON body and parses the response body.
+    pub async fn send<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
         body: &impl Serialize,
-    ) -> Result<Vec<u8>, Failure> {
-        let body = serde_json::to_vec(body).map_err(Failure::system)?;
+    ) -> Result<T, Failure> {
         let request = self.http.request(method, self.endpoint.url(path));
-        let request = request.header("content-type", "application/json");
-        self.send(path, request.body(body)).await
+        self.answer(path, request.json(body)).await
     }
 
-    async fn send(&self, path: &str, request: reqwest::RequestBuilder) -> Result<Vec<u8>, Failure> {
+    async fn answer<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        request: RequestBuilder,
+    ) -> Result<T, Failure> {
         let request = match &self.token {
             Some(token) => request.bearer_auth(token),
             None => request,
         };
-        let answered = request
-            .send()
-            .await
-            .map_err(|error| self.away(path, &error))?;
-        let status = answered.status();
-        let body = answered
-            .bytes()
-            .await
-            .map_err(|error| self.away(path, &error))?;
+        let answered = async {
+            let answer = request.send().await?;
+            Ok((answer.status(), answer.bytes().await?))
+        };
+        let (status, body) = answered.await.map_err(|error| self.away(path, &error))?;
         if status.is_success() {
-            return Ok(body.into());
+            return serde_json::from_slice(&body).map_err(|error| self.not_a_sidecar(error));
         }
         let (own, why) = match serde_json::from_slice(&body) {
             Ok(Refusal { message }) => (true, message),
@@ -98,7 +99,9 @@ impl Client {
         };
         let why = format!("{}{path} answered {status}: {why}", self.endpoint);
         Err(match status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Failure::not_permitted(why),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                Failure::new(Exit::NotPermitted, why)
+            }
             StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::CONFLICT => {
                 Failure::usage(why)
             }
@@ -109,17 +112,13 @@ impl Client {
     }
 
     fn away(&self, path: &str, error: &reqwest::Error) -> Failure {
+        // The innermost: reqwest's own text does not say why a connection failed.
+        let causes = successors(Some(error as &dyn Error), |&error| error.source());
+        let cause = causes.last().map(ToString::to_string).unwrap_or_default();
         Failure::unavailable(format_args!(
-            "no answer from {}{path}: {}. Is the sidecar running? {}",
-            self.endpoint,
-            innermost(error),
-            self.remedy
+            "no answer from {}{path}: {cause}. Is the sidecar running? {}",
+            self.endpoint, self.remedy
         ))
-    }
-
-    /// Parses a response body.
-    pub fn read<'a, T: Deserialize<'a>>(&self, body: &'a [u8]) -> Result<T, Failure> {
-        serde_json::from_slice(body).map_err(|error| self.not_a_sidecar(error))
     }
 
     /// The error for an answer that no sidecar gives.
@@ -129,13 +128,4 @@ impl Client {
             self.endpoint, self.remedy
         ))
     }
-}
-
-/// The innermost cause of an error: reqwest's own text does not say why a connection failed.
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut innermost = error;
-    while let Some(inner) = innermost.source() {
-        innermost = inner;
-    }
-    innermost.to_string()
 }

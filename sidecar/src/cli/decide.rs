@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use sluicegate_protocol::{Decision, LimitStatus, Verdict, WithoutStore};
 
 use super::Failure;
-use super::checks::{Checks, by_arguments};
+use super::checks::{Checks, refused};
 use super::exit::{self, Exit};
-use super::output::{Output, Span, print_json};
-use super::stdout::{not_written, print, write};
+use super::output::{Output, Span};
+use super::stdout::{eprint, not_written, print, write};
 use super::target::{Decider, Target};
 use taken::Taken;
 
@@ -62,8 +62,9 @@ impl Decide {
         let asked = verdict(&decider, &decision, self.wait).await;
         let verdict = match asked {
             // With `--output json` a program gets an object, whether the sidecar or the store did not answer.
-            Err(failure) if failure.is_unavailable() && self.output == Output::Json => {
-                print_json(&Verdict::Unavailable { then: None })?;
+            Err(failure) if failure.exit == Exit::Unavailable => {
+                let verdict = Verdict::Unavailable { then: None };
+                self.output.print(&verdict, text)?;
                 return Err(failure);
             }
             asked => asked?,
@@ -71,7 +72,10 @@ impl Decide {
         let admits = admits(&verdict);
         let taken = Taken {
             checks: &decision.checks,
-            receipts: receipts(&verdict),
+            receipts: match &verdict {
+                Verdict::Admitted(status) => &status.receipt,
+                _ => &[],
+            },
         };
         if !self.quiet && (command.is_empty() || !admits) {
             let text = self.output.format(&verdict, text)?;
@@ -89,9 +93,9 @@ impl Decide {
             _ if admits => {}
             Verdict::Denied(_) => return Ok(Exit::Denied),
             Verdict::Error(problem) => {
-                return Err(Failure::usage(by_arguments(&problem.message, &self.checks)));
+                return Err(refused(problem, self.checks.limit.is_some()));
             }
-            _ => return Err(Failure::unavailable(decider.why_unavailable())),
+            _ => return Err(decider.unavailable()),
         }
         match command.split_first() {
             None => Ok(Exit::Success),
@@ -100,14 +104,6 @@ impl Decide {
                 Err(taken.give_back(&decider, exit, why).await)
             }
         }
-    }
-}
-
-/// The receipts of what was taken.
-fn receipts<'a>(verdict: &'a Verdict<'_>) -> &'a [String] {
-    match verdict {
-        Verdict::Admitted(status) => &status.receipt,
-        _ => &[],
     }
 }
 
@@ -123,7 +119,7 @@ async fn verdict(
         let due = match &asked {
             Ok(Verdict::Denied(status)) => Duration::from_millis(status.retry_after_ms),
             Ok(verdict @ Verdict::Unavailable { .. }) if !admits(verdict) => ASK_AGAIN,
-            Err(failure) if failure.is_unavailable() => ASK_AGAIN,
+            Err(failure) if failure.exit == Exit::Unavailable => ASK_AGAIN,
             _ => return asked,
         };
         let left = wait.saturating_sub(started.elapsed());
@@ -181,9 +177,4 @@ fn left(status: &LimitStatus<'_>) -> String {
         status.quota,
         Span(status.window_ms)
     )
-}
-
-fn eprint(text: &str) {
-    // A closed standard error changes nothing.
-    let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
 }

@@ -37,11 +37,11 @@ pub struct OnStore {
 }
 
 impl OnStore {
-    /// Why the store did not answer.
-    pub fn why_unavailable(&self) -> String {
+    /// The store did not answer.
+    pub fn unavailable(&self) -> Failure {
         match self.health.borrow().cause() {
-            Some(cause) => format!("the store does not answer: {cause}"),
-            None => "the store did not answer in time".to_owned(),
+            Some(cause) => Failure::unavailable(format_args!("the store does not answer: {cause}")),
+            None => Failure::unavailable("the store did not answer in time"),
         }
     }
 }
@@ -63,8 +63,11 @@ impl Direct {
                 path.display()
             )));
         }
-        let store_timeout = policy.store_timeout.max(STORE_TIMEOUT);
-        let store = Store::open(&address, store_timeout.min(patience.timeout));
+        let store_timeout = policy
+            .store_timeout
+            .max(STORE_TIMEOUT)
+            .min(patience.timeout);
+        let store = Store::open(&address, store_timeout, policy.memory_limit);
         let mut health = store.health_changes();
         let service = Service::new(handle, store, metrics);
         // If the store is down, the verdicts say so; part of a Cluster may still answer.

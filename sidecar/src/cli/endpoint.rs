@@ -15,18 +15,15 @@ pub const ADMIN: &str = "127.0.0.1:9181";
 
 /// A port named by an argument, an environment variable or a default.
 pub struct Port {
-    /// For `--help`.
-    what: &'static str,
     /// The environment variable. It is not declared to clap, which would report a conflict with `--policy`.
-    variable: &'static str,
-    default: &'static str,
+    pub variable: &'static str,
+    pub default: &'static str,
     /// Advice for connection errors: which arguments must agree.
     pub remedy: &'static str,
 }
 
 /// `--sidecar`.
 pub const SIDECAR_PORT: Port = Port {
-    what: "The sidecar's decision port",
     variable: "SLUICEGATE_SIDECAR",
     default: DECISIONS,
     remedy: "`--sidecar` must name the same address as `--listen` of `sluicegate serve`",
@@ -34,26 +31,12 @@ pub const SIDECAR_PORT: Port = Port {
 
 /// `--admin`.
 pub const ADMIN_PORT: Port = Port {
-    what: "The sidecar's admin port",
     variable: "SLUICEGATE_ADMIN",
     default: ADMIN,
     remedy: "`--admin` must name the same address as `--admin-listen` of `sluicegate serve`",
 };
 
 impl Port {
-    /// The argument's help.
-    pub fn help(&self) -> String {
-        let Self {
-            what,
-            variable,
-            default,
-            ..
-        } = self;
-        format!(
-            "{what}: a URL, or `unix:` followed by a path [env: {variable}] [default: http://{default}]"
-        )
-    }
-
     /// The argument, or else the environment variable, or else the default.
     pub fn endpoint(&self, given: Option<Endpoint>) -> Result<Endpoint, Failure> {
         if let Some(given) = given {
@@ -89,29 +72,26 @@ impl Endpoint {
 }
 
 impl FromStr for Endpoint {
-    type Err = String;
+    type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(rest) = text.strip_prefix("http://") {
-            let host = rest.trim_end_matches('/');
-            return if host.is_empty() || host.contains(['/', '?', '#', '@']) {
-                Err(
-                    "expected a URL without user, path and query, such as http://127.0.0.1:9180"
-                        .to_owned(),
-                )
-            } else {
-                Ok(Self::Http(format!("http://{host}")))
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let Some(host) = text.strip_prefix("http://") else {
+            return match text.parse() {
+                Ok(Address::Unix(path)) => Ok(Self::Unix(path)),
+                // The form that `serve --listen` accepts.
+                Ok(Address::Tcp(address)) => Ok(Self::Http(format!("http://{address}"))),
+                Err(_) => Err(
+                    "neither a URL (http://127.0.0.1:9180) nor a Unix socket (unix:/run/sluicegate.sock)",
+                ),
             };
+        };
+        let host = host.trim_end_matches('/');
+        if host.is_empty() || host.contains(['/', '?', '#', '@']) {
+            return Err(
+                "expected a URL without user, path and query, such as http://127.0.0.1:9180",
+            );
         }
-        match text.parse() {
-            Ok(Address::Unix(path)) => Ok(Self::Unix(path)),
-            // The form that `serve --listen` accepts.
-            Ok(Address::Tcp(address)) => Ok(Self::Http(format!("http://{address}"))),
-            Err(_) => Err(
-                "neither a URL (http://127.0.0.1:9180) nor a Unix socket (unix:/run/sluicegate.sock)"
-                    .to_owned(),
-            ),
-        }
+        Ok(Self::Http(format!("http://{host}")))
     }
 }
 
@@ -130,7 +110,7 @@ mod tests {
 
     #[test]
     fn an_endpoint_is_a_url_or_what_serve_listens_on() {
-        let read = |text: &str| Ok::<_, String>(text.parse::<Endpoint>()?.to_string());
+        let read = |text: &str| Ok::<_, &str>(text.parse::<Endpoint>()?.to_string());
         for (text, endpoint) in [
             ("http://127.0.0.1:9180", "http://127.0.0.1:9180"),
             ("http://sidecar.internal/", "http://sidecar.internal"),
@@ -138,7 +118,7 @@ mod tests {
             ("[::1]:9180", "http://[::1]:9180"),
             ("unix:/run/s.sock", "unix:/run/s.sock"),
         ] {
-            assert_eq!(read(text).as_deref(), Ok(endpoint), "{text}");
+            assert_eq!(read(text), Ok(endpoint.to_owned()), "{text}");
         }
         for wrong in ",http://,https://h,http://h/v1,http://u:p@h,unix:s,h:1".split(',') {
             assert!(read(wrong).is_err(), "{wrong}");

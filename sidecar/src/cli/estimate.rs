@@ -29,11 +29,8 @@ pub struct Estimate {
 impl Estimate {
     pub fn run(self) -> Result<(), Failure> {
         let policy = Policy::load(&self.policy).map_err(Failure::usage)?;
-        let mut text = String::new();
-        line!(
-            text,
-            "limit                       bytes per key       bytes in Redis"
-        );
+        let mut text =
+            "limit                       bytes per key       bytes in Redis\n".to_owned();
         let mut sum = 0;
         for limit in policy.limits() {
             let bytes = limit.windows.iter().map(|spec| {

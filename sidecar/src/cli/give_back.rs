@@ -3,7 +3,7 @@
 use sluicegate_protocol::{GiveBack as Entry, GivenBack};
 
 use super::Failure;
-use super::checks::{LimitKey, by_argument, cost};
+use super::checks::{LimitKey, cost, refused};
 use super::output::Output;
 use super::target::Target;
 
@@ -37,13 +37,11 @@ impl GiveBack {
             receipt: self.receipt.as_str().into(),
             units: self.units,
         };
-        let outcomes = decider.give_back(&[entry]).await?;
-        let outcome = outcomes.into_iter().next();
-        let outcome = outcome.ok_or_else(|| Failure::unavailable("the answer has no outcome"))?;
+        let outcome = decider.only(decider.give_back(&[entry]).await?)?;
         self.output.print(&outcome, text)?;
         match outcome {
-            GivenBack::Error(problem) => Err(Failure::usage(by_argument(&problem.message))),
-            GivenBack::Unavailable => Err(Failure::unavailable(decider.why_unavailable())),
+            GivenBack::Error(problem) => Err(refused(&problem, true)),
+            GivenBack::Unavailable => Err(decider.unavailable()),
             GivenBack::GivenBack { .. } => Ok(()),
         }
     }

@@ -1,6 +1,5 @@
 //! The files that `check-config` and `explain` read: single files, folders and standard input.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use sluicegate::lint::Found;
@@ -33,10 +32,8 @@ pub fn read(paths: &[PathBuf]) -> Result<Found, Failure> {
 
 /// The error if files contain nothing of Sluicegate's.
 pub fn nothing_in(paths: &[PathBuf]) -> Failure {
-    let shown: Vec<_> = paths
-        .iter()
-        .map(|path| path.display().to_string())
-        .collect();
+    let shown = paths.iter().map(|path| path.display().to_string());
+    let shown: Vec<_> = shown.collect();
     Failure::usage(format!(
         "{} contains no configuration of this filter: neither an Envoy Wasm filter, nor a WasmPlugin, nor an \
          EnvoyExtensionPolicy with `sidecar` and `rules`, nor a ConfigMap with a policy",
@@ -69,14 +66,14 @@ fn files_of(path: &Path) -> Result<Vec<PathBuf>, Failure> {
 
 /// How a file is shown, and its text.
 fn text_of(file: &Path) -> Result<(String, String), Failure> {
-    if file.as_os_str() == STANDARD_INPUT {
-        let mut text = String::new();
-        let read = std::io::stdin().read_to_string(&mut text);
-        read.map_err(|error| Failure::usage(format!("cannot read standard input: {error}")))?;
-        return Ok(("standard input".to_owned(), text));
+    let (shown, text) = if file.as_os_str() == STANDARD_INPUT {
+        let text = std::io::read_to_string(std::io::stdin());
+        ("standard input".to_owned(), text)
+    } else {
+        (file.display().to_string(), std::fs::read_to_string(file))
+    };
+    match text {
+        Ok(text) => Ok((shown, text)),
+        Err(error) => Err(Failure::usage(format!("cannot read {shown}: {error}"))),
     }
-    let shown = file.display().to_string();
-    let text = std::fs::read_to_string(file)
-        .map_err(|error| Failure::usage(format!("cannot read {shown}: {error}")))?;
-    Ok((shown, text))
 }

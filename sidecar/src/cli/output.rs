@@ -42,12 +42,8 @@ impl Output {
     }
 }
 
-/// Prints a JSON value.
-pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    print(&json(value)?)
-}
-
-fn json(value: &impl Serialize) -> Result<String, Failure> {
+/// A JSON value as text.
+pub fn json(value: &impl Serialize) -> Result<String, Failure> {
     let json = serde_json::to_string_pretty(value).map_err(Failure::system)?;
     Ok(json + "\n")
 }

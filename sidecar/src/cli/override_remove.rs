@@ -1,12 +1,12 @@
 //! `sluicegate override remove`: removes an override from the store.
 
 use reqwest::Method;
-use sluicegate_protocol::{OverrideWasRemoved, RemoveOverride};
+use sluicegate_protocol::{OVERRIDES_PATH, OverrideWasRemoved, RemoveOverride};
 
 use super::Failure;
 use super::admin::Admin;
 use super::checks::LimitSubject;
-use super::override_change::{AllKeys, Author, change};
+use super::override_terms::{AllKeys, Author};
 use super::stdout::print;
 
 /// Arguments of `override remove`.
@@ -30,7 +30,9 @@ impl Remove {
             whom,
             author: self.author.signed(),
         };
-        let answer: OverrideWasRemoved = change(&self.admin, Method::DELETE, &remove).await?;
+        let client = self.admin.client()?;
+        let answer: OverrideWasRemoved =
+            client.send(Method::DELETE, OVERRIDES_PATH, &remove).await?;
         let removed = match answer.removed {
             true => "override removed; it takes effect on all sidecars within a second",
             false => "the store has no such override",

@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use clap::ArgGroup;
 use reqwest::Method;
-use sluicegate_protocol::{OverrideTerms, OverrideWasSet, SetOverride, Whom};
+use sluicegate_protocol::{OVERRIDES_PATH, OverrideTerms, OverrideWasSet, SetOverride, Whom};
 
 use super::Failure;
 use super::admin::Admin;
 use super::checks::LimitSubject;
-use super::override_change::{AllKeys, Author, change};
-use super::override_terms::{Quota, end_of, lasts, with_quotas};
+use super::override_terms::{AllKeys, Author, Quota, end_of, lasts, quota, with_quotas};
 use super::stdout::print;
 
 const BY_DIGITS: &str = "a key with a header, cookie, query or path component in plain text is not matched by its digits, since a client can choose it\n";
@@ -25,7 +24,7 @@ pub struct Set {
     #[command(flatten)]
     _all: AllKeys,
     /// The new quota. For a limit with several windows, name the window: `500/1m`. Can be given several times.
-    #[arg(long, value_name = "UNITS[/WINDOW]")]
+    #[arg(long, value_name = "UNITS[/WINDOW]", value_parser = quota)]
     quota: Vec<Quota>,
     /// The burst of a token bucket; by default, the limit's burst is scaled with the quota.
     #[arg(long, value_name = "UNITS", requires = "quota")]
@@ -62,7 +61,8 @@ impl Set {
         let terms = with_quotas(terms, &self.quota, self.burst).map_err(Failure::usage)?;
         let (limit, whom) = self.of.whom();
         let set = SetOverride { limit, whom, terms };
-        let answer: OverrideWasSet = change(&self.admin, Method::PUT, &set).await?;
+        let client = self.admin.client()?;
+        let answer: OverrideWasSet = client.send(Method::PUT, OVERRIDES_PATH, &set).await?;
         let now = &answer.now;
         let until = match &now.terms.until {
             Some(until) => format!("until {until}"),

@@ -1,8 +1,37 @@
-//! Turns the arguments of `override set` into the terms of an override.
+//! Arguments of `override set` and `override remove`, and the terms of an override that are made of them.
 
 use std::time::{Duration, SystemTime};
 
-use sluicegate_protocol::{OverrideTerms, OverrideWindow};
+use sluicegate_protocol::{self as protocol, OverrideTerms, OverrideWindow};
+
+/// All keys of the limit, in place of one.
+#[derive(clap::Args)]
+pub struct AllKeys {
+    /// All keys of the limit, with `--unlimited`: the limit denies nobody, except keys that are blocked.
+    #[arg(long, group = "whom")]
+    all_keys: bool,
+}
+
+/// Author and reason of a change, for the list and the audit log.
+#[derive(clap::Args)]
+pub struct Author {
+    /// The reason, in one line. Clients never see it.
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// The author of the change; the default is the user and host that run this command.
+    #[arg(long, value_name = "NAME")]
+    by: Option<String>,
+}
+
+impl Author {
+    /// With the user and host if `--by` is not given.
+    pub fn signed(self) -> protocol::Author {
+        protocol::Author {
+            reason: self.reason,
+            by: Some(self.by.unwrap_or_else(user_at_host)),
+        }
+    }
+}
 
 /// `--quota`: units, and optionally the window that they apply to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,19 +40,18 @@ pub struct Quota {
     per: Option<String>,
 }
 
-impl std::str::FromStr for Quota {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (units, per) = match text.split_once('/') {
-            Some((units, per)) => (units, Some(per.to_owned())),
-            None => (text, None),
-        };
-        let units = units
-            .parse()
-            .map_err(|_| "expected units, optionally with a window: 500 or 500/1m".to_owned())?;
-        Ok(Self { units, per })
-    }
+/// Parses `UNITS` or `UNITS/WINDOW`.
+///
+/// # Errors
+/// There are no units; with an example.
+pub fn quota(text: &str) -> Result<Quota, &'static str> {
+    let (units, per) = match text.split_once('/') {
+        Some((units, per)) => (units, Some(per.to_owned())),
+        None => (text, None),
+    };
+    let units = units.parse();
+    let units = units.map_err(|_| "expected units, optionally with a window: 500 or 500/1m")?;
+    Ok(Quota { units, per })
 }
 
 /// Adds quotas and a burst in the form that the sidecar accepts.
@@ -31,28 +59,29 @@ impl std::str::FromStr for Quota {
 /// # Errors
 /// The arguments cannot be combined; with the remedy.
 pub fn with_quotas(
-    mut terms: OverrideTerms,
+    terms: OverrideTerms,
     quotas: &[Quota],
     burst: Option<u64>,
-) -> Result<OverrideTerms, String> {
+) -> Result<OverrideTerms, &'static str> {
     if burst.is_some() && quotas.len() != 1 {
-        return Err("`--burst` requires exactly one `--quota`".to_owned());
+        return Err("`--burst` requires exactly one `--quota`");
     }
     if let [Quota { units, per: None }] = quotas {
-        (terms.quota, terms.burst) = (Some(*units), burst);
-        return Ok(terms);
-    }
-    for Quota { units, per } in quotas {
-        let per = per.clone().ok_or_else(|| {
-            "with several `--quota`, each must name its window: --quota 500/1m".to_owned()
-        })?;
-        terms.windows.push(OverrideWindow {
-            quota: *units,
-            per,
+        let quota = Some(*units);
+        return Ok(OverrideTerms {
+            quota,
             burst,
+            ..terms
         });
     }
-    Ok(terms)
+    let windows = quotas.iter().map(|one| {
+        let (quota, per) = (one.units, one.per.clone()?);
+        Some(OverrideWindow { quota, per, burst })
+    });
+    let windows: Option<_> = windows.collect();
+    let windows =
+        windows.ok_or("with several `--quota`, each must name its window: --quota 500/1m")?;
+    Ok(OverrideTerms { windows, ..terms })
 }
 
 /// Reads how long an override lasts: a duration of at most a hundred years, so that its end has a date.
@@ -77,7 +106,7 @@ pub fn end_of(lasts: Duration) -> String {
 }
 
 /// The user and the host that run this command.
-pub fn user_at_host() -> String {
+fn user_at_host() -> String {
     let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME"));
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy();
@@ -92,7 +121,7 @@ mod tests {
     use super::*;
 
     fn terms(quotas: &[&str], burst: Option<u64>) -> Result<String, String> {
-        let quotas: Result<Vec<Quota>, _> = quotas.iter().map(|text| text.parse()).collect();
+        let quotas: Result<Vec<_>, _> = quotas.iter().map(|text| quota(text)).collect();
         let terms = with_quotas(OverrideTerms::default(), &quotas?, burst)?;
         Ok(terms.to_string())
     }

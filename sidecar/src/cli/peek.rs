@@ -5,7 +5,7 @@ use sluicegate_protocol::{Code, Decision, LimitStatus, Verdict};
 
 use super::Failure;
 use super::admin::AdminPort;
-use super::checks::{LimitKey, LimitSubject, by_argument, cost};
+use super::checks::{LimitKey, LimitSubject, check, cost, refused};
 use super::output::{Output, Span};
 use super::target::{Decider, Target};
 
@@ -50,23 +50,16 @@ struct Left {
 
 impl Peek {
     pub async fn run(self) -> Result<(), Failure> {
-        let Self {
-            of,
-            cost,
-            target,
-            admin,
-            output,
-        } = self;
-        let of = of.resolve(&admin, &target.patience).await?;
-        let left = look(&target.open().await?, &of, cost).await?;
-        output.print(&left, text)
+        let of = self.of.resolve(&self.admin, &self.target.patience).await?;
+        let left = look(&self.target.open().await?, &of, self.cost).await?;
+        self.output.print(&left, text)
     }
 }
 
 /// Looks twice: when one more unit becomes available can only be asked once it is known how many are left.
 async fn look(decider: &Decider, of: &LimitKey, cost: u64) -> Result<Left, Failure> {
     let peek = |cost| Decision {
-        checks: vec![of.check(cost)],
+        checks: vec![check(&*of.limit, &*of.key, cost)],
         peek: true,
         receipt: false,
         shadow: None,
@@ -108,8 +101,8 @@ async fn look(decider: &Decider, of: &LimitKey, cost: u64) -> Result<Left, Failu
 fn status(verdict: Verdict<'static>, decider: &Decider) -> Result<LimitStatus<'static>, Failure> {
     match verdict {
         Verdict::Admitted(status) | Verdict::Denied(status) => Ok(status),
-        Verdict::Error(problem) => Err(Failure::usage(by_argument(&problem.message))),
-        Verdict::Unavailable { .. } => Err(Failure::unavailable(decider.why_unavailable())),
+        Verdict::Error(problem) => Err(refused(&problem, true)),
+        Verdict::Unavailable { .. } => Err(decider.unavailable()),
     }
 }
 

@@ -4,7 +4,7 @@ use sluicegate_protocol::{Reset as Entry, WasReset};
 
 use super::Failure;
 use super::admin::Admin;
-use super::checks::{LimitSubject, by_argument};
+use super::checks::{LimitSubject, refused};
 use super::direct::Direct;
 use super::output::Output;
 use super::target::Decider;
@@ -45,8 +45,8 @@ impl Reset {
         self.output
             .print(&outcome, |outcome| text(outcome, &of.limit))?;
         match outcome {
-            WasReset::Error(problem) => Err(Failure::usage(by_argument(&problem.message))),
-            WasReset::Unavailable => Err(Failure::unavailable(decider.why_unavailable())),
+            WasReset::Error(problem) => Err(refused(&problem, true)),
+            WasReset::Unavailable => Err(decider.unavailable()),
             WasReset::Reset { .. } => Ok(()),
         }
     }

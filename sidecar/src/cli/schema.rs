@@ -1,6 +1,7 @@
 //! `sluicegate schema`: the JSON Schema of the filter's configuration or of a policy, or the OpenAPI document of the sidecar.
 
 use super::Failure;
+use super::output::json;
 use super::stdout::print;
 
 /// Arguments of `schema`.
@@ -24,7 +25,6 @@ impl Schema {
         } else {
             sluicegate_rules::config::schema::json_schema()
         };
-        let text = serde_json::to_string_pretty(&schema).map_err(Failure::system)?;
-        print(&(text + "\n"))
+        print(&json(&schema)?)
     }
 }

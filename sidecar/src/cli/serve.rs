@@ -70,16 +70,11 @@ impl Serve {
         let policy = &handle.current().policy;
         let store = store_address(policy, self.store.as_deref())?;
         let is_alone = matches!(store, StoreAddress::Memory);
-        let store =
-            Store::open(&store, policy.store_timeout).with_memory_limit(policy.memory_limit);
+        let store = Store::open(&store, policy.store_timeout, policy.memory_limit);
         let mut service = Service::new(handle, store, metrics);
         service.traces = Traces::from_environment().map_err(Failure::usage)?;
         let traces = service.traces.clone();
         let service = Arc::new(service);
-        let (listen, admin_listen) = (
-            self.listening.listen.clone(),
-            self.listening.admin_listen.clone(),
-        );
         let listeners = self.listening.bind().await?;
         let settings = self.listening.settings()?;
         let signals = Signals::new().map_err(Failure::system)?;
@@ -93,6 +88,7 @@ impl Serve {
                 hung_up.notify_one();
             }
         });
+        let (listen, admin_listen) = (&self.listening.listen, &self.listening.admin_listen);
         info!(%listen, %admin_listen, "serving");
         if is_alone {
             warn!(

@@ -1,4 +1,4 @@
-//! Standard output. `println!` panics when the reader closes the pipe, as `| head -1` does.
+//! Standard output and error. `println!` panics when the reader closes the pipe, as `| head -1` does.
 
 use std::io::{ErrorKind, Write};
 
@@ -21,6 +21,11 @@ pub fn print(text: &str) -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
+}
+
+/// Prints a text on standard error. That this is closed changes nothing.
+pub fn eprint(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 /// Prints a text that must not be lost.

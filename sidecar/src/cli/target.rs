@@ -2,6 +2,7 @@
 
 use reqwest::Method;
 use serde_json::json;
+use serde_json::value::RawValue;
 use sluicegate_protocol::{
     Answer, DECIDE_PATH, Decision, GIVE_BACK_PATH, GiveBack, GivenBack, Listed, RESET_PATH, Reset,
     Verdict, WasReset,
@@ -15,7 +16,9 @@ use super::endpoint::{Endpoint, SIDECAR_PORT};
 /// Where decisions are made.
 #[derive(clap::Args)]
 pub struct Target {
-    #[arg(long, value_name = "URL", conflicts_with = "policy", help = SIDECAR_PORT.help())]
+    /// The sidecar's decision port: a URL, or `unix:` followed by a path [env: SLUICEGATE_SIDECAR] [default:
+    /// http://127.0.0.1:9180]
+    #[arg(long, value_name = "URL", conflicts_with = "policy")]
     sidecar: Option<Endpoint>,
     #[command(flatten)]
     direct: Direct,
@@ -56,8 +59,10 @@ impl Decider {
             }
             Self::Sidecar(client) => {
                 let body = json!({ "decisions": decisions.as_slice() });
-                let body = client.send_json(Method::POST, DECIDE_PATH, &body).await?;
-                let answer: Answer<'_> = client.read(&body)?;
+                // Its text, from which an `Answer` borrows.
+                let text: Box<RawValue> = client.send(Method::POST, DECIDE_PATH, &body).await?;
+                let answer: Answer<'_> = serde_json::from_str(text.get())
+                    .map_err(|error| client.not_a_sidecar(error))?;
                 let verdicts = answer.verdicts.into_iter();
                 verdicts.map(Verdict::into_owned).collect()
             }
@@ -76,11 +81,7 @@ impl Decider {
             }
             Self::Sidecar(client) => {
                 let body = json!({ "give_backs": entries });
-                client.read(
-                    &client
-                        .send_json(Method::POST, GIVE_BACK_PATH, &body)
-                        .await?,
-                )?
+                client.send(Method::POST, GIVE_BACK_PATH, &body).await?
             }
         };
         Ok(listed.outcomes)
@@ -92,21 +93,25 @@ impl Decider {
             Self::Here(store) => store.service.reset(&[Ok(entry.clone())]).await,
             Self::Sidecar(client) => {
                 let body = json!({ "resets": [entry] });
-                client.read(&client.send_json(Method::POST, RESET_PATH, &body).await?)?
+                client.send(Method::POST, RESET_PATH, &body).await?
             }
         };
-        let outcome = listed.outcomes.into_iter().next();
+        self.only(listed.outcomes)
+    }
+
+    /// The outcome of the only entry.
+    pub fn only<T>(&self, outcomes: Vec<T>) -> Result<T, Failure> {
+        let outcome = outcomes.into_iter().next();
         outcome.ok_or_else(|| self.not_understood("the answer has no outcome"))
     }
 
-    /// Why the store did not answer.
-    pub fn why_unavailable(&self) -> String {
+    /// The store did not answer.
+    pub fn unavailable(&self) -> Failure {
         match self {
-            Self::Sidecar(_) => {
-                "the sidecar's store did not answer; `/readyz` on its admin port shows the cause"
-                    .to_owned()
-            }
-            Self::Here(store) => store.why_unavailable(),
+            Self::Sidecar(_) => Failure::unavailable(
+                "the sidecar's store did not answer; `/readyz` on its admin port shows the cause",
+            ),
+            Self::Here(store) => store.unavailable(),
         }
     }
 

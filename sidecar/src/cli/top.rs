@@ -68,11 +68,8 @@ impl Watch {
         let Some(wanted) = &self.limit else {
             return Ok(top);
         };
-        let names: Vec<_> = top
-            .limits
-            .iter()
-            .map(|l| format!("`{}`", l.limit))
-            .collect();
+        let names = top.limits.iter().map(|one| format!("`{}`", one.limit));
+        let names: Vec<_> = names.collect();
         top.limits.retain(|limit| limit.limit == *wanted);
         if top.limits.is_empty() {
             return Err(Failure::usage(format!(
@@ -97,15 +94,10 @@ fn text(top: &Top) -> String {
 }
 
 fn tell(page: &mut String, limit: &TopLimit) {
-    let TopLimit {
-        limit: name,
-        denied_total,
-        since_seconds,
-        ..
-    } = limit;
+    let (name, denied, seconds) = (&limit.limit, limit.denied_total, limit.since_seconds);
     line!(
         page,
-        "limit {name}: {denied_total} denied in the last {since_seconds} s"
+        "limit {name}: {denied} denied in the last {seconds} s"
     );
     if !limit.most_denied.is_empty() {
         line!(page, "  most denied               denied   error   share");
@@ -115,7 +107,7 @@ fn tell(page: &mut String, limit: &TopLimit) {
             0 => "0".to_owned(),
             error => format!("-{error}"),
         };
-        let share = one.count.saturating_mul(100) / (*denied_total).max(1);
+        let share = one.count.saturating_mul(100) / denied.max(1);
         let (subject, count) = (&one.subject, one.count);
         line!(page, "  {subject:<22}{count:>10}{error:>8}{share:>6} %");
     }

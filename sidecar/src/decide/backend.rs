@@ -2,19 +2,18 @@
 
 use std::sync::Arc;
 
-use sluicegate_engine::{Batch, BatchBuilder, Decision, Outcome};
+use sluicegate_engine::{Batch, Decision, Outcome};
 use sluicegate_protocol::WithoutStore;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::plan::{Fallback, Plan};
 use crate::policy::{Limit, WhenStoreIsDown};
-use crate::store::batch::{Answer, Batcher};
+use crate::store::batch::{Answer, Batcher, part};
 use crate::store::{GiveBackEntry, NoShare, Outage, Store, StoreError};
 use crate::telemetry::traces::Parent;
 
 /// The store, the queue in front of it, and the fallback for outages.
-#[derive(Debug)]
 pub struct Backend {
     store: Arc<Store>,
     /// The queue.
@@ -111,19 +110,10 @@ impl Backend {
 
     /// The store's outcomes for some decisions of a batch, in this order; none for the others.
     async fn decide_some(&self, batch: &Batch, order: &[usize], parent: Option<Parent>) -> Answer {
-        let mut some = BatchBuilder::new();
-        for decision in order.iter().filter_map(|index| batch.decisions.get(*index)) {
-            some.add(batch, decision);
-        }
-        let some = Arc::new(some.finish());
-        let answer = self.batcher.decide(some, parent).await;
-        let mut outcomes = vec![None; batch.decisions.len()];
-        for (index, outcome) in order.iter().zip(answer.outcomes) {
-            if let Some(place) = outcomes.get_mut(*index) {
-                *place = outcome;
-            }
-        }
-        Answer { outcomes, ..answer }
+        let some = self.batcher.decide(part(batch, order), parent).await;
+        let mut whole = Answer::none(batch.decisions.len(), false);
+        whole.add(order, some);
+        whole
     }
 
     /// The store's outcomes for decisions that take units in advance; none while what it knows of their keys is incomplete.
@@ -193,13 +183,6 @@ impl Backend {
     /// Writes units that were admitted without the store back to it whenever it returns. Never returns.
     pub async fn write_back(&self) {
         self.outage.write_back(&self.store, &self.name).await;
-    }
-
-    /// The number of sidecars that divide the limits among them, 0 if unknown; and the number of buckets not written back to
-    /// the store yet.
-    pub fn fleet_and_unwritten(&self) -> (u64, usize) {
-        let sidecars = self.outage.position().map_or(0, |position| position.of);
-        (sidecars, self.outage.pending())
     }
 }
 

@@ -1,12 +1,12 @@
 //! The sidecar's denial certificates: repeat a denial without asking the store, for as long as it is exact.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::fmt::Write;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Mutex;
 
 use sluicegate_certificates::{self as certificates, CallTimes, Certificates};
-use sluicegate_protocol::{Check, Decision, LimitStatus, MAX_HOLD_MS, Verdict};
+use sluicegate_protocol::{Check, Decision, LimitStatus, Verdict};
 
 use crate::clock;
 use crate::lock::lock;
@@ -16,9 +16,6 @@ const CAPACITY: usize = 10_000;
 
 /// Most voided (limit, key) pairs that are tracked individually.
 const MOST_VOIDED: usize = 10_000;
-/// How long a voided pair is tracked: no denial is cached for longer.
-const VOIDED_FOR_US: u64 = MAX_HOLD_MS * 1_000;
-
 /// Certificates of the policy in force.
 #[derive(Debug)]
 pub struct Denials {
@@ -34,50 +31,11 @@ struct State {
     /// Answers to questions asked before this generation are not cached, for any limit and key.
     oldest: u64,
     certificates: Certificates,
-    voided: Voided,
-}
-
-/// (limit, key) pairs whose certificates were voided, with the generation.
-#[derive(Debug, Default)]
-struct Voided {
+    /// The generations in which (limit, key) pairs were voided, by hash: pairs with the same hash void each other's certificates,
+    /// which costs only an extra store call.
+    voided: HashMap<u64, u64>,
+    /// Random, because clients influence keys.
     seed: RandomState,
-    /// By hash: pairs with the same hash void each other's certificates, which costs only an extra store call.
-    generations: HashMap<u64, u64>,
-    /// When each is dropped, its hash and its generation; oldest first.
-    ends: VecDeque<(u64, u64, u64)>,
-}
-
-impl Voided {
-    /// The newest generation in which a pair of the decision was voided.
-    fn newest(&self, decision: &Decision<'_>) -> Option<u64> {
-        if self.generations.is_empty() {
-            return None;
-        }
-        let of = |check: &Check<'_>| {
-            let hash = self
-                .seed
-                .hash_one((check.limit.as_ref(), check.key.as_ref()));
-            self.generations.get(&hash).copied()
-        };
-        decision.checks.iter().filter_map(of).max()
-    }
-
-    fn add(&mut self, check: (&str, &str), generation: u64, now_us: u64) {
-        let hash = self.seed.hash_one(check);
-        self.generations.insert(hash, generation);
-        let ends_us = now_us.saturating_add(VOIDED_FOR_US);
-        self.ends.push_back((ends_us, hash, generation));
-    }
-
-    fn drop_ended(&mut self, now_us: u64) {
-        while let Some((_, hash, generation)) =
-            self.ends.pop_front_if(|(ends_us, ..)| *ends_us <= now_us)
-        {
-            if self.generations.get(&hash) == Some(&generation) {
-                self.generations.remove(&hash);
-            }
-        }
-    }
 }
 
 /// The epoch and generation when a question was asked.
@@ -95,8 +53,9 @@ impl Default for Denials {
                 epoch: 0,
                 generation: 0,
                 oldest: 0,
-                voided: Voided::default(),
                 certificates: Certificates::new(CAPACITY),
+                voided: HashMap::new(),
+                seed: RandomState::new(),
             }),
         }
     }
@@ -142,8 +101,8 @@ impl Denials {
             answered_us: clock::now_us(),
         };
         let mut state = lock(&self.state);
-        let newest = state.voided.newest(decision).unwrap_or(0);
-        if newest.max(state.oldest) > moment.generation || state.epoch > moment.epoch {
+        let voided = state.voided_in(decision).unwrap_or(0);
+        if voided.max(state.oldest) > moment.generation || state.epoch > moment.epoch {
             return;
         }
         if state.epoch < moment.epoch {
@@ -157,37 +116,39 @@ impl Denials {
     /// Voids the certificates whose checks include one of these limits and keys: a reset or a give-back returned
     /// capacity early.
     pub fn void<'a>(&self, checks: impl IntoIterator<Item = (&'a str, &'a str)>) {
-        let mut checks = checks.into_iter().peekable();
-        if checks.peek().is_none() {
-            return;
-        }
-        let now_us = clock::now_us();
         let mut state = lock(&self.state);
         state.generation += 1;
         let generation = state.generation;
-        state.voided.drop_ended(now_us);
         for check in checks {
-            state.voided.add(check, generation, now_us);
+            let hash = state.seed.hash_one(check);
+            state.voided.insert(hash, generation);
         }
-        if state.voided.ends.len() > MOST_VOIDED {
-            state.voided = Voided::default();
+        if state.voided.len() > MOST_VOIDED {
+            state.voided.clear();
             state.oldest = generation;
             state.certificates.clear();
         }
     }
 
     /// The number of cached denials.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         lock(&self.state).certificates.held(clock::now_us())
-    }
-
-    /// Whether no denial is cached.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 
 impl State {
+    /// The newest generation in which a pair of the decision was voided.
+    fn voided_in(&self, decision: &Decision<'_>) -> Option<u64> {
+        if self.voided.is_empty() {
+            return None;
+        }
+        let of = |check: &Check<'_>| {
+            let check = (check.limit.as_ref(), check.key.as_ref());
+            self.voided.get(&self.seed.hash_one(check)).copied()
+        };
+        decision.checks.iter().filter_map(of).max()
+    }
+
     /// The key of a decision's certificate. It includes the generation of the last voiding, so that an earlier
     /// certificate is not found.
     fn fingerprint_of(&self, decision: &Decision<'_>) -> String {
@@ -196,7 +157,7 @@ impl State {
             let (limit, key) = (check.limit.as_ref(), check.key.as_ref());
             (limit, key, check.cost, check.quota)
         }));
-        if let Some(generation) = self.voided.newest(decision) {
+        if let Some(generation) = self.voided_in(decision) {
             // Writing to a `String` cannot fail.
             let _ = write!(fingerprint, "{generation}");
         }
@@ -274,7 +235,7 @@ mod tests {
         let before = denials.moment(1);
         denials.void([("l", "k")]);
         denials.hold(before, &decision(), &denied());
-        assert!(denials.is_empty());
+        assert!(denials.count() == 0);
         // Asked for after it.
         denials.hold(denials.moment(1), &decision(), &denied());
         assert!(denials.covering(denials.moment(1), &decision()).is_some());
@@ -311,11 +272,11 @@ mod tests {
         denials.hold(before, &decision(), &denied());
         let keys: Vec<_> = (0..=MOST_VOIDED).map(|n| n.to_string()).collect();
         denials.void(keys.iter().map(|key| ("other", key.as_str())));
-        assert_eq!(lock(&denials.state).voided.generations.len(), 0);
-        assert!(denials.is_empty());
+        assert!(lock(&denials.state).voided.is_empty());
+        assert!(denials.count() == 0);
         denials.hold(before, &decision(), &denied());
-        assert!(denials.is_empty(), "asked for before");
+        assert!(denials.count() == 0, "asked for before");
         denials.hold(denials.moment(1), &decision(), &denied());
-        assert_eq!(denials.len(), 1);
+        assert_eq!(denials.count(), 1);
     }
 }

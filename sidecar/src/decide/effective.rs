@@ -6,8 +6,9 @@ use sluicegate_engine::BucketSpec;
 use sluicegate_protocol::{Code, Decision as Asked, Problem};
 
 use super::buckets::unknown_limit;
-use super::overridden::{How, Overridden, hold_until_end};
+use super::overridden::{Overridden, hold_until_end};
 use super::overrides::{Effect, OverridesNow};
+use crate::clock;
 use crate::policy::{Limit, Policy, most};
 
 /// A check that units have to decide.
@@ -37,12 +38,17 @@ pub struct EffectiveChecks<'a> {
     pub overridden: Option<Overridden<'a>>,
     /// If receipts are wanted: for each check, the index of the check that it was merged into, or its own index.
     pub receipts: Vec<usize>,
-    /// Milliseconds until the first override of its quotas ends: a denial is not cached for longer.
+    /// How long a denial may be cached, in milliseconds: not beyond the end of an override of its quotas.
     pub most_hold_ms: u64,
     /// The same while units may come back from leases of its limits.
     pub most_hold_leased_ms: u64,
     /// The limits of checks with a quota that the policy does not accept.
     pub refused_quotas: Vec<&'a Arc<Limit>>,
+}
+
+/// The longest time for which a denial may be cached.
+pub fn denial_ttl_ms(policy: &Policy) -> u64 {
+    clock::micros(policy.denial_ttl) / 1_000
 }
 
 impl<'a> EffectiveCheck<'a> {
@@ -108,7 +114,7 @@ impl<'a> EffectiveChecks<'a> {
         overrides: OverridesNow<'a>,
     ) -> Result<Self, Problem> {
         let mut all = Self {
-            most_hold_ms: u64::MAX,
+            most_hold_ms: denial_ttl_ms(policy),
             most_hold_leased_ms: u64::MAX,
             ..Self::default()
         };
@@ -129,13 +135,14 @@ impl<'a> EffectiveChecks<'a> {
                 Some((Effect::Windows(windows), ends_in_ms)) => {
                     (windows.as_ref(), None, ends_in_ms)
                 }
-                Some((Effect::Unlimited, _)) => {
+                Some((effect, ends_in_ms)) => {
                     all.receipts.push(index);
-                    all.override_check(index, limit, How::Admitted);
-                    continue;
-                }
-                Some((Effect::Blocked, ends_in_ms)) => {
-                    all.override_check(index, limit, How::Denied { ends_in_ms });
+                    all.override_by(Overridden {
+                        check: index,
+                        limit,
+                        is_blocked: *effect == Effect::Blocked,
+                        ends_in_ms,
+                    });
                     continue;
                 }
             };
@@ -164,9 +171,8 @@ impl<'a> EffectiveChecks<'a> {
             .map_or(Ok(all), Err)
     }
 
-    /// Notes that an override decides this check.
-    fn override_check(&mut self, check: usize, limit: &'a Arc<Limit>, how: How) {
-        let next = Overridden { check, limit, how };
+    /// Notes that an override decides a check.
+    fn override_by(&mut self, next: Overridden<'a>) {
         if Some(next.rank()) > self.overridden.map(|earlier| earlier.rank()) {
             self.overridden = Some(next);
         }

@@ -15,7 +15,7 @@ mod parts;
 mod reservation;
 
 use std::array;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -55,10 +55,8 @@ enum Command {
         /// How long it may wait for others, to share their call.
         within_us: u64,
     },
-    /// Return what is left of the leases of a key that have ended.
-    ReturnEnded(LeaseKey),
-    /// Return all leases of epochs before this one.
-    ReturnBefore(u64),
+    /// Return what is left of the leases that have ended, or are of an earlier epoch.
+    ReturnEnded,
     /// Return units whose lease was returned while they were taken.
     Return(EndedLease<Arc<Lease>>),
     /// Drop this sender once all earlier commands have been carried out.
@@ -88,8 +86,6 @@ pub struct Leases {
     received: tokio::sync::Mutex<mpsc::Receiver<Command>>,
     /// For a decision that also asks the store, a lease must last at least this long.
     stay_us: u64,
-    /// The epoch before which all leases are returned, or will be.
-    ended_before: AtomicU64,
     /// Whether the sidecar ends: no lease is spent or asked for any more.
     closed: AtomicBool,
     /// The number of sidecars, as far as it is known.
@@ -122,7 +118,6 @@ impl Leases {
             commands,
             received: tokio::sync::Mutex::new(received),
             stay_us: stay.map_or(0, clock::micros),
-            ended_before: AtomicU64::new(0),
             closed: AtomicBool::new(stay.is_none()),
             sidecars: AtomicU64::new(1),
         })
@@ -144,20 +139,22 @@ impl Leases {
         // Read under the lock, right before the units are taken: a thread may have been paused before.
         let now_us = clock::now_us();
         let entry = shard.get_or_insert(check, terms, epoch, now_us)?;
-        if entry.epoch != epoch && !self.enter_epoch(entry, check, terms, epoch) {
+        if entry.epoch > epoch {
             return None;
+        }
+        if entry.epoch < epoch {
+            // What was leased under another policy or other overrides is returned within a second.
+            entry.epoch = epoch;
+            entry.pool.start_again(terms);
         }
         entry.pool.go_by(terms);
         let stay_us = if alone { 0 } else { self.stay_us };
-        let taken = entry.pool.take(now_us, check.cost, stay_us);
-        let taken = taken.map(|taken| {
-            let left = (taken.ends_us, taken.remaining);
-            Reservation::new(self, Arc::clone(taken.tag), check.cost, left, now_us)
-        });
-        if taken.is_some() && entry.pool.wants_lease(now_us) {
-            self.request_lease(entry, check, now_us);
+        let taken = entry.pool.take(now_us, check.cost, stay_us)?;
+        let reservation = Reservation::new(self, taken, now_us);
+        if entry.pool.wants_lease(now_us) {
+            self.request_lease(entry, check.under(epoch), now_us);
         }
-        taken
+        Some(reservation)
     }
 
     /// Notes the store's outcome of a decision with this check; `decided`: this check decided. If it was denied although this
@@ -184,14 +181,14 @@ impl Leases {
             if decided && held > 0 && outcome.remaining.saturating_add(held) >= check.cost {
                 entry.pool.end_all();
                 entry.pool.refused(now_us);
-                self.send(Command::ReturnEnded(check.under(epoch)));
+                self.send(Command::ReturnEnded);
             }
         } else if entry.pool.wants_lease(now_us) {
             let too_seldom = entry.pool.is_too_seldom(now_us);
             if too_seldom.is_some() {
                 return too_seldom;
             }
-            self.request_lease(entry, check, now_us);
+            self.request_lease(entry, check.under(epoch), now_us);
         }
         None
     }
@@ -209,39 +206,20 @@ impl Leases {
     }
 
     /// Ends the leases of these limits and keys: an operator reset them.
-    pub fn end<'a>(&self, keys: impl IntoIterator<Item = (&'a Arc<Limit>, &'a str)>) {
+    pub fn end(&self, keys: &[(&str, &str)]) {
         for (limit, key) in keys {
-            let mut shard = self.shard(key);
-            if let Some(entry) = shard.get_mut(&limit.name, key) {
+            if let Some(entry) = self.shard(key).get_mut(limit, key) {
                 entry.pool.end_all();
                 entry.pool.forget_remaining();
-                let epoch = entry.epoch;
-                let (limit, key) = (Arc::clone(limit), key.to_owned());
-                self.send(Command::ReturnEnded(LeaseKey { limit, key, epoch }));
+                self.send(Command::ReturnEnded);
             }
         }
     }
 
-    /// Returns the leases of earlier epochs, once for each epoch. A key enters the epoch with its next check; one that can have
-    /// no leases any more, because of an override or another policy, never does.
-    pub fn end_earlier(&self, epoch: u64) {
-        if self.ended_before.load(Ordering::Relaxed) != epoch
-            && self.send(Command::ReturnBefore(epoch))
-        {
-            self.ended_before.store(epoch, Ordering::Relaxed);
-        }
-    }
-
-    /// Units that are held, by limit.
-    pub fn held(&self) -> BTreeMap<String, u64> {
-        let mut held = BTreeMap::new();
-        for shard in &self.shards {
-            for (limit, keys) in &lock(shard).by_limit {
-                let units: u64 = keys.values().map(|entry| entry.pool.held()).sum();
-                *held.entry(limit.clone()).or_default() += units;
-            }
-        }
-        held
+    /// Returns the leases that have ended, and those of earlier epochs. A key enters an epoch with its next check; one that can
+    /// have no leases any more, because of an override or another policy, never does. Call it about every second.
+    pub fn return_ended(&self) {
+        self.send(Command::ReturnEnded);
     }
 
     fn is_closed(&self) -> bool {
@@ -259,45 +237,13 @@ impl Leases {
             units,
             tag: Arc::clone(lease),
         };
-        // Units that the keeper returns count as on the way until it has.
-        if kept || !self.send(Command::Return(ended())) {
-            lease.metrics.remove_on_the_way(units);
+        if !kept && !self.send(Command::Return(ended())) {
+            lease.metrics.count_returned(units, 0);
         }
     }
 
-    /// Moves a key from an earlier epoch into this one: what was leased under another policy or other overrides is returned.
-    /// `false` if the key is in a later epoch.
-    fn enter_epoch(
-        &self,
-        entry: &mut KeyPool,
-        check: EffectiveCheck<'_>,
-        terms: LeaseTerms,
-        epoch: u64,
-    ) -> bool {
-        if entry.epoch > epoch {
-            return false;
-        }
-        entry.epoch = epoch;
-        entry.pool.start_again(terms);
-        if entry.pool.held() > 0 {
-            self.send(Command::ReturnEnded(check.under(epoch)));
-        }
-        true
-    }
-
-    fn request_lease(&self, entry: &mut KeyPool, check: EffectiveCheck<'_>, now_us: u64) {
+    fn request_lease(&self, entry: &mut KeyPool, key: LeaseKey, now_us: u64) {
         let within_us = entry.pool.lasts_us(now_us) / RENEWAL_PART;
-        let key = check.under(entry.epoch);
-        self.request_lease_within(entry, key, within_us, now_us);
-    }
-
-    fn request_lease_within(
-        &self,
-        entry: &mut KeyPool,
-        key: LeaseKey,
-        within_us: u64,
-        now_us: u64,
-    ) {
         entry.pool.asked();
         if !self.send(Command::RequestLease { key, within_us }) {
             entry.pool.refused(now_us);
@@ -344,8 +290,15 @@ impl Shard {
         entry.filter(|entry| entry.epoch == epoch)
     }
 
-    fn all(&mut self) -> impl Iterator<Item = &mut KeyPool> {
-        self.by_limit.values_mut().flat_map(HashMap::values_mut)
+    /// Removes the leases that have ended, and those of epochs before this one.
+    fn ended(&mut self, epoch: u64) -> Vec<EndedLease<Arc<Lease>>> {
+        let now_us = clock::now_us();
+        let entries = self.by_limit.values_mut().flat_map(HashMap::values_mut);
+        let ended = entries.flat_map(|entry| {
+            let is_earlier = entry.epoch < epoch;
+            entry.pool.ended(if is_earlier { u64::MAX } else { now_us })
+        });
+        ended.collect()
     }
 
     /// The pool of a key; a new one if there is room.

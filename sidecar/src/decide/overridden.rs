@@ -15,20 +15,10 @@ pub struct Overridden<'a> {
     pub check: usize,
     /// Its limit.
     pub limit: &'a Arc<Limit>,
-    /// How it is decided.
-    pub how: How,
-}
-
-/// How an override decides.
-#[derive(Clone, Copy, Debug)]
-pub enum How {
-    /// The check is unlimited.
-    Admitted,
-    /// It is blocked.
-    Denied {
-        /// Milliseconds until the block ends, if it has an end.
-        ends_in_ms: Option<u64>,
-    },
+    /// Whether it is blocked; otherwise it is unlimited.
+    pub is_blocked: bool,
+    /// Milliseconds until the override ends, if it has an end.
+    pub ends_in_ms: Option<u64>,
 }
 
 /// How long a denial may be cached, in milliseconds, given the time until its override ends. The clock was rounded down to
@@ -40,10 +30,8 @@ pub fn hold_until_end(ends_in_ms: Option<u64>) -> u64 {
 impl Overridden<'_> {
     /// The one with the highest rank decides, among several the first: a block does, and of blocks the one that ends last.
     pub fn rank(&self) -> (bool, u64) {
-        match self.how {
-            How::Denied { ends_in_ms } => (true, ends_in_ms.unwrap_or(u64::MAX)),
-            How::Admitted => (false, 0),
-        }
+        let ends_in_ms = self.ends_in_ms.unwrap_or(u64::MAX);
+        (self.is_blocked, u64::from(self.is_blocked) * ends_in_ms)
     }
 
     /// The verdict at `unix_us`, in microseconds since 1970: the time of the overrides, which determines the calendar windows
@@ -54,38 +42,32 @@ impl Overridden<'_> {
         denial_ttl_ms: u64,
         receipt: Vec<String>,
     ) -> Verdict<'static> {
-        match self.how {
-            How::Admitted => {
-                // An unlimited key sees the whole quota of the tightest window each time.
-                let Some(spec) = self.window(|spec| u64::MAX - spec.most_at_once()) else {
-                    return Verdict::Unavailable { then: None };
-                };
-                Verdict::Admitted(LimitStatus {
-                    remaining: spec.most_at_once(),
-                    receipt,
-                    ..status::in_window(self.check, self.limit, spec, unix_us)
-                })
-            }
-            How::Denied { ends_in_ms } => {
-                let Some(spec) = self.window(|spec| spec.length_us(unix_us)) else {
-                    return Verdict::Unavailable { then: None };
-                };
-                // A block without an end has no true time. The longest window's length keeps clients from retrying often.
-                let again_ms =
-                    ends_in_ms.unwrap_or_else(|| spec.length_us(unix_us).div_ceil(1_000));
-                Verdict::Denied(LimitStatus {
-                    reset_ms: again_ms,
-                    retry_after_ms: again_ms,
-                    hold_ms: hold_until_end(ends_in_ms).min(denial_ttl_ms),
-                    ..status::in_window(self.check, self.limit, spec, unix_us)
-                })
-            }
+        let rank = |spec: &&BucketSpec| match self.is_blocked {
+            // A block without an end has no true time. The longest window's length keeps clients from retrying often.
+            true => spec.length_us(unix_us),
+            // An unlimited key sees the whole quota of the tightest window each time.
+            false => u64::MAX - spec.most_at_once(),
+        };
+        // A limit has at least one window.
+        let Some(spec) = self.limit.windows.iter().max_by_key(rank) else {
+            return Verdict::Unavailable { then: None };
+        };
+        let status = status::in_window(self.check, self.limit, spec, unix_us);
+        if !self.is_blocked {
+            return Verdict::Admitted(LimitStatus {
+                remaining: spec.most_at_once(),
+                receipt,
+                ..status
+            });
         }
-    }
-
-    /// The policy's window with the largest value of `most`. A limit has at least one window.
-    fn window(&self, most: impl Fn(&BucketSpec) -> u64) -> Option<&BucketSpec> {
-        self.limit.windows.iter().max_by_key(|spec| most(spec))
+        let longest_ms = spec.length_us(unix_us).div_ceil(1_000);
+        let again_ms = self.ends_in_ms.unwrap_or(longest_ms);
+        Verdict::Denied(LimitStatus {
+            reset_ms: again_ms,
+            retry_after_ms: again_ms,
+            hold_ms: hold_until_end(self.ends_in_ms).min(denial_ttl_ms),
+            ..status
+        })
     }
 }
 
@@ -99,14 +81,16 @@ mod tests {
         let policy = "limits: { l: { algorithm: sliding_log, windows: [{ quota: 1, per: 1s }] } }";
         let policy = Policy::parse(policy).unwrap();
         let limit = policy.limit("l").unwrap();
-        let by = |how| Overridden {
+        let by = |is_blocked, ends_in_ms| Overridden {
             check: 0,
             limit,
-            how,
+            is_blocked,
+            ends_in_ms,
         };
-        let block = |ends_in_ms| by(How::Denied { ends_in_ms });
+        let block = |ends_in_ms| by(true, ends_in_ms);
         assert!(block(None).rank() > block(Some(5)).rank());
         assert!(block(Some(6)).rank() > block(Some(5)).rank());
-        assert!(block(Some(5)).rank() > by(How::Admitted).rank());
+        assert!(block(Some(5)).rank() > by(false, None).rank());
+        assert_eq!(by(false, None).rank(), by(false, Some(5)).rank());
     }
 }

@@ -1,8 +1,8 @@
 //! The overrides in force: those of the policy file and those of the store, indexed for the lookup of every check. Pure.
 //!
 //! A snapshot belongs to an epoch and is rebuilt when the policy or the store's overrides change, so that a lookup does
-//! not parse or compare: it costs one hash for a limit without overrides, two for a limit with some, a SHA-256 more where some
-//! are by digits, and nothing if there are no overrides.
+//! not parse or compare: it costs one hash for a limit without overrides, three for a limit with some, a SHA-256 more where some
+//! are by digits, and nothing but a reading of the clock for each request if there are no overrides.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,6 @@ use sluicegate_protocol::{Check, ListedOverride, OverrideSource, OverrideState, 
 
 use crate::policy::{Grant, Limit, Override, Policy};
 use crate::store::{Mark, StoredOverrides};
-use crate::telemetry::metrics::OverrideCounts;
 use crate::telemetry::subject::Subject;
 
 /// The effect of an override on its key.
@@ -58,53 +57,33 @@ type ByLimit = HashMap<String, LimitOverrides>;
 /// The overrides of a limit, by whom they are for.
 #[derive(Debug, Default)]
 struct LimitOverrides {
-    keys: HashMap<String, KeyOverrides>,
-    subjects: HashMap<String, KeyOverrides>,
-    all: KeyOverrides,
+    of: HashMap<Whom, KeyOverrides>,
+    /// Whether some are for the digits of a key: otherwise no digits are computed.
+    any_by_digits: bool,
 }
 
 impl LimitOverrides {
-    fn of(&self, whom: &Whom) -> Option<&KeyOverrides> {
-        match whom {
-            Whom::Key(key) => self.keys.get(key),
-            Whom::Subject(digits) => self.subjects.get(digits),
-            Whom::AllKeys(_) => Some(&self.all),
-        }
-    }
-
-    fn of_mut(&mut self, whom: &Whom) -> &mut KeyOverrides {
-        match whom {
-            Whom::Key(key) => self.keys.entry(key.clone()).or_default(),
-            Whom::Subject(digits) => self.subjects.entry(digits.clone()).or_default(),
-            Whom::AllKeys(_) => &mut self.all,
-        }
-    }
-
-    fn each(&self) -> impl Iterator<Item = &KeyOverrides> {
-        let of_some = self.keys.values().chain(self.subjects.values());
-        of_some.chain([&self.all])
-    }
-
     /// The override of a key. What an operator has set for it comes before what is set for its digits, and both before the
     /// policy's for the key. What is set for all keys comes before all of them, unless they block the key.
     fn find(&self, key: &str, now_ms: u64) -> Option<&Timed> {
-        let own = self.keys.get(key);
+        let own = self.of.get(&Whom::Key(key.to_owned()));
         let store = own.and_then(|own| own.store.as_ref());
         let policy = own.and_then(|own| own.policy.as_ref());
         let mut all = [store, self.by_digits(key), policy].into_iter().flatten();
         let own = all.find(|timed| !timed.has_ended(now_ms));
         let is_blocked = own.is_some_and(|own| own.effect == Effect::Blocked);
-        let all = (!is_blocked).then(|| self.all.now(now_ms));
-        all.flatten().or(own)
+        let all = self.of.get(&Whom::AllKeys(true));
+        let all = all.filter(|_| !is_blocked);
+        all.and_then(|all| all.now(now_ms)).or(own)
     }
 
     /// What is set for the key's digits; only the store has such overrides.
     fn by_digits(&self, key: &str) -> Option<&Timed> {
-        if self.subjects.is_empty() || client_chooses(key) {
+        if !self.any_by_digits || client_chooses(key) {
             return None;
         }
-        let of_digits = self.subjects.get(&Subject::of(key).to_string())?;
-        of_digits.store.as_ref()
+        let digits = Subject::of(key).to_string();
+        self.of.get(&Whom::Subject(digits))?.store.as_ref()
     }
 }
 
@@ -151,46 +130,50 @@ impl Overrides {
         let mut overrides = Self::default();
         for limit in policy.limits() {
             for (whom, one) in &limit.overrides {
-                if let Some(timed) = Timed::of(limit, one) {
-                    overrides.for_whom(&limit.name, whom).policy = Some(timed);
-                }
+                overrides.for_whom(&limit.name, whom).policy = Timed::of(limit, one);
             }
         }
         let entries = stored.iter().flat_map(|stored| &stored.entries);
         for ((limit, whom), entry) in entries.filter(|(_, entry)| entry.is_in_force()) {
-            let fitting = policy.limit(limit);
-            if let Some(timed) = fitting.and_then(|limit| Timed::of(limit, &entry.one)) {
-                overrides.for_whom(limit, whom).store = Some(timed);
-            }
+            let of_policy = policy.limit(limit);
+            let timed = of_policy.and_then(|limit| Timed::of(limit, &entry.one));
+            overrides.for_whom(limit, whom).store = timed;
         }
         overrides.stored = stored;
         overrides
     }
 
     fn for_whom(&mut self, limit: &str, whom: &Whom) -> &mut KeyOverrides {
-        let limit = self.by_limit.entry(limit.to_owned()).or_default();
-        limit.of_mut(whom)
+        let of_limit = self.by_limit.entry(limit.to_owned()).or_default();
+        of_limit.any_by_digits |= matches!(whom, Whom::Subject(_));
+        of_limit.of.entry(whom.clone()).or_default()
     }
 
-    /// The overrides at the time `now_ms`, in milliseconds since 1970. The clock is read only if there are any overrides.
-    pub fn at(&self, now_ms: impl FnOnce() -> u64) -> OverridesNow<'_> {
+    /// The overrides at this time, in milliseconds since 1970.
+    pub const fn at(&self, unix_ms: u64) -> OverridesNow<'_> {
         OverridesNow {
-            overrides: (!self.by_limit.is_empty()).then(|| (&self.by_limit, now_ms())),
+            by_limit: &self.by_limit,
+            unix_ms,
         }
     }
 
-    /// The number of overrides in force.
-    pub fn counts(&self, now_ms: u64) -> OverrideCounts {
-        let mut counts = OverrideCounts::default();
-        for entry in self.by_limit.values().flat_map(LimitOverrides::each) {
+    /// The number of overrides in force, by what they allow.
+    pub fn counts(&self, now_ms: u64) -> [(&'static str, usize); 3] {
+        let [mut quota, mut unlimited, mut blocked] = [0; 3];
+        let by_limit = self.by_limit.values();
+        for entry in by_limit.flat_map(|of_limit| of_limit.of.values()) {
             match entry.now(now_ms).map(|timed| &timed.effect) {
-                Some(Effect::Windows(_)) => counts.quota += 1,
-                Some(Effect::Unlimited) => counts.unlimited += 1,
-                Some(Effect::Blocked) => counts.blocked += 1,
+                Some(Effect::Windows(_)) => quota += 1,
+                Some(Effect::Unlimited) => unlimited += 1,
+                Some(Effect::Blocked) => blocked += 1,
                 None => {}
             }
         }
-        counts
+        [
+            ("quota", quota),
+            ("unlimited", unlimited),
+            ("blocked", blocked),
+        ]
     }
 
     /// All overrides, including those not in force, sorted by limit, key and source.
@@ -231,7 +214,7 @@ impl Overrides {
             Whom::Subject(_) | Whom::AllKeys(_) => None,
         };
         let of_limit = self.by_limit.get(limit);
-        let entry = of_limit.and_then(|of_limit| of_limit.of(whom));
+        let entry = of_limit.and_then(|of_limit| of_limit.of.get(whom));
         let store = entry.and_then(|entry| entry.store.as_ref());
         let by_digits = of_limit.zip(key).and_then(|(of, key)| of.by_digits(key));
         let (own, hiding) = match source {
@@ -271,42 +254,29 @@ impl KeyOverrides {
     }
 }
 
-/// The overrides at the time of a request, the same for all of its decisions. The default has none.
-#[derive(Clone, Copy, Debug, Default)]
+/// The overrides at the time of a request, the same for all of its decisions.
+#[derive(Clone, Copy, Debug)]
 pub struct OverridesNow<'a> {
-    overrides: Option<(&'a ByLimit, u64)>,
+    by_limit: &'a ByLimit,
+    /// The time, in milliseconds since 1970.
+    pub unix_ms: u64,
 }
 
 impl<'a> OverridesNow<'a> {
     /// The effect of the override for a limit and key, and the milliseconds until it ends, if it has an end.
     pub fn find(self, limit: &str, key: &str) -> Option<(&'a Effect, Option<u64>)> {
-        let (by_limit, now_ms) = self.overrides?;
-        let timed = by_limit.get(limit)?.find(key, now_ms)?;
-        let ends_in_ms = timed
-            .until_ms
-            .map(|until_ms| until_ms.saturating_sub(now_ms));
-        Some((&timed.effect, ends_in_ms))
+        let timed = self.by_limit.get(limit)?.find(key, self.unix_ms)?;
+        let left_ms = |until_ms: u64| until_ms.saturating_sub(self.unix_ms);
+        Some((&timed.effect, timed.until_ms.map(left_ms)))
     }
 
     /// When the first override of these checks ends, in milliseconds since 1970: then what it hides decides.
     pub fn first_end_ms(self, checks: &[Check<'_>]) -> Option<u64> {
-        let (_, now_ms) = self.overrides?;
         let ends = checks.iter().filter_map(|check| {
             let (_, ends_in_ms) = self.find(&check.limit, &check.key)?;
-            Some(now_ms.saturating_add(ends_in_ms?))
+            Some(self.unix_ms.saturating_add(ends_in_ms?))
         });
         ends.min()
-    }
-
-    /// The same overrides at another time.
-    pub fn at(self, now_ms: u64) -> Self {
-        let overrides = self.overrides.map(|(by_limit, _)| (by_limit, now_ms));
-        Self { overrides }
-    }
-
-    /// The time, in milliseconds since 1970; 0 if there are no overrides.
-    pub fn unix_ms(self) -> u64 {
-        self.overrides.map_or(0, |(_, now_ms)| now_ms)
     }
 }
 
@@ -358,20 +328,12 @@ limits:
     }
 
     #[test]
-    fn a_policy_without_overrides_asks_no_clock() {
-        let policy = "limits: { l: { algorithm: sliding_log, windows: [{ quota: 5, per: 1s }] } }";
-        let overrides = Overrides::new(&Policy::parse(policy).unwrap(), None);
-        let now = overrides.at(|| panic!("the clock was read"));
-        assert_eq!(now.find("l", "a"), None);
-    }
-
-    #[test]
     fn the_stores_override_comes_before_the_policys_until_it_ends() {
         let policy = Policy::parse(POLICY).unwrap();
         let ends = r#"{"unlimited":true,"until":"1970-01-01T00:00:03Z"}"#;
         let stored = stored(&[("l", "a", ends), ("m", "a", r#"{"quota":7}"#)]);
         let overrides = Overrides::new(&policy, stored);
-        let at = |now_ms| overrides.at(move || now_ms);
+        let at = |now_ms| overrides.at(now_ms);
         let unlimited = (&Effect::Unlimited, Some(2_000));
         assert_eq!(at(1_000).find("l", "a"), Some(unlimited));
         assert_eq!(quota(at(3_000).find("l", "a")), Some(50), "it has ended");
@@ -379,11 +341,7 @@ limits:
         assert_eq!(at(1_000).find("m", "b"), None);
         assert_eq!(at(4_999).find("l", "b"), Some((&Effect::Blocked, Some(1))));
         assert_eq!(at(5_000).find("l", "b"), None);
-        let counts = OverrideCounts {
-            quota: 1,
-            unlimited: 1,
-            blocked: 1,
-        };
+        let counts = [("quota", 1), ("unlimited", 1), ("blocked", 1)];
         assert_eq!(overrides.counts(0), counts);
     }
 
@@ -445,7 +403,7 @@ limits:
                 let digits = format!("#{}", Subject::of(key));
                 let stored = stored(&[("m", &digits, UNLIMITED)]);
                 let overrides = Overrides::new(&policy, stored);
-                let now = overrides.at(|| 1_000);
+                let now = overrides.at(1_000);
                 assert_eq!(now.find("m", key).is_some(), expected, "{key}");
                 assert_eq!(now.find("m", "another"), None);
                 assert_eq!(now.find("l", key), None, "of another limit");
@@ -460,7 +418,7 @@ limits:
         let ends = r#"{"quota":9,"until":"1970-01-01T00:00:02Z"}"#;
         let stored = stored(&[("l", "a", ends), ("l", &digits, r#"{"quota":7}"#)]);
         let overrides = Overrides::new(&policy, stored);
-        let at = |now_ms| quota(overrides.at(move || now_ms).find("l", "a"));
+        let at = |now_ms| quota(overrides.at(now_ms).find("l", "a"));
         assert_eq!((at(1_000), at(2_000)), (Some(9), Some(7)));
         let list = overrides.list(&policy, 2_000);
         let states: Vec<_> = list.iter().map(|one| (one.source, one.state)).collect();
@@ -480,7 +438,7 @@ limits:
             ("m", &digits, BLOCKED),
         ]);
         let overrides = Overrides::new(&policy, stored);
-        let at = |now_ms| overrides.at(move || now_ms);
+        let at = |now_ms| overrides.at(now_ms);
         let unlimited = Some((&Effect::Unlimited, Some(1_000)));
         assert_eq!(at(1_000).find("l", "a"), unlimited);
         assert_eq!(at(1_000).find("l", "anybody"), unlimited);
@@ -497,7 +455,7 @@ limits:
         for blocked in ["c", "d"] {
             assert_eq!(at(9_000).find("m", blocked), Some((&Effect::Blocked, None)));
         }
-        assert_eq!(overrides.counts(1_000).unlimited, 2);
+        assert_eq!(overrides.counts(1_000)[1], ("unlimited", 2));
         let list = overrides.list(&policy, 1_000);
         let all: Vec<_> = list.iter().filter(|one| one.all_keys).collect();
         assert_eq!((all.len(), all[0].source), (2, OverrideSource::Store));

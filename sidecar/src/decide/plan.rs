@@ -12,15 +12,27 @@ use super::denials::{Denials, Moment};
 use super::effective::EffectiveCheck;
 use super::leases::Leases;
 use super::overrides::OverridesNow;
-use crate::clock;
 use crate::policy::{Limit, Policy};
 use crate::telemetry::verdict::{Decided, Source};
-use deciders::{Replies, after_the_store, before_the_store};
+use deciders::{after_the_store, before_the_store};
 use open::{Open, refused};
+
+/// What a sidecar that has started may decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// Everything: it knows the store's overrides, or cannot read them.
+    Done,
+    /// What needs no answer of the store, with the policy file's overrides: the store is down.
+    WithoutStore,
+    /// Nothing yet.
+    Waiting,
+}
 
 /// What decides before the store is asked.
 #[derive(Clone, Copy, Debug)]
 pub struct Basis<'a> {
+    /// What may be decided.
+    pub start: Start,
     /// The policy in force.
     pub policy: &'a Policy,
     /// The overrides in force.
@@ -35,16 +47,12 @@ impl<'a> Basis<'a> {
     /// Only these: then every decision is open that they do not decide.
     pub const fn of(policy: &'a Policy, overrides: OverridesNow<'a>) -> Self {
         Self {
+            start: Start::Done,
             policy,
             overrides,
             certificates: None,
             leases: None,
         }
-    }
-
-    /// The longest time for which a denial may be cached.
-    fn denial_ttl_ms(&self) -> u64 {
-        clock::micros(self.policy.denial_ttl) / 1_000
     }
 }
 
@@ -62,21 +70,16 @@ pub enum Fallback {
 pub struct Plan<'a> {
     /// For the store.
     pub batch: Arc<Batch>,
-    decisions: Vec<Entry<'a>>,
-    denial_ttl_ms: u64,
+    /// In the order of the request; `None` for those that are open.
+    decided: Vec<Option<Decided>>,
+    /// Those that the store is asked for, in the order of the request and of the batch.
+    open: Vec<Open<'a>>,
     /// The store must not decide: this sidecar does not know its overrides.
     pub without_store: bool,
     /// A key is asked for with several quotas.
     pub has_mixed_specs: bool,
     /// The limits of checks with a quota that the policy does not accept, one entry for each check.
     pub refused_quotas: Vec<&'a Arc<Limit>>,
-}
-
-#[derive(Debug)]
-enum Entry<'a> {
-    Decided(Decided),
-    /// The store is asked.
-    Open(Open<'a>),
 }
 
 /// Adds a decision that only peeks at a bucket.
@@ -93,49 +96,41 @@ impl<'a> Plan<'a> {
     /// Decides what can be decided without the store, and collects the rest for it.
     pub fn new(basis: Basis<'a>, asked: &'a [Result<Asked<'a>, Problem>]) -> Self {
         let mut plan = Self {
-            denial_ttl_ms: basis.denial_ttl_ms(),
+            without_store: basis.start == Start::WithoutStore,
             ..Self::default()
         };
         let mut builder = BatchBuilder::new();
         for (index, decision) in asked.iter().enumerate() {
-            let entry = match decision {
-                Err(problem) => Entry::Decided(refused(problem.clone())),
+            let decided = match decision {
+                Err(problem) => Some(refused(problem.clone())),
+                Ok(_) if basis.start == Start::Waiting => {
+                    Some(Decided::unavailable(None, Source::Store, ""))
+                }
                 Ok(asked) => {
                     let mut open = Open::new(index, asked);
                     let decided = before_the_store(&basis, &mut open);
                     plan.refused_quotas.append(&mut open.all.refused_quotas);
                     let decided = decided.or_else(|| open.add_to(&mut builder));
-                    decided.map_or(Entry::Open(open), Entry::Decided)
+                    if decided.is_none() {
+                        plan.open.push(open);
+                    }
+                    decided
                 }
             };
-            plan.decisions.push(entry);
+            plan.decided.push(decided);
         }
         // After the decisions themselves: their order says which is which.
-        for entry in &mut plan.decisions {
-            if let Entry::Open(open) = entry {
-                open.add_peeks_to(&mut builder);
-            }
+        for open in &mut plan.open {
+            open.add_peeks_to(&mut builder);
         }
         plan.has_mixed_specs = builder.has_mixed_specs();
         plan.batch = Arc::new(builder.finish());
         plan
     }
 
-    /// A plan that decides nothing: every decision is unavailable.
-    pub fn unavailable(asked: &[Result<Asked<'_>, Problem>]) -> Self {
-        let decided = |asked: &Result<_, Problem>| match asked {
-            Err(problem) => Entry::Decided(refused(problem.clone())),
-            Ok(_) => Entry::Decided(Decided::unavailable(None, Source::Store, "")),
-        };
-        Self {
-            decisions: asked.iter().map(decided).collect(),
-            ..Self::default()
-        }
-    }
-
     /// The decisions for the store with the limits that they take from, in the order of the batch.
     pub fn takes(&self) -> impl Iterator<Item = (&Decision, impl Iterator<Item = &Limit> + Clone)> {
-        let limits = self.open().map(|open| {
+        let limits = self.open.iter().map(|open| {
             let takes = open.by_take();
             takes.map(|(check, _)| check.limit.as_ref())
         });
@@ -147,7 +142,7 @@ impl<'a> Plan<'a> {
         &'p self,
         outcomes: &'p [Option<Outcome>],
     ) -> impl Iterator<Item = (EffectiveCheck<'a>, &'p Outcome, bool)> {
-        let answered = self.open().zip(outcomes);
+        let answered = self.open.iter().zip(outcomes);
         let answered = answered.filter_map(|(open, outcome)| Some((open, outcome.as_ref()?)));
         answered.flat_map(|(open, outcome)| {
             let decided_by = open.by_take().nth(outcome.decided_by);
@@ -166,25 +161,15 @@ impl<'a> Plan<'a> {
         fallbacks: &[Fallback],
         now_us: u64,
     ) -> Vec<Decided> {
-        let replies = Replies {
-            outcomes,
-            fallbacks,
-            denial_ttl_ms: self.denial_ttl_ms,
-            now_us,
+        let mut open = self.open.into_iter();
+        let mut next_open = || {
+            let mut open = open.next()?;
+            let decided = after_the_store(outcomes, fallbacks, now_us, &mut open);
+            Some(decided.unwrap_or_else(|| open.unavailable(None, Source::Store)))
         };
-        let verdict = |entry| match entry {
-            Entry::Decided(decided) => decided,
-            Entry::Open(mut open) => after_the_store(&replies, &mut open)
-                .unwrap_or_else(|| open.unavailable(None, Source::Store)),
-        };
-        self.decisions.into_iter().map(verdict).collect()
-    }
-
-    fn open(&self) -> impl Iterator<Item = &Open<'a>> {
-        self.decisions.iter().filter_map(|entry| match entry {
-            Entry::Open(open) => Some(open),
-            Entry::Decided(_) => None,
-        })
+        let decided = self.decided.into_iter();
+        let decided = decided.filter_map(|decided| decided.or_else(&mut next_open));
+        decided.collect()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Receipts on the wire: 32 hexadecimal digits that nobody can guess, one for each check.
 
-use sluicegate_engine::{BucketSpec, Receipt, receipt_key};
+use sluicegate_engine::receipt_key;
 use sluicegate_protocol::{Code, GiveBack, Problem};
 
 use super::buckets::buckets;
@@ -15,20 +15,15 @@ pub fn secret() -> Option<u128> {
     Some(u128::from_ne_bytes(bytes))
 }
 
+/// A random number that every JSON reader keeps whole: from 1 to 2^53 - 1. `None` as above.
+pub fn number() -> Option<u64> {
+    let bits = secret()? >> (128 - 53);
+    Some(u64::try_from(bits).unwrap_or(0).max(1))
+}
+
 /// The receipt on the wire.
 pub fn to_text(secret: u128) -> String {
     format!("{secret:032x}")
-}
-
-/// The receipt that the store keeps for a check.
-pub fn receipt(key: String, units: u64, windows: impl Iterator<Item = BucketSpec>) -> Receipt {
-    let lifetimes = windows.map(|spec| spec.held_for_us(units));
-    Receipt {
-        key,
-        units,
-        lifetime_us: lifetimes.max().unwrap_or(0),
-        taken_at_us: Vec::new(),
-    }
 }
 
 /// The store's request for a give-back.

@@ -1,6 +1,5 @@
 //! Makes decisions: asks the store, counts and answers. What comes and goes is typed: `server/` and `cli/` read and write JSON.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -14,13 +13,14 @@ use super::epoch::PolicyHandle;
 use super::filters::Filters;
 use super::leases::Leases;
 use super::plan::{Basis, Plan};
+use super::receipts;
 use crate::clock;
 use crate::store::batch::Batcher;
 use crate::store::{Outage, Store};
 use crate::telemetry::events::{EventKind, EventLog};
 use crate::telemetry::history::History;
 use crate::telemetry::metrics::Metrics;
-use crate::telemetry::traces::{Trace, Traces, traceparent_of};
+use crate::telemetry::traces::{Trace, Traces};
 use crate::telemetry::verdict::{Decided, Source};
 
 mod background;
@@ -31,10 +31,7 @@ mod overrides;
 mod past_overrides;
 mod rules;
 
-use overrides::Start;
-
 /// The state of a sidecar.
-#[derive(Debug)]
 pub struct Service {
     /// Distinguishes this process from an earlier one, which also counted its epochs from 1: see [`Answer::instance`].
     instance: u64,
@@ -75,7 +72,8 @@ impl Service {
             Arc::clone(&metrics),
             Arc::clone(&events),
         );
-        let instance = random_instance();
+        // Later processes have later times.
+        let instance = receipts::number().unwrap_or(now_ms);
         // What is to be written back comes in addition: docs/sizing.md.
         let share_limit = policy.current().policy.memory_limit / 4;
         Self {
@@ -122,21 +120,18 @@ impl Service {
         }
         let traceparents = asked
             .iter()
-            .map(|asked| traceparent_of(asked.as_ref().ok()?));
+            .map(|asked| asked.as_ref().ok()?.traceparent.as_deref());
         let trace = self.traces.decide(header, traceparents);
         let moment = self.denials.moment(epoch.number);
-        let overrides = epoch.overrides.at(clock::unix_ms);
+        let overrides = epoch.overrides.at(clock::unix_ms());
         let basis = Basis {
+            start,
             policy: &epoch.policy,
             overrides,
             certificates: Some((&self.denials, moment)),
             leases: Some((&self.leases, epoch.number)),
         };
-        let mut plan = match start {
-            Start::Waiting => Plan::unavailable(asked),
-            _ => Plan::new(basis, asked),
-        };
-        plan.without_store = start == Start::WithoutStore;
+        let plan = Plan::new(basis, asked);
         for limit in &plan.refused_quotas {
             epoch.metrics.count_refused_quota(&limit.name);
         }
@@ -209,58 +204,44 @@ impl Service {
     /// The metrics cannot be encoded.
     pub fn metrics_text(&self) -> Result<Vec<u8>, prometheus::Error> {
         let families = &self.metrics.families;
-        let (sidecars, unwritten) = self.backend.fleet_and_unwritten();
-        families.sidecars.set(sidecars as f64);
+        families.sidecars.set(self.sidecars() as f64);
+        let unwritten = self.backend.outage.pending();
         families.unwritten.set(unwritten as f64);
-        families.certificates.set(self.denials.len() as f64);
+        families.certificates.set(self.denials.count() as f64);
         if let Some(ahead_us) = self.store.clock_ahead_us() {
             families.store_clock_ahead.set(ahead_us as f64 / 1e6);
         }
         let tasks = Handle::try_current().map_or(0, |runtime| runtime.metrics().num_alive_tasks());
         families.tasks.set(tasks as f64);
-        let policy = self.policy.current();
-        let filters = self.filter_states();
+        let epoch = self.policy.current();
+        for (allowance, count) in epoch.overrides.counts(clock::unix_ms()) {
+            let overrides = families.overrides.with_label_values(&[allowance]);
+            overrides.set(count as f64);
+        }
+        let states = self.filter_states();
         for state in RulesState::ALL.map(RulesState::name) {
-            let count = filters.get(state).copied().unwrap_or(0);
-            families
-                .filter_rules
-                .with_label_values(&[state])
-                .set(count as f64);
+            let filters = families.filter_rules.with_label_values(&[state]);
+            filters.set(states.get(state).copied().unwrap_or(0) as f64);
         }
         families.rules.reset();
-        if let Some(digest) = policy.policy.rules.told() {
-            let source = if self.policy.source.is_last_good() {
-                "last_good"
-            } else {
-                "file"
-            };
-            families
-                .rules
-                .with_label_values(&[digest.as_str(), source])
-                .set(1.0);
+        if let Some(digest) = epoch.policy.rules.told() {
+            let source = if self.policy.source.is_last_good() { "last_good" } else { "file" };
+            let info = families.rules.with_label_values(&[digest.as_str(), source]);
+            info.set(1.0);
         }
-        let overrides = &policy.overrides;
-        self.metrics
-            .set_overrides(overrides.counts(clock::unix_ms()));
-        self.metrics.text(&self.store.facts(), &self.leases.held())
+        self.metrics.text(&epoch.policy, &self.store.facts())
     }
 
     /// The number of sidecars that divide the limits among them; 0 if the store was never reached.
     pub fn sidecars(&self) -> u64 {
-        self.backend.fleet_and_unwritten().0
+        let position = self.backend.outage.position();
+        position.map_or(0, |position| position.of)
     }
 
     /// The kind of store, for people.
     pub fn store_name(&self) -> &'static str {
         self.store.name()
     }
-}
-
-/// A number from 1 to 2^53 - 1. The standard library's only random source is its hasher, whose keys come from the operating
-/// system.
-fn random_instance() -> u64 {
-    let random = RandomState::new().build_hasher().finish();
-    (random >> 11).max(1)
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
 //! The documents of files: Envoy files, Kubernetes objects, and what is inside a ConfigMap or a List.
 
-use super::envoy_yaml::{self, Plugin};
-use super::source::Source;
+use super::envoy_yaml::{self, Plugin, Source};
 use super::surroundings::Surroundings;
-use super::yaml::{Node, at, children, entries, fields, get, line_of, lines_before, load, text};
+use super::yaml::{Node, at, entries, fields, get, line_of, lines_before, load, text};
 
 /// What files contain that concerns Sluicegate.
 #[derive(Debug, Default)]
@@ -91,11 +90,10 @@ impl Found {
                     text: inner.to_owned(),
                 });
             }
-            let mappings = documents
-                .iter()
-                .filter(|node| children(node).next().is_some());
-            let plugins = mappings.flat_map(|node| envoy_yaml::plugins(node, before, source));
-            self.plugins.extend(plugins);
+            for document in &documents {
+                let plugins = envoy_yaml::plugins(document, before, source);
+                self.plugins.extend(plugins);
+            }
         }
     }
 }

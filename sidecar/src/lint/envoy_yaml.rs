@@ -1,11 +1,31 @@
 //! Sluicegate's plugin configurations in a document: an Envoy file, an Istio WasmPlugin or EnvoyFilter, an Envoy Gateway
 //! EnvoyExtensionPolicy, or a configuration alone.
 
-use super::source::Source;
 use super::yaml::{
     Node, ValueWithLines, at, children, entries, fields, get, is_true, line_of, lines_before, load,
     text,
 };
+
+/// Where something was found.
+#[derive(Clone, Debug, Default)]
+pub struct Source {
+    /// The file.
+    pub file: String,
+    /// The document, such as `WasmPlugin shop/sluicegate`; empty if it is not a Kubernetes object.
+    pub document: String,
+    /// The document's namespace.
+    pub namespace: String,
+}
+
+impl Source {
+    /// The beginning of a message about it: the Kubernetes object, if it is one.
+    pub fn object(&self) -> String {
+        match self.document.as_str() {
+            "" => String::new(),
+            document => format!("{document}: "),
+        }
+    }
+}
 
 /// A plugin configuration, and the settings around it that matter to it.
 #[derive(Debug)]
@@ -69,7 +89,9 @@ pub struct Manager {
 
 /// Finds every plugin configuration of Sluicegate in a document; `before` lines of the file come before its text.
 pub fn plugins(document: &Node, before: usize, source: &Source) -> Vec<Plugin> {
-    let mut copied = COPYING.map(str::to_owned).to_vec();
+    let mut copied = COPYING
+        .map(|name| format!("envoy.filters.http.{name}"))
+        .to_vec();
     copied_namespaces(document, &mut copied);
     let mut found = Vec::new();
     found.extend(plugin(document, Holder::Nothing, document, None, before));
@@ -133,13 +155,11 @@ fn is_named_sluicegate(node: &Node) -> bool {
 
 /// The manager around a filter, which comes between these others.
 fn manager(node: &Node, earlier: &[Node], later: &[Node]) -> Manager {
-    let options = get(node, "common_http_protocol_options");
-    let action = options.and_then(|options| get(options, "headers_with_underscores_action"));
+    let options = "common_http_protocol_options";
+    let action = at(node, &[options, "headers_with_underscores_action"]).and_then(text);
     Manager {
         use_remote_address: is_true(node, "use_remote_address"),
-        rejects_underscores: action
-            .and_then(text)
-            .is_some_and(|action| matches!(action, "REJECT_REQUEST" | "DROP_HEADER")),
+        rejects_underscores: matches!(action, Some("REJECT_REQUEST" | "DROP_HEADER")),
         payloads: payloads(earlier),
         cors_follows: later.iter().any(|filter| is_called(filter, "http.cors")),
         has_deadline: ["request_timeout", "stream_idle_timeout"]
@@ -151,15 +171,10 @@ fn manager(node: &Node, earlier: &[Node], later: &[Node]) -> Manager {
 /// The names under which filters put payloads of tokens; `None` if one of them is configured elsewhere.
 fn payloads(filters: &[Node]) -> Option<Vec<String>> {
     let mut found = Vec::new();
-    for filter in filters
-        .iter()
-        .filter(|filter| is_called(filter, "jwt_authn"))
-    {
-        texts_of(
-            get(filter, "typed_config")?,
-            "payload_in_metadata",
-            &mut found,
-        );
+    let filters = filters.iter();
+    for filter in filters.filter(|filter| is_called(filter, "jwt_authn")) {
+        let configuration = get(filter, "typed_config")?;
+        texts_of(configuration, "payload_in_metadata", &mut found);
     }
     Some(found)
 }
@@ -172,21 +187,17 @@ fn texts_of(node: &Node, field: &str, found: &mut Vec<String>) {
 
 /// Whether a filter has this in its name or in its type's.
 fn is_called(filter: &Node, what: &str) -> bool {
-    let kind = get(filter, "typed_config").and_then(|config| get(config, "@type"));
-    let mut names = [get(filter, "name"), kind].into_iter().flatten();
+    let names = [&["name"][..], &["typed_config", "@type"]];
+    let mut names = names.iter().filter_map(|path| at(filter, path));
     names.any(|name| text(name).is_some_and(|name| name.contains(what)))
 }
 
-/// Filters that copy what clients send into dynamic metadata, and the namespaces that they write to by default.
-const COPYING: [&str; 2] = [
-    "envoy.filters.http.header_to_metadata",
-    "envoy.filters.http.json_to_metadata",
-];
+/// Filters that copy what clients send into dynamic metadata, by default into a namespace of their full name.
+const COPYING: [&str; 2] = ["header_to_metadata", "json_to_metadata"];
 
 /// The other namespaces that such filters write to.
 fn copied_namespaces(node: &Node, found: &mut Vec<String>) {
-    let copies = ["header_to_metadata", "json_to_metadata"];
-    if copies.iter().any(|copies| is_called(node, copies)) {
+    if COPYING.iter().any(|name| is_called(node, name)) {
         texts_of(node, "metadata_namespace", found);
     } else {
         children(node).for_each(|child| copied_namespaces(child, found));
@@ -227,9 +238,8 @@ fn clusters(document: &Node) -> Option<Clusters> {
     let of = get(document, "static_resources")?;
     let list = get(of, "clusters").map(entries).unwrap_or_default();
     let names = list.iter().filter_map(|cluster| get(cluster, "name"));
-    let dynamic = get(document, "dynamic_resources");
     Some(Clusters {
         names: names.filter_map(text).map(str::to_owned).collect(),
-        dynamic: dynamic.is_some_and(|dynamic| get(dynamic, "cds_config").is_some()),
+        dynamic: at(document, &["dynamic_resources", "cds_config"]).is_some(),
     })
 }

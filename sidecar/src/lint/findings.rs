@@ -32,10 +32,7 @@ pub struct Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let severity = match self.severity {
-            Severity::Warning => "warning",
-            Severity::Error => "error",
-        };
+        let severity = format!("{:?}", self.severity).to_lowercase();
         let (file, line, message) = (&self.file, self.line, &self.message);
         write!(f, "{file}:{line}: {severity}: {message}")
     }
@@ -81,14 +78,11 @@ impl Findings<'_> {
 pub fn checks(
     configuration: &schema::Configuration,
 ) -> impl Iterator<Item = (String, &schema::Rule, &schema::Check)> {
-    configuration
-        .rules
-        .iter()
-        .enumerate()
-        .flat_map(|(r, rule)| {
-            let checks = rule.checks.iter().enumerate();
-            checks.map(move |(c, check)| (format!("rules[{r}].checks[{c}]"), rule, check))
-        })
+    let rules = configuration.rules.iter().enumerate();
+    rules.flat_map(|(r, rule)| {
+        let checks = rule.checks.iter().enumerate();
+        checks.map(move |(c, check)| (format!("rules[{r}].checks[{c}]"), rule, check))
+    })
 }
 
 /// Every component of a key and of a choice of limit, with its path.

@@ -44,7 +44,7 @@ fn report_unknown(policy: &Policy, field: String, name: &str, findings: &mut Fin
 
 fn check_costs(at: &str, check: &Check, limit: &Limit, findings: &mut Findings<'_>) {
     let (most, name) = (limit.most(), &limit.name);
-    for (severity, field, cost) in costs(&check.cost) {
+    let mut compare = |severity, field: &str, cost| {
         if cost > most {
             findings.add(
                 severity,
@@ -53,25 +53,17 @@ fn check_costs(at: &str, check: &Check, limit: &Limit, findings: &mut Findings<'
                 "lower the cost or raise the limit",
             );
         }
-    }
-}
-
-/// What a request may cost, each with its field, and how serious it is if that is too much.
-fn costs(cost: &Cost) -> Vec<(Severity, String, u64)> {
-    let varying = match cost {
-        Cost::Constant(cost) => return vec![(Severity::Error, String::new(), *cost)],
+    };
+    let varying = match &check.cost {
+        Cost::Constant(cost) => return compare(Severity::Error, "", *cost),
         Cost::Varying(varying) => varying,
     };
-    let table = varying.table.iter().flatten().enumerate();
-    table
-        .map(|(index, entry)| (Severity::Error, format!(".table[{index}].cost"), entry.cost))
-        .chain([(Severity::Error, ".default".to_owned(), varying.default)])
-        .chain(
-            varying
-                .max
-                .map(|max| (Severity::Warning, ".max".to_owned(), max)),
-        )
-        .collect()
+    for (index, entry) in varying.table.iter().flatten().enumerate() {
+        let field = format!(".table[{index}].cost");
+        compare(Severity::Error, &field, entry.cost);
+    }
+    compare(Severity::Error, ".default", varying.default);
+    compare(Severity::Warning, ".max", varying.max.unwrap_or(0));
 }
 
 fn check_quota(at: &str, check: &Check, limit: &Limit, findings: &mut Findings<'_>) {

@@ -7,9 +7,11 @@ use sluicegate_rules::config::nearest;
 use sluicegate_rules::config::schema::Configuration;
 
 use super::envoy_yaml::{Holder, Plugin};
-use super::findings::{Findings, Severity};
+use super::findings::Findings;
+use super::findings::Severity::{self, Error, Warning};
 use super::yaml::{Node, at, children, entries, fields, get, integer, load, text};
 
+const CLUSTER: &str = "sidecar.cluster";
 /// Envoy's name of the policy that starts a filter again.
 const RELOAD: &str = "FAIL_RELOAD";
 /// Envoy's and Istio's name of the policy that lets requests pass.
@@ -98,28 +100,27 @@ impl Surroundings {
         children(node).for_each(|child| self.add_patches(child));
     }
 
-    /// What is wrong with a plugin's cluster of this name, how sure that is, and the remedy.
-    fn problem(&self, plugin: &Plugin, name: &str) -> Option<(Severity, String, String)> {
-        if let Some(only_in) = self.clusters.get(name) {
-            let other = only_in
-                .as_ref()
-                .filter(|one| **one != plugin.source.namespace)?;
-            return Some((
-                Severity::Error,
-                format!("the ServiceEntry of `{name}` is exported to its own namespace `{other}` only"),
-                "put plugin and ServiceEntry into one namespace, or export it to this one (`exportTo`)".to_owned(),
-            ));
+    /// Reports what is wrong with the plugin's cluster of this name.
+    fn lint_cluster(&self, name: &str, findings: &mut Findings<'_>) {
+        let plugin = findings.plugin;
+        match self.clusters.get(name) {
+            Some(Some(other)) if *other != plugin.source.namespace => {
+                return findings.error(
+                    CLUSTER,
+                    format!("the ServiceEntry of `{name}` is exported to its own namespace `{other}` only"),
+                    "put plugin and ServiceEntry into one namespace, or export it to this one (`exportTo`)",
+                );
+            }
+            Some(_) => return,
+            None => {}
         }
         let of_file = plugin.clusters.iter().flat_map(|clusters| &clusters.names);
         let known = self.clusters.keys().chain(of_file).map(String::as_str);
         if known.clone().any(|one| one == name) {
-            return None;
+            return;
         }
-        let (is_sure, add) = self.how_to_add(plugin)?;
-        let severity = if is_sure {
-            Severity::Error
-        } else {
-            Severity::Warning
+        let Some((severity, add)) = self.how_to_add(plugin) else {
+            return;
         };
         let message = format!(
             "nothing in these files provides a cluster `{name}`, so no request gets a verdict"
@@ -128,26 +129,27 @@ impl Surroundings {
             Some(near) => format!("did you mean `{near}`? Otherwise {add}"),
             None => add.to_owned(),
         };
-        Some((severity, message, remedy))
+        findings.add(severity, CLUSTER, message, &remedy);
     }
 
-    /// How to add a cluster for a plugin, and whether these files show that there is none; `None` if they cannot.
-    fn how_to_add(&self, plugin: &Plugin) -> Option<(bool, &'static str)> {
+    /// How to add a cluster for a plugin, and an error if these files show that there is none; `None` if they cannot.
+    fn how_to_add(&self, plugin: &Plugin) -> Option<(Severity, &'static str)> {
+        let error_if = |sure| if sure { Error } else { Warning };
         match (plugin.holder, &plugin.clusters) {
             (Holder::Nothing, _) => None,
             (Holder::Envoy, Some(clusters)) if clusters.dynamic => Some((
-                false,
+                Warning,
                 "add it, unless the control plane of `cds_config` provides it",
             )),
-            (Holder::Envoy, Some(_)) => Some((true, "add it to `static_resources.clusters`")),
+            (Holder::Envoy, Some(_)) => Some((Error, "add it to `static_resources.clusters`")),
             // A part of an Envoy configuration.
             (Holder::Envoy, None) if !self.has_patches => None,
             (Holder::Envoy | Holder::EnvoyExtensionPolicy, _) => Some((
-                self.has_patches,
+                error_if(self.has_patches),
                 "add it to the `bootstrap` of the EnvoyProxy, or check its file too",
             )),
             (Holder::WasmPlugin, _) => Some((
-                self.has_service_entries,
+                error_if(self.has_service_entries),
                 "write `outbound|PORT||HOST`, with host and port of the sidecar's ServiceEntry, or check its file too",
             )),
         }
@@ -160,10 +162,7 @@ pub fn lint(
     findings: &mut Findings<'_>,
 ) {
     let plugin = findings.plugin;
-    let cluster = &configuration.sidecar.cluster;
-    if let Some((severity, message, remedy)) = surroundings.problem(plugin, cluster) {
-        findings.add(severity, "sidecar.cluster", message, &remedy);
-    }
+    surroundings.lint_cluster(&configuration.sidecar.cluster, findings);
     if let Some((field, message, remedy)) = failure(plugin, surroundings) {
         findings.warn(field, message, remedy);
         // It is not a field of the configuration, but one beside it.

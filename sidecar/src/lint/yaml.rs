@@ -117,12 +117,10 @@ fn value(node: &Node) -> Value {
     match &node.value {
         Data::Scalar(scalar) => scalar.clone(),
         Data::List(list) => list.iter().map(value).collect(),
-        Data::Fields(fields) => {
-            let fields = fields.iter();
-            fields
-                .map(|(key, inner)| (key.value.clone(), value(inner)))
-                .collect()
-        }
+        Data::Fields(fields) => fields
+            .iter()
+            .map(|(key, inner)| (key.value.clone(), value(inner)))
+            .collect(),
     }
 }
 

@@ -27,24 +27,20 @@ function setText(target, text) {
   if (target.textContent !== text) target.textContent = text;
 }
 
-/** Creates an element with a text and classes. */
-function element(name, text = "", classes = "") {
-  const made = document.createElement(name);
-  made.textContent = text;
-  if (classes) made.className = classes;
-  return made;
-}
-
-/** Gives a list or table as many children as there are items, and reuses the existing ones: of the same name, if items have one. */
-function rows(parent, items, make, show) {
+/**
+ * Gives a list or table a row for each item, made of the template with its id and `-template`. Reuses the existing rows: of
+ * the same name, if items have one.
+ */
+function rows(parent, items, show) {
   const focused = document.activeElement;
+  const template = byId(`${parent.id}-template`).content;
   const named = new Map([...parent.children].map((row) => [row.dataset.name, row]));
-  items.forEach((item, at) => {
-    const name = item?.name;
-    const shown = (name === undefined ? parent.children[at] : named.get(name)) ?? make();
-    if (name !== undefined) shown.dataset.name = name;
-    if (parent.children[at] !== shown) parent.insertBefore(shown, parent.children[at] ?? null);
-    show(shown, item);
+  items.forEach((item, index) => {
+    const name = item?.name, present = parent.children[index];
+    const row = (name === undefined ? present : named.get(name)) ?? template.firstElementChild.cloneNode(true);
+    if (name !== undefined) row.dataset.name = name;
+    if (present !== row) parent.insertBefore(row, present ?? null);
+    show(row, item);
   });
   while (parent.children.length > items.length) parent.lastElementChild.remove();
   // An element that moves loses the focus.
@@ -55,7 +51,7 @@ function show_status(summary) {
   byId("status").dataset.tone = summary.tone;
   setText(byId("chip"), summary.chip);
   setText(byId("headline"), summary.headline);
-  rows(byId("notes"), summary.notes, () => element("li"), (row, note) => setText(row, note));
+  rows(byId("notes"), summary.notes, (row, note) => setText(row, note));
   // Screen readers announce only the kind of state: the numbers change each second.
   setText(byId("spoken"), summary.chip);
   document.title = summary.tone === "them" && history.now().denied > 0 ? `${rate(history.now().denied)}/s 429 · Sluicegate` : `${summary.chip} · Sluicegate`;
@@ -83,80 +79,38 @@ function show_numbers(now) {
     const mean = history.mean(selected, end - QUARTER_MS, end);
     if (mean) quarters.push([clock(end - QUARTER_MS, now), rate(mean.admitted), rate(mean.denied), rate(mean.unavailable)]);
   }
-  const make = () => {
-    const row = document.createElement("tr");
-    const head = element("th");
-    head.scope = "row";
-    row.append(head, element("td", "", "number"), element("td", "", "number"), element("td", "", "number"));
-    return row;
-  };
-  rows(byId("numbers-rows"), quarters, make, (row, cells) => cells.forEach((cell, at) => setText(row.children[at], cell)));
-}
-
-function cell(role, name, classes = "") {
-  const made = element(name, "", classes);
-  made.setAttribute("role", role);
-  return made;
-}
-
-function limit_row() {
-  const row = cell("row", "tr");
-  const head = cell("rowheader", "th");
-  head.scope = "row";
-  const button = element("button", "", "name");
-  button.type = "button";
-  button.addEventListener("click", () => select(row.dataset.name === selected ? ALL : row.dataset.name));
-  head.append(button, element("span", "", "quiet windows"));
-  const trend = cell("cell", "td", "spark-column");
-  row.spark = new Spark(trend);
-  row.append(head, trend, ...["number", "number", "number share-column", "since"].map((classes) => cell("cell", "td", classes)));
-  return row;
+  rows(byId("numbers-rows"), quarters, (row, cells) => cells.forEach((cell, at) => setText(row.children[at], cell)));
 }
 
 function show_limits(all, now) {
-  rows(byId("limits-rows"), all, limit_row, (row, limit) => {
+  rows(byId("limits-rows"), all, (row, limit) => {
     row.dataset.denies = limit.denies;
-    const [head, , asked, denied, share, since] = row.children;
-    setText(head.firstChild, limitName(limit.name));
-    head.firstChild.setAttribute("aria-pressed", limit.name === selected);
-    setText(head.lastChild, limit.windows ?? "not in the policy");
+    const [head, trend, asked, denied, share, since] = row.children;
+    const [button, windows] = head.children;
+    button.onclick ??= () => select(row.dataset.name === selected ? ALL : row.dataset.name);
+    setText(button, limitName(limit.name));
+    button.setAttribute("aria-pressed", limit.name === selected);
+    setText(windows, limit.windows ?? "not in the policy");
+    row.spark ??= new Spark(trend);
     row.spark.draw(limit.runs, now, history.span(now));
     setText(asked, rate(requests(limit.now)));
     setText(denied, rate(limit.now.denied));
     setText(share, limit.now.denied > 0 ? percent(limit.now.denied / requests(limit.now)) : "–");
     setText(since, limit.denies ? clock(limit.since, now) : limit.last ? `ended ${clock(limit.last, now)}` : "–");
   });
-  rows(byId("pick"), picks, () => document.createElement("option"), (option, limit) => {
-    setText(option, limit === ALL ? "all limits" : limitName(limit));
-  });
+  rows(byId("pick"), picks, (option, limit) => setText(option, limit === ALL ? "all limits" : limitName(limit)));
   byId("pick").selectedIndex = picks.indexOf(selected);
 }
 
 /** The most denied and the nearest of all limits together. */
 const SHOWN = 8;
 
-function subject_row(columns) {
-  const row = document.createElement("tr");
-  const head = element("th");
-  head.scope = "row";
-  head.append(element("code"), " ", element("span", "", "quiet"));
-  const share = element("div", "", "share");
-  const gauge = element("span", "", "gauge");
-  gauge.append(element("span"));
-  share.append(gauge, element("span"));
-  const last = element("td");
-  last.append(share);
-  row.append(head, ...(columns === 3 ? [element("td", "", "number")] : []), last);
-  return row;
-}
-
 function show_subject(row, { subject, limit, count, share }) {
-  const head = row.firstChild, last = row.lastChild.firstChild;
-  setText(head.firstChild, subject);
-  setText(head.lastChild, limit);
-  if (count !== undefined) setText(row.children[1], count);
-  last.firstChild.firstChild.style.width = `${100 * share}%`;
-  setText(last.lastChild, percent(share));
+  setText(row.querySelector("code"), subject);
+  setText(row.querySelector("th span"), limit);
+  if (count !== undefined) setText(row.querySelector(".number"), count);
+  row.querySelector(".gauge span").style.width = `${100 * share}%`;
+  setText(row.querySelector(".gauge + span"), percent(share));
 }
 
 function show_top() {
@@ -170,9 +124,9 @@ function show_top() {
   const near = limits.flatMap(({ limit, nearest }) => nearest.map(({ subject, used_ratio }) => ({
     subject, limit, order: used_ratio, share: Math.min(1, used_ratio),
   })));
-  for (const [name, subjects, columns] of [["denied", denied, 3], ["near", near, 2]]) {
+  for (const [name, subjects] of [["denied", denied], ["near", near]]) {
     const first = subjects.sort((a, b) => b.order - a.order).slice(0, SHOWN);
-    rows(byId(`${name}-rows`), first, () => subject_row(columns), show_subject);
+    rows(byId(`${name}-rows`), first, show_subject);
     byId(`${name}-table`).hidden = first.length === 0;
     byId(`${name}-none`).hidden = first.length > 0;
   }
@@ -205,13 +159,7 @@ function show_policy() {
 }
 
 function show_events(now) {
-  const make = () => {
-    const row = document.createElement("li");
-    const time = document.createElement("time");
-    row.append(time, element("strong"), element("span", "", "quiet"));
-    return row;
-  };
-  rows(byId("events"), snapshot.events, make, (row, event) => {
+  rows(byId("events"), snapshot.events, (row, event) => {
     const { tone, label, detail } = described(event, snapshot.store.name);
     const [time, name, more] = row.children;
     row.dataset.tone = tone;

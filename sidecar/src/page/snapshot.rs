@@ -44,7 +44,7 @@ pub fn snapshot(service: &Service, after_ms: u64) -> Value {
             "health": service.events.store(),
         },
         // Only if a limit of the policy has leases.
-        "leases": service.lease_totals(),
+        "leases": epoch.metrics.lease_totals(),
         "denying": history.denying(),
         "samples": history.samples_after(after_ms).collect::<Vec<_>>(),
         "top": top,

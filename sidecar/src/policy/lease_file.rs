@@ -13,15 +13,15 @@ use crate::clock::micros;
 use crate::mask::shown;
 
 /// Default of `longest`.
-const DEFAULT_LONGEST: Duration = Duration::from_millis(100);
+const DEFAULT_LONGEST: &str = "100ms";
 /// A reset is felt so much later, and units may lie idle for so long.
 const MAX_LONGEST: Duration = Duration::from_secs(10);
 /// Default of `most`.
 const DEFAULT_MOST: u64 = 1_000;
 /// More would be a large part of every quota.
 const MAX_MOST: u64 = 1_000_000;
-/// Default of `from`, per second.
-const DEFAULT_FROM_PER_S: u64 = 50;
+/// Default of `from`.
+const DEFAULT_FROM: &str = "50/s";
 
 /// An entry of `lease`.
 #[derive(Deserialize, JsonSchema)]
@@ -77,9 +77,7 @@ impl LeaseFile {
     }
 
     fn longest(&self) -> Result<Duration, String> {
-        let Some(text) = &self.longest else {
-            return Ok(DEFAULT_LONGEST);
-        };
+        let text = self.longest.as_deref().unwrap_or(DEFAULT_LONGEST);
         let longest = duration(text).map_err(|why| format!("`longest`: {why}"))?;
         if longest > MAX_LONGEST {
             return Err(format!(
@@ -100,9 +98,7 @@ impl LeaseFile {
     }
 
     fn rate_per_s(&self) -> Result<u64, String> {
-        let Some(text) = &self.from else {
-            return Ok(DEFAULT_FROM_PER_S);
-        };
+        let text = self.from.as_deref().unwrap_or(DEFAULT_FROM);
         let number = text
             .strip_suffix("/s")
             .and_then(|number| number.parse().ok());

@@ -47,17 +47,18 @@ impl NamedWindow {
         }
     }
 
+    /// The full name of a window.
+    pub fn of(spec: &BucketSpec) -> Self {
+        match spec.algorithm {
+            // Their `window_us` is no length that anybody would name.
+            Algorithm::CalendarWindow(calendar) => Self::Calendar(calendar),
+            _ => Self::Length(spec.window_us),
+        }
+    }
+
     /// Whether it is a name of this window.
     pub fn fits(self, spec: &BucketSpec) -> bool {
-        match (self, spec.algorithm) {
-            (Self::Only, _) => true,
-            (Self::Unit(unit), Algorithm::CalendarWindow(calendar)) => calendar.unit() == unit,
-            (Self::Calendar(named), Algorithm::CalendarWindow(calendar)) => named == calendar,
-            // Their `window_us` is no length that anybody would name.
-            (Self::Length(_), Algorithm::CalendarWindow(_)) => false,
-            (Self::Length(window_us), _) => spec.window_us == window_us,
-            (Self::Unit(_) | Self::Calendar(_), _) => false,
-        }
+        self == Self::Only || self.overlaps(Self::of(spec))
     }
 
     /// Whether one window could have both names.

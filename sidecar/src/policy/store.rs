@@ -19,7 +19,7 @@ const MAX_CONNECTIONS: usize = 16;
 const MAX_PREFIX_BYTES: usize = 64;
 
 /// Where a store keeps its state.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum StoreAddress {
     /// In this process.
     #[default]
@@ -90,18 +90,9 @@ pub struct TlsFiles {
     pub server_name: Option<String>,
 }
 
-impl std::fmt::Debug for StoreAddress {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not the URL: it may hold a password.
-        f.write_str(match self {
-            Self::Memory => "Memory",
-            Self::Redis(_) => "Redis(..)",
-        })
-    }
-}
-
 impl std::fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Not the URL: it may hold a password.
         f.write_str("RedisStore(..)")
     }
 }
@@ -113,12 +104,12 @@ impl std::str::FromStr for StoreAddress {
         if text == "memory" {
             return Ok(Self::Memory);
         }
-        let url = text.parse()?;
-        RedisStore::new(url, RedisOptions::default())
-            .map(|store| Self::Redis(Box::new(store)))
-            .map_err(|error| error.why)
+        Self::redis(text.parse()?, RedisOptions::default()).map_err(|(_, why)| why.to_owned())
     }
 }
+
+/// The name of an option that does not fit, and what is wrong and how to fix it.
+type Misfit = (&'static str, &'static str);
 
 impl StoreAddress {
     /// The same options with another URL.
@@ -128,40 +119,17 @@ impl StoreAddress {
     pub fn with_url(&self, text: &str) -> Result<Self, String> {
         match (self, text) {
             (_, "memory") | (Self::Memory, _) => text.parse(),
-            (Self::Redis(redis), _) => RedisStore::new(text.parse()?, redis.options.clone())
-                .map(|store| Self::Redis(Box::new(store)))
-                .map_err(|error| error.to_string()),
+            (Self::Redis(redis), _) => Self::redis(text.parse()?, redis.options.clone())
+                .map_err(|(field, why)| format!("{why}; see the policy's `store.{field}`")),
         }
     }
-}
 
-/// An invalid option.
-#[derive(Debug)]
-pub struct OptionError {
-    /// Its name; `url` if the URL is at fault.
-    pub field: &'static str,
-    /// What is wrong and how to fix it.
-    pub why: String,
-}
-
-impl std::fmt::Display for OptionError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}; see the policy's `store.{}`", self.why, self.field)
-    }
-}
-
-impl RedisStore {
     /// Combines a URL with options.
     ///
     /// # Errors
     /// They do not fit each other.
-    pub fn new(url: RedisUrl, options: RedisOptions) -> Result<Self, OptionError> {
-        let error = |field, why: &str| {
-            Err(OptionError {
-                field,
-                why: why.to_owned(),
-            })
-        };
+    fn redis(url: RedisUrl, options: RedisOptions) -> Result<Self, Misfit> {
+        let error = |field, why| Err((field, why));
         let files = &options.credentials;
         let named = url.username.is_some() || url.password.is_some();
         if named && (files.username.is_some() || files.password.is_some()) {
@@ -209,6 +177,6 @@ impl RedisStore {
         if !(1..=MAX_CONNECTIONS).contains(&options.connections) {
             return error("connections", "must be a number from 1 to 16");
         }
-        Ok(Self { url, options })
+        Ok(Self::Redis(Box::new(RedisStore { url, options })))
     }
 }

@@ -161,11 +161,7 @@ fn length(us: u64) -> String {
 
 /// Whether two windows of a limit have the same length or the same calendar unit and zone.
 pub(super) fn is_same_window(one: &BucketSpec, other: &BucketSpec) -> bool {
-    match (one.algorithm, other.algorithm) {
-        (Algorithm::CalendarWindow(one), Algorithm::CalendarWindow(other)) => one == other,
-        (Algorithm::CalendarWindow(_), _) | (_, Algorithm::CalendarWindow(_)) => false,
-        _ => one.window_us == other.window_us,
-    }
+    NamedWindow::of(one) == NamedWindow::of(other)
 }
 
 /// A window's name, for people and metric labels: `1m`, `month Europe/Berlin`.

@@ -2,6 +2,7 @@
 //! clients and on the time that each may take, and a shutdown that no client can delay.
 
 use std::convert::Infallible;
+use std::fmt::Arguments;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
-use socket2::SockRef;
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::warn;
@@ -60,10 +61,10 @@ impl Listener {
                 let (stream, _) = listener.accept().await?;
                 // Each answer is one write; without this, the next one might wait for the client's acknowledgement.
                 stream.set_nodelay(true)?;
-                SockRef::from(&stream).set_send_buffer_size(SEND_BUFFER)?;
+                set_socket_send_buffer_size(&stream, SEND_BUFFER)?;
                 Ok(Box::new(stream))
             }
-            Self::Unix(socket) => Ok(Box::new(socket.listener.accept().await?.0)),
+            Self::Unix(_, listener) => Ok(Box::new(listener.accept().await?.0)),
         }
     }
 }
@@ -77,7 +78,8 @@ pub(super) async fn serve(
 ) {
     let mut connections = Connections::new(port.max_connections);
     let graceful = GracefulShutdown::new();
-    let mut log = ListenerLog::of(port.name);
+    // Each has its own: one problem must not hide another.
+    let (mut at_max, mut refused) = (Throttle::default(), Throttle::default());
     let mut checks = interval(CLOSE_OVERDUE_EVERY);
     checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last_phase = phases.clone();
@@ -92,12 +94,15 @@ pub(super) async fn serve(
                     phases.mark_unchanged();
                     let stream = RecordedStream { stream, connection: Arc::clone(&connection) };
                     let served = serve_connection(stream, &port, phases.clone(), graceful.watcher());
-                    log.admitted(connections.admit(connection, served), port.max_connections);
+                    if let Some(closed) = connections.admit(connection, served) {
+                        let max = port.max_connections;
+                        report(&port, &mut at_max, format_args!("a connection above the maximum of {max}: {closed}"));
+                    }
                 }
                 // The client closed the connection before it was accepted.
                 Err(error) if is_the_clients(&error) => {}
                 Err(error) => {
-                    log.refused(&error);
+                    report(&port, &mut refused, format_args!("cannot accept a connection: {error}"));
                     connections.close_unanswered();
                     sleep(AFTER_A_REFUSAL).await;
                 }
@@ -182,39 +187,9 @@ async fn answer(
     Ok(answer)
 }
 
-/// Logs problems of a listener, each at a limited rate of its own: one must not hide another.
-struct ListenerLog {
-    listener: &'static str,
-    at_max: Throttle,
-    refused: Throttle,
-}
-
-impl ListenerLog {
-    fn of(listener: &'static str) -> Self {
-        Self {
-            listener,
-            at_max: Throttle::default(),
-            refused: Throttle::default(),
-        }
-    }
-
-    fn admitted(&mut self, closed: Option<&str>, max: usize) {
-        if let Some(closed) = closed
-            && let Some(times) = self.at_max.occurred(clock::now_us())
-        {
-            warn!(
-                listener = self.listener,
-                times, "a connection above the maximum of {max}: {closed}"
-            );
-        }
-    }
-
-    fn refused(&mut self, error: &io::Error) {
-        if let Some(times) = self.refused.occurred(clock::now_us()) {
-            warn!(
-                listener = self.listener,
-                times, "cannot accept a connection: {error}"
-            );
-        }
+/// Logs a problem of a port's listener, at a limited rate.
+fn report(port: &Port, throttle: &mut Throttle, problem: Arguments<'_>) {
+    if let Some(times) = throttle.occurred(clock::now_us()) {
+        warn!(listener = port.name, times, "{problem}");
     }
 }

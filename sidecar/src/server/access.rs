@@ -23,7 +23,6 @@ use sluicegate_protocol::{Code, OVERRIDES_PATH, RESET_PATH, SUBJECTS_PATH};
 use subtle::ConstantTimeEq;
 
 use super::listen::Address;
-use super::paths::{HEALTHZ_PATH, METRICS_PATH, READYZ_PATH};
 use super::refusal::Refusal;
 use super::web_pages::{host, same_origin};
 
@@ -46,6 +45,13 @@ pub(super) const NO_TOKEN: Refusal = Refusal::new(
 .with_status(StatusCode::UNAUTHORIZED);
 /// Makes a browser ask for the token. Any user name is accepted.
 const CHALLENGE: &str = "Basic realm=\"sluicegate\", Bearer";
+
+/// Whether the process serves.
+pub(super) const HEALTHZ_PATH: &str = "/healthz";
+/// Whether clients should send requests to it.
+pub(super) const READYZ_PATH: &str = "/readyz";
+/// For Prometheus.
+pub(super) const METRICS_PATH: &str = "/metrics";
 
 /// Who may call what. The default is that of an address other than loopback, without a token, with any Host.
 #[derive(Clone, Debug, Default)]

@@ -19,17 +19,17 @@ use tokio::sync::Semaphore;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::access::{Access, MISDIRECTED, NEEDS_TOKEN, NO_TOKEN, guard};
+use super::access::{
+    Access, HEALTHZ_PATH, METRICS_PATH, MISDIRECTED, NEEDS_TOKEN, NO_TOKEN, READYZ_PATH, guard,
+};
 use super::body::{ok, turns, whole};
 use super::describe::{Describe, of};
-use super::paths::{HEALTHZ_PATH, METRICS_PATH, READYZ_PATH};
 use super::readiness::Readiness;
 use super::refusal::{Refusal, UNKNOWN_PATH, with_fallbacks};
 use super::web_pages::{BAD_HOST, NOT_JSON, ORIGIN_FIELD, foreign, only_json};
 use crate::decide::Service;
 use crate::page;
 
-const TEXT: &str = "text/plain";
 const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 static LARGE_BODIES: Semaphore = turns();
@@ -58,7 +58,7 @@ const UNCONFIRMED: Refusal = Refusal::of_server(
 );
 
 /// The state of the handlers.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Admin {
     pub service: Arc<Service>,
     pub readiness: Readiness,
@@ -118,7 +118,6 @@ pub(super) fn router(admin: Admin, access: Access, document: MethodRouter<Admin>
     responses((
         status = 200,
         description = "The process serves requests.",
-        content_type = TEXT,
         body = String,
         example = "alive\n",
     )),
@@ -139,7 +138,6 @@ async fn healthz() -> &'static str {
     responses((
         status = 200,
         description = "The sidecar is ready.",
-        content_type = TEXT,
         body = String,
         example = "ready: policy epoch 1, the store answers\n",
     )),
@@ -159,7 +157,6 @@ async fn readyz(State(admin): State<Admin>) -> Response {
     responses((
         status = 200,
         description = "The metrics.",
-        content_type = TEXT,
         body = String,
         example = "# HELP sluicegate_store_up Whether the store answers.\n# TYPE sluicegate_store_up gauge\nsluicegate_store_up 1\n",
     )),

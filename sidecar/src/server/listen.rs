@@ -91,10 +91,7 @@ impl Address {
                 let file = SocketFile(path.clone());
                 let listener = socket.listen(BACKLOG)?;
                 std::fs::set_permissions(path, Permissions::from_mode(socket_mode))?;
-                Ok(Listener::Unix(SocketListener {
-                    _file: file,
-                    listener,
-                }))
+                Ok(Listener::Unix(file, listener))
             }
         }
     }
@@ -105,17 +102,9 @@ fn is_socket(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
 }
 
-/// A listening Unix socket and its file.
-#[derive(Debug)]
-pub struct SocketListener {
-    // Dropped before the socket: once that is closed, the file may be the successor's.
-    _file: SocketFile,
-    pub(super) listener: UnixListener,
-}
-
 /// The file of a Unix socket; it outlives the socket, so it is removed on drop.
 #[derive(Debug)]
-struct SocketFile(PathBuf);
+pub struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
@@ -129,8 +118,8 @@ impl Drop for SocketFile {
 pub enum Listener {
     /// On an address.
     Tcp(TcpListener),
-    /// On a Unix socket.
-    Unix(SocketListener),
+    /// On a Unix socket. Its file is dropped first: once the socket is closed, the file may be the successor's.
+    Unix(SocketFile, UnixListener),
 }
 
 #[cfg(test)]

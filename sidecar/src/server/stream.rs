@@ -1,13 +1,13 @@
 //! A connection's bytes: reports when some are received and sent, and when the client has closed the connection.
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use socket2::SockRef;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connection::Connection;
@@ -49,10 +49,9 @@ impl AsyncRead for RecordedStream {
 /// continues: their filters have decided without it, and nothing may be taken for them. hyper reads once more after the body
 /// and before the request is served, so this is asked in time.
 fn has_ended(stream: &impl AsFd) -> bool {
-    let mut byte = [MaybeUninit::uninit()];
-    match SockRef::from(stream).peek(&mut byte) {
-        Ok(bytes) => bytes == 0,
-        Err(error) => error.kind() == io::ErrorKind::ConnectionReset,
+    match recv(stream, &mut [0], RecvFlags::PEEK) {
+        Ok((_, received)) => received == 0,
+        Err(error) => error == Errno::CONNRESET,
     }
 }
 

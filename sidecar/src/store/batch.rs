@@ -8,4 +8,5 @@
 mod queue;
 mod worker;
 
-pub use worker::{Answer, Batcher};
+pub use queue::Answer;
+pub use worker::{Batcher, part};

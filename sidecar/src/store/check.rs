@@ -11,8 +11,9 @@ use redis::{Cmd, FromRedisValue, RedisError, Value};
 pub use self::findings::Finding;
 use self::findings::{Checked, State, failed};
 use super::cluster::layout::Layout;
-use super::commands::{LIMITS_KEYS, PREFIXES_KEYS, Script};
+use super::commands::{LIMITS_KEYS, PREFIXES_KEYS};
 use super::error::{ConnectionError, StoreError};
+use super::redis::common::Common;
 use super::redis::connection::{Connection, Deadline, is_no_script};
 use super::redis::dial::Dialer;
 use super::redis::inspect::field;
@@ -20,7 +21,9 @@ use super::redis::probe::{is_elsewhere, probe, run};
 use super::redis::sentinel::primary_of;
 use super::redis::sharding::is_sharded;
 use crate::clock::unix_us;
-use crate::policy::{Endpoint, RedisStore, Topology};
+use crate::lock::lock;
+use crate::policy::{Endpoint, Policy, RedisStore, Topology};
+use crate::telemetry::subject::Subject;
 
 /// Timeout of each answer: longer than decisions wait, so that a slow Redis is reported as slow.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,17 +35,6 @@ const COMMANDS: &str = "EVAL return 1 *,EVALSHA 0 1 *,TIME,GET *,SET * 1 PX 9000
                         PEXPIRE * 9000,ZADD * 1 m,ZREM * m,ZCARD *,ZRANK * m,ZRANGEBYSCORE * 0 1,UNLINK *,\
                         PERSIST sg:{TAG}:absent:probe,ZREM sg:{sidecars}:names m,HDEL sg:{overrides} f";
 
-/// A store, as the sidecars of a policy use it.
-#[derive(Debug)]
-pub struct CheckedStore<'a> {
-    /// Where it is.
-    pub store: &'a RedisStore,
-    /// The policy's deadline of a call.
-    pub store_timeout: Duration,
-    /// The digest of the policy's limits.
-    pub limits: &'a str,
-}
-
 /// Commands that were refused, with Redis's answers.
 type Refused = BTreeSet<(String, String)>;
 
@@ -52,7 +44,7 @@ async fn ask<T: FromRedisValue>(
     text: &str,
     refused: &mut Refused,
 ) -> Result<Option<T>, StoreError> {
-    match connection.ask(&command(text), soon()).await {
+    match connection.ask(&command(text), false, soon()).await {
         Ok(answer) => Ok(Some(answer)),
         Err(error) if is_no_script(&error) || is_elsewhere(&error) => Ok(None),
         // A command for another kind of key than the one that is tried.
@@ -80,137 +72,139 @@ fn soon() -> Deadline {
     Deadline::after(PATIENCE)
 }
 
-impl CheckedStore<'_> {
-    /// Checks it.
-    pub async fn check(&self) -> Vec<Finding> {
-        let mut findings = Vec::new();
-        for (endpoint, tag) in self.nodes(&mut findings).await {
-            let mut checked = Vec::new();
-            if let Err(error) = self.node(&endpoint, &tag, &mut checked).await {
-                checked.push(failed(&error));
+/// Checks a store, as the sidecars of a policy use it.
+pub async fn check(store: &RedisStore, policy: &Policy) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (endpoint, tag) in nodes(store, &mut findings).await {
+        let mut checked = Vec::new();
+        if let Err(error) = node(store, policy, (&endpoint, &tag), &mut checked).await {
+            checked.push(failed(&error));
+        }
+        let checked = checked.into_iter();
+        findings.extend(checked.map(|checked| Finding::new(&endpoint, checked)));
+    }
+    findings
+}
+
+fn is_cluster(store: &RedisStore) -> bool {
+    matches!(store.url.topology, Topology::Cluster(_))
+}
+
+/// Each primary, and a tag of its slots, as all sentinels or seeds name them.
+async fn nodes(store: &RedisStore, findings: &mut Vec<Finding>) -> Vec<(Endpoint, String)> {
+    let (asked, asks, dialer) = match &store.url.topology {
+        Topology::Single(endpoint) => return vec![(endpoint.clone(), "probe".to_owned())],
+        Topology::Cluster(seeds) => (
+            seeds,
+            "CLUSTER SLOTS".to_owned(),
+            Dialer::new(store, PATIENCE),
+        ),
+        Topology::Sentinel { sentinels, name } => (
+            sentinels,
+            format!("SENTINEL GET-MASTER-ADDR-BY-NAME {name}"),
+            Dialer::to_sentinels(store, PATIENCE),
+        ),
+    };
+    let (mut known, mut silent) = (None::<Vec<_>>, Vec::new());
+    for endpoint in asked {
+        let answer = dialer.ask(endpoint, &command(&asks)).await;
+        match answer.and_then(|answer| read(store, answer, endpoint)) {
+            Ok(nodes) if *known.get_or_insert_with(|| nodes.clone()) == nodes => {}
+            Ok(_) => {
+                let message = "primary: not that of the others; wait for the end of a failover";
+                findings.push(Finding::new(endpoint, (State::Error, message.to_owned())));
             }
-            findings.extend(
-                checked
-                    .into_iter()
-                    .map(|checked| Finding::new(&endpoint, checked)),
-            );
+            Err(error) => silent.push((endpoint, failed(&error).1)),
         }
-        findings
     }
+    let state = known.as_ref().map_or(State::Error, |_| State::Warning);
+    let silent = silent.into_iter();
+    findings.extend(silent.map(|(endpoint, why)| Finding::new(endpoint, (state, why))));
+    known.unwrap_or_default()
+}
 
-    fn is_cluster(&self) -> bool {
-        matches!(self.store.url.topology, Topology::Cluster(_))
+fn read(
+    store: &RedisStore,
+    answer: Value,
+    asked: &Endpoint,
+) -> Result<Vec<(Endpoint, String)>, StoreError> {
+    if !is_cluster(store) {
+        let primary = primary_of(answer).map_err(RedisError::from)?;
+        let primary = primary.ok_or(ConnectionError::NoPrimary)?;
+        return Ok(vec![(primary, "probe".to_owned())]);
     }
+    let primaries = Layout::read(&answer, asked)?.primaries.into_iter();
+    let mut nodes: Vec<_> = primaries.map(|one| (one.endpoint, one.tag)).collect();
+    nodes.sort();
+    Ok(nodes)
+}
 
-    /// Each primary, and a tag of its slots, as all sentinels or seeds name them.
-    async fn nodes(&self, findings: &mut Vec<Finding>) -> Vec<(Endpoint, String)> {
-        let (asked, asks) = match &self.store.url.topology {
-            Topology::Single(endpoint) => return vec![(endpoint.clone(), "probe".to_owned())],
-            Topology::Cluster(seeds) => (seeds, "CLUSTER SLOTS".to_owned()),
-            Topology::Sentinel { sentinels, name } => (
-                sentinels,
-                format!("SENTINEL GET-MASTER-ADDR-BY-NAME {name}"),
-            ),
+/// Checks one Redis.
+async fn node(
+    store: &RedisStore,
+    policy: &Policy,
+    (at, tag): (&Endpoint, &str),
+    checked: &mut Vec<Checked>,
+) -> Result<(), StoreError> {
+    let patience = policy.store_timeout.max(PATIENCE);
+    let common = Arc::new(Common::new(store, patience, Arc::default()));
+    let connection = &Connection::open(&common, at, None).await?;
+    let message = format!(
+        "address: Redis accepts the credentials, TLS: {}",
+        store.url.tls
+    );
+    checked.push((State::Ok, message));
+    let (mut refused, prefix) = (Refused::new(), &store.options.key_prefix);
+    let info: Option<String> = ask(connection, "INFO", &mut refused).await?;
+    let info = info.unwrap_or_default();
+    if field(&info, "role") == Some("slave") {
+        return Err(ConnectionError::Replica.into());
+    }
+    checked.extend(findings::of_info(&info));
+    let script = &common.script;
+    let own = if is_cluster(store) { "ASKING" } else { "ROLE" };
+    for text in COMMANDS.split(',').chain([own]) {
+        let text = text
+            .replace('*', "sg:{TAG}:check:probe")
+            .replace("TAG", tag);
+        let text = text.replace("sg:", &script.key("sg:"));
+        let answer: Option<Value> = ask(connection, &text, &mut refused).await?;
+        if answer.is_none() && text.starts_with("SET") {
+            // The commands after it would write something that stays.
+            break;
+        }
+    }
+    checked.extend(findings::permissions(&refused, prefix));
+    let mut least = Duration::MAX;
+    for _ in 0..ROUND_TRIPS {
+        let began = Instant::now();
+        run(&probe(tag), connection, soon()).await?;
+        least = least.min(began.elapsed());
+    }
+    checked.push(findings::round_trip(least, policy.store_timeout));
+    let now_us = lock(&connection.clock).at(Instant::now());
+    let now_us = now_us.unwrap_or_else(unix_us);
+    checked.push(findings::clock(
+        now_us.cast_signed() - unix_us().cast_signed(),
+    ));
+    if !is_cluster(store) {
+        let look = async || match is_sharded(connection, soon()).await {
+            // A proxy or a Cluster that refuses keys of several tags.
+            Err(StoreError::Refused(_)) => Ok(true),
+            looked => looked,
         };
-        let dialer = match self.is_cluster() {
-            true => Dialer::new(self.store, PATIENCE),
-            false => Dialer::to_sentinels(self.store, PATIENCE),
-        };
-        let (mut known, mut silent) = (None::<Vec<_>>, Vec::new());
-        for endpoint in asked {
-            let answer = dialer.ask(endpoint, &command(&asks)).await;
-            match answer.and_then(|answer| self.read(answer, endpoint)) {
-                Ok(nodes) if *known.get_or_insert_with(|| nodes.clone()) == nodes => {}
-                Ok(_) => {
-                    let message = "primary: not that of the others; wait for the end of a failover";
-                    findings.push(Finding::new(endpoint, (State::Error, message.to_owned())));
-                }
-                Err(error) => silent.push((endpoint, failed(&error).1)),
-            }
-        }
-        let state = known.as_ref().map_or(State::Error, |_| State::Warning);
-        let silent = silent.into_iter();
-        findings.extend(silent.map(|(endpoint, why)| Finding::new(endpoint, (state, why))));
-        known.unwrap_or_default()
+        checked.push(findings::sharding(look().await? && look().await?));
     }
-
-    fn read(&self, answer: Value, asked: &Endpoint) -> Result<Vec<(Endpoint, String)>, StoreError> {
-        if !self.is_cluster() {
-            let primary = primary_of(answer).map_err(RedisError::from)?;
-            let primary = primary.ok_or(ConnectionError::NoPrimary)?;
-            return Ok(vec![(primary, "probe".to_owned())]);
-        }
-        let primaries = Layout::read(&answer, asked)?.primaries.into_iter();
-        let mut nodes: Vec<_> = primaries.map(|one| (one.endpoint, one.tag)).collect();
-        nodes.sort();
-        Ok(nodes)
+    let alive = async |list: &str, own: &str| {
+        let alive = command(&format!("ZRANGEBYSCORE {list} {} +inf", now_us / 1_000));
+        let alive: Vec<String> = connection.ask(&alive, false, soon()).await.ok()?;
+        Some(alive.iter().filter(|one| *one != own).count())
+    };
+    let limits = Subject::of(&policy.limits_text()).to_string();
+    if let Some(limits) = alive(&script.key(LIMITS_KEYS[1]), &limits).await {
+        // A user may be confined to the keys of one prefix.
+        let prefixes = alive(PREFIXES_KEYS[1], &script.key("*")).await;
+        checked.push(findings::fleets(limits, prefixes));
     }
-
-    /// Checks one Redis.
-    async fn node(
-        &self,
-        at: &Endpoint,
-        tag: &str,
-        checked: &mut Vec<Checked>,
-    ) -> Result<(), StoreError> {
-        let dialer = Dialer::new(self.store, self.store_timeout.max(PATIENCE));
-        let dialled = dialer.dial(at).await?;
-        let connection = &Connection::new(dialled.connection.clone(), None, Arc::default());
-        let message = format!(
-            "address: Redis accepts the credentials, TLS: {}",
-            self.store.url.tls
-        );
-        checked.push((State::Ok, message));
-        let (mut refused, prefix) = (Refused::new(), &self.store.options.key_prefix);
-        let info: Option<String> = ask(connection, "INFO", &mut refused).await?;
-        let info = info.unwrap_or_default();
-        if field(&info, "role") == Some("slave") {
-            return Err(ConnectionError::Replica.into());
-        }
-        checked.extend(findings::of_info(&info));
-        let script = Script::new(prefix);
-        let own = if self.is_cluster() { "ASKING" } else { "ROLE" };
-        for text in COMMANDS.split(',').chain([own]) {
-            let text = text
-                .replace('*', "sg:{TAG}:check:probe")
-                .replace("TAG", tag);
-            let text = text.replace("sg:", &script.key("sg:"));
-            let answer: Option<Value> = ask(connection, &text, &mut refused).await?;
-            if answer.is_none() && text.starts_with("SET") {
-                // The commands after it would write something that stays.
-                break;
-            }
-        }
-        checked.extend(findings::permissions(&refused, prefix));
-        let mut least = Duration::MAX;
-        for _ in 0..ROUND_TRIPS {
-            let began = Instant::now();
-            run(&probe(tag), connection, &script, soon()).await?;
-            least = least.min(began.elapsed());
-        }
-        checked.push(findings::round_trip(least, self.store_timeout));
-        let now_us = connection.clock_us().unwrap_or_else(unix_us);
-        checked.push(findings::clock(
-            now_us.cast_signed() - unix_us().cast_signed(),
-        ));
-        if !self.is_cluster() {
-            let look = async || match is_sharded(connection, &script, soon()).await {
-                // A proxy or a Cluster that refuses keys of several tags.
-                Err(StoreError::Refused(_)) => Ok(true),
-                looked => looked,
-            };
-            checked.push(findings::sharding(look().await? && look().await?));
-        }
-        let alive = async |list: &str, own: &str| {
-            let alive = command(&format!("ZRANGEBYSCORE {list} {} +inf", now_us / 1_000));
-            let alive: Vec<String> = connection.ask(&alive, soon()).await.ok()?;
-            Some(alive.iter().filter(|one| *one != own).count())
-        };
-        if let Some(limits) = alive(&script.key(LIMITS_KEYS[1]), self.limits).await {
-            // A user may be confined to the keys of one prefix.
-            let prefixes = alive(PREFIXES_KEYS[1], &script.key("*")).await;
-            checked.push(findings::fleets(limits, prefixes));
-        }
-        Ok(())
-    }
+    Ok(())
 }

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue};
-use sluicegate_engine::script::{Operation, WriteBacks};
+use sluicegate_engine::script::{Operation, WriteBack, WriteBacks};
 use sluicegate_engine::{Batch, Returns};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use super::cluster::map::SlotCache;
 use super::cluster::routing::is_apart;
@@ -21,12 +22,14 @@ use super::commands::{
 use super::error::StoreError;
 use super::health::Monitor;
 use super::overrides::{self, StoredOverrides};
+use super::redis::common::Common;
 use super::redis::connection::{Deadline, is_no_script};
 use super::redis::dial::Dialer;
-use super::redis::node::{Common, Node, Recheck};
-use super::redis::sentinel::Sentinels;
+use super::redis::node::Node;
+use super::redis::pool::{ConnectionPool, Recheck};
+use super::redis::sentinel::poll_all;
 use super::reply::StoreReply;
-use super::share::Debt;
+use super::share::once;
 use crate::policy::{MAX_OVERRIDES, RedisStore, Topology};
 
 /// For reading all overrides: some megabytes, which no decision waits for.
@@ -38,50 +41,44 @@ const CHANGE_OVERRIDES_WITHIN: Duration = Duration::from_secs(1);
 pub struct Client {
     nodes: Nodes,
     common: Arc<Common>,
+    /// Find out which nodes there are, until this is dropped.
+    _tasks: JoinSet<()>,
 }
 
 enum Nodes {
-    /// One Redis, or the primary that sentinels name: they are asked until this is dropped.
-    One {
-        node: Arc<Node>,
-        _sentinels: Option<Sentinels>,
-    },
+    /// One Redis, or the primary that sentinels name.
+    One(Arc<Node>),
     /// The primaries of a Cluster.
-    Cluster(SlotCache),
-}
-
-impl std::fmt::Debug for Client {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Without the addresses and the credentials.
-        f.debug_struct("Client").finish_non_exhaustive()
-    }
+    Cluster(Arc<SlotCache>),
 }
 
 impl Client {
     /// Starts to connect, in the current runtime.
     pub fn open(store: &RedisStore, timeout: Duration, monitor: Arc<Monitor>) -> Self {
         let common = Arc::new(Common::new(store, timeout, monitor));
-        let recheck = Recheck::new(());
-        let (address, sentinels) = match &store.url.topology {
+        let (recheck, mut tasks) = (Recheck::new(()), JoinSet::new());
+        let address = match &store.url.topology {
             // It never changes.
-            Topology::Single(endpoint) => (watch::channel(Ok(endpoint.clone())).1, None),
+            Topology::Single(endpoint) => watch::channel(Ok(endpoint.clone())).1,
             Topology::Sentinel { sentinels, name } => {
                 let dialer = Dialer::to_sentinels(store, timeout);
-                let sentinels = Sentinels::ask(dialer, sentinels.to_vec(), name, &recheck);
-                (sentinels.primary.clone(), Some(sentinels))
+                poll_all(dialer, sentinels, name, &recheck, &mut tasks)
             }
             Topology::Cluster(seeds) => {
-                let slots = SlotCache::start(Arc::clone(&common), seeds.to_vec());
-                let nodes = Nodes::Cluster(slots);
-                return Self { nodes, common };
+                let slots = SlotCache::start(Arc::clone(&common), seeds.to_vec(), &mut tasks);
+                return Self {
+                    nodes: Nodes::Cluster(slots),
+                    common,
+                    _tasks: tasks,
+                };
             }
         };
-        let node = Node::start(Arc::clone(&common), address, recheck, None, None);
-        let nodes = Nodes::One {
-            node: Arc::new(node),
-            _sentinels: sentinels,
-        };
-        Self { nodes, common }
+        let pool = ConnectionPool::new(Arc::clone(&common), address, recheck, None, None);
+        Self {
+            nodes: Nodes::One(Arc::new(Node::start(pool))),
+            common,
+            _tasks: tasks,
+        }
     }
 
     pub const fn is_cluster(&self) -> bool {
@@ -95,7 +92,7 @@ impl Client {
     /// The node that owns a key, if it is known.
     fn owner(&self, key: &str) -> Option<Arc<Node>> {
         match &self.nodes {
-            Nodes::One { node, .. } => Some(Arc::clone(node)),
+            Nodes::One(node) => Some(Arc::clone(node)),
             Nodes::Cluster(slots) => slots.map().owner(slot(key)).ok().map(|owner| owner.node),
         }
     }
@@ -120,7 +117,7 @@ impl Client {
         call: impl Fn(Arc<Node>, bool) -> F,
     ) -> Result<T, StoreError> {
         match &self.nodes {
-            Nodes::One { node, .. } => call(Arc::clone(node), false).await,
+            Nodes::One(node) => call(Arc::clone(node), false).await,
             Nodes::Cluster(slots) => slots.call(slot(key), deadline, call).await,
         }
     }
@@ -130,23 +127,17 @@ impl Client {
         operation: &O,
         deadline: Deadline,
     ) -> Result<Each<O::Answer>, StoreError> {
-        let script = &self.common.script;
         let invoke = |node: Arc<Node>, asking| async move {
             let connection = node.pool.connection(deadline).await?;
-            connection.invoke(script, operation, asking, deadline).await
+            connection.invoke(operation, asking, deadline).await
         };
         let key = operation.keys().next().unwrap_or_default();
         self.call(key, deadline, invoke).await
     }
 
     pub async fn decide(&self, batch: &Batch) -> StoreReply {
-        if batch.decisions.is_empty() {
-            return StoreReply::default();
-        }
         match self.nodes {
-            Nodes::One { .. } => {
-                StoreReply::whole(batch, self.invoke(batch, self.deadline()).await)
-            }
+            Nodes::One(_) => StoreReply::whole(batch, self.invoke(batch, self.deadline()).await),
             Nodes::Cluster(_) => self.decide_by_slot(batch).await,
         }
     }
@@ -165,7 +156,7 @@ impl Client {
     pub async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {
         let deadline = self.deadline();
         let one = async |key: &String| {
-            let command = &self.common.script.reset(key);
+            let command = &self.common.script.on_key("UNLINK", key);
             let query = |node: Arc<Node>, asking| async move {
                 let connection = node.pool.connection(deadline).await?;
                 connection.query(command, asking, deadline).await
@@ -176,14 +167,13 @@ impl Client {
     }
 
     /// On a Cluster each debt is a call of its own; otherwise all are one, which is repeated as a whole.
-    pub async fn write_back(&self, debts: &[Debt], name: &str) -> Vec<bool> {
+    pub async fn write_back(&self, debts: &[WriteBack], name: &str) -> Vec<bool> {
         let deadline = self.deadline();
         let together = if self.is_cluster() { 1 } else { debts.len() };
-        let one = async |debts: &[Debt]| {
-            let writes: Vec<_> = debts.iter().map(Debt::write).collect();
-            let once = debts.first().map(|debt| debt.once(name));
+        let one = async |debts: &[WriteBack]| {
+            let once = debts.first().map(|debt| once(&debt.bucket, name));
             let operation = WriteBacks {
-                writes: &writes,
+                writes: debts,
                 once: once.as_ref(),
             };
             // Trying again does not repair a key that holds something else.
@@ -238,7 +228,7 @@ impl Client {
 
     pub async fn overrides_version(&self) -> Result<u64, StoreError> {
         let timeout = self.common.dialer.store_timeout;
-        let mut head = self.common.script.of_overrides("HGET");
+        let mut head = self.common.script.on_key("HGET", OVERRIDES_KEY);
         head.arg(overrides::OVERRIDES_HEAD);
         let head: Option<Vec<u8>> = self.ask_of_overrides(&head, timeout).await?;
         Ok(overrides::version(head.as_deref()))
@@ -248,13 +238,13 @@ impl Client {
         let script = &self.common.script;
         // What is too much is not asked for. A user who may not ask how much there is may still read it.
         let timeout = self.common.dialer.store_timeout;
-        let length = script.of_overrides("HLEN");
+        let length = script.on_key("HLEN", OVERRIDES_KEY);
         let length = self.ask_of_overrides(&length, timeout).await;
         let entries = length.unwrap_or(0_usize).saturating_sub(1);
         if entries > MAX_OVERRIDES {
             return Err(StoreError::TooManyOverrides(entries));
         }
-        let all = script.of_overrides("HGETALL");
+        let all = script.on_key("HGETALL", OVERRIDES_KEY);
         let hash = self.ask_of_overrides(&all, READ_OVERRIDES_WITHIN).await?;
         let stored = overrides::read_hash(&hash);
         // Exactly, also of a hash that has no head.
@@ -285,10 +275,7 @@ impl Client {
         let deadline = Deadline::after(within);
         let ask = |node: Arc<Node>, asking| async move {
             let connection = node.pool.connection(deadline).await?;
-            if asking {
-                return connection.query(command, true, deadline).await;
-            }
-            connection.ask(command, deadline).await
+            connection.ask(command, asking, deadline).await
         };
         self.call(OVERRIDES_KEY, deadline, ask).await
     }

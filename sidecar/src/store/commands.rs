@@ -134,10 +134,10 @@ impl Script {
         command
     }
 
-    /// A command about the hash of the overrides.
-    pub fn of_overrides(&self, name: &str) -> Cmd {
-        let mut command = redis::cmd(name);
-        command.arg(self.key(OVERRIDES_KEY));
+    /// A command about one key.
+    pub fn on_key(&self, command: &str, key: &str) -> Cmd {
+        let mut command = redis::cmd(command);
+        command.arg(self.key(key));
         command
     }
 
@@ -162,20 +162,9 @@ impl Script {
         command.arg(if text { script::DECIDE } else { &self.hash });
         command.arg(operation.keys().count());
         for key in operation.keys() {
-            if self.prefix.is_empty() {
-                command.arg(key);
-            } else {
-                command.arg(self.key(key));
-            }
+            command.arg(self.key(key));
         }
         command.arg(operation.request(not_after_us));
-        command
-    }
-
-    /// Resets a bucket; Redis answers how many existed.
-    pub fn reset(&self, key: &str) -> Cmd {
-        let mut command = redis::cmd("UNLINK");
-        command.arg(self.key(key));
         command
     }
 

@@ -126,6 +126,11 @@ pub enum ConnectionError {
     NoSlots(#[source] Arc<StoreError>),
 }
 
+/// Whether no attempt to connect has completed yet.
+pub const fn is_not_yet(error: &StoreError) -> bool {
+    matches!(error, StoreError::Connection(ConnectionError::NotYet))
+}
+
 /// Redis's error in one line, without a password and without the address to which a node of a Cluster points.
 fn redis_said(error: &RedisError) -> String {
     if let ErrorKind::Server(Moved | Ask) = error.kind() {
@@ -196,8 +201,8 @@ impl StoreError {
     }
 
     /// Of a call that was sent: its connection may have broken.
-    pub(super) fn of_call(error: RedisError) -> Self {
-        match Self::from(error) {
+    pub(super) fn during_call(self) -> Self {
+        match self {
             Self::Connection(ConnectionError::Redis(error))
                 if !matches!(error.kind(), ErrorKind::Server(_)) =>
             {
@@ -292,10 +297,7 @@ mod tests {
     #[test]
     fn a_call_that_was_not_sent_is_not_in_doubt() {
         let redis = || RedisError::from((ErrorKind::Io, "broken pipe"));
-        let reply = ReplyError::Length {
-            got: 1,
-            decisions: 1,
-        };
+        let reply = ReplyError("sent 1 byte".to_owned());
         let errors = [
             StoreError::Timeout(Duration::ZERO),
             StoreError::Cut(redis()),

@@ -1,16 +1,13 @@
 //! Whether the store is up, in one place. Connections and probes report here; everything else reads.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Instant;
 
 use tokio::sync::watch;
 
 use super::error::StoreError;
-use crate::clock::micros;
 use crate::lock::lock;
-use crate::telemetry::labels::ConnectionCause;
 use crate::telemetry::metrics::StoreFacts;
 
 /// Whether the whole store is up, and since when.
@@ -65,11 +62,7 @@ pub type ComponentId = u64;
 pub struct Monitor {
     components: Mutex<Components>,
     health: watch::Sender<Health>,
-    connections: [AtomicU64; ConnectionCause::ALL.len()],
-    server_changes: AtomicU64,
-    evicting: AtomicU64,
-    evicted: AtomicU64,
-    round_trip_us: AtomicU64,
+    facts: Mutex<StoreFacts>,
 }
 
 #[derive(Debug, Default)]
@@ -80,45 +73,9 @@ struct Components {
 }
 
 impl Monitor {
-    /// Counts a connection that was made.
-    pub fn connected(&self, cause: ConnectionCause) {
-        let mut counts = ConnectionCause::ALL.iter().zip(&self.connections);
-        if let Some((_, count)) = counts.find(|(one, _)| **one == cause) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Counts that a node is another server than before.
-    pub fn count_server_change(&self) {
-        self.server_changes.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Notes that a node did and does evict keys, or not, and how many it has evicted since it was last asked.
-    pub fn note_eviction(&self, did: bool, does: bool, keys: u64) {
-        self.evicting.fetch_add(does.into(), Ordering::Relaxed);
-        self.evicting.fetch_sub(did.into(), Ordering::Relaxed);
-        self.evicted.fetch_add(keys, Ordering::Relaxed);
-    }
-
-    /// Notes how long an announcement took.
-    pub fn note_round_trip(&self, took: Duration) {
-        self.round_trip_us.store(micros(took), Ordering::Relaxed);
-    }
-
-    /// What is known of the store.
-    pub fn facts(&self) -> StoreFacts {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        StoreFacts {
-            connections: ConnectionCause::ALL
-                .iter()
-                .copied()
-                .zip(self.connections.iter().map(read))
-                .collect(),
-            server_changes: read(&self.server_changes),
-            evicting: read(&self.evicting),
-            evicted: read(&self.evicted),
-            round_trip: Duration::from_micros(read(&self.round_trip_us)),
-        }
+    /// What is known of the store besides its health, to read and to change.
+    pub fn facts(&self) -> MutexGuard<'_, StoreFacts> {
+        lock(&self.facts)
     }
 
     /// Registers a component of which nothing is known yet.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use sluicegate_engine::script::WriteBack;
 use sluicegate_engine::{Batch, Returns};
 use tokio::sync::watch;
 
@@ -14,21 +15,18 @@ use super::health::{Health, HealthState, Monitor};
 use super::memory::Memory;
 use super::overrides::StoredOverrides;
 use super::reply::StoreReply;
-use super::returns::{GiveBackEntry, ReturnCall, calls};
-use super::share::Debt;
+use super::returns::{GiveBackEntry, calls};
 use crate::clock;
-use crate::policy::{DEFAULT_MEMORY_LIMIT, StoreAddress};
+use crate::policy::StoreAddress;
 use crate::telemetry::metrics::StoreFacts;
 
 /// A store, and the deadline of every call to it.
-#[derive(Debug)]
 pub struct Store {
     kind: Kind,
     timeout: Duration,
     monitor: Arc<Monitor>,
 }
 
-#[derive(Debug)]
 enum Kind {
     /// In this process's memory.
     Memory(Box<Memory>),
@@ -53,12 +51,13 @@ macro_rules! of_each {
 
 impl Store {
     /// Opens the store. Redis need not be there yet: connections are made in the current runtime, in the background.
-    pub fn open(address: &StoreAddress, timeout: Duration) -> Self {
+    /// `memory_limit` bounds the embedded store's memory, in bytes.
+    pub fn open(address: &StoreAddress, timeout: Duration, memory_limit: usize) -> Self {
         let monitor = Arc::new(Monitor::default());
         let kind = match address {
             StoreAddress::Memory => {
                 monitor.up(monitor.add());
-                Kind::Memory(Box::new(Memory::new(DEFAULT_MEMORY_LIMIT)))
+                Kind::Memory(Box::new(Memory::new(memory_limit)))
             }
             StoreAddress::Redis(redis) => {
                 Kind::Redis(Client::open(redis, timeout, Arc::clone(&monitor)))
@@ -90,15 +89,6 @@ impl Store {
     /// Notifies of changes of the store's health.
     pub fn health_changes(&self) -> watch::Receiver<Health> {
         self.monitor.watch()
-    }
-
-    /// Bounds the embedded store's memory, in bytes; no effect on the other kinds. To be called while it is empty.
-    #[must_use]
-    pub fn with_memory_limit(mut self, bytes: usize) -> Self {
-        if let Kind::Memory(memory) = &mut self.kind {
-            **memory = Memory::new(bytes);
-        }
-        self
     }
 
     /// Its name in messages.
@@ -151,32 +141,26 @@ impl Store {
         // On one Redis one after the other: at the same time they would block it for everybody.
         let at_once = if self.has_parts() { calls.len() } else { 1 };
         let deadline = Instant::now() + self.timeout * 2;
-        let make = async |call: &ReturnCall| {
+        let make = async |call: &Returns| {
             if Instant::now() < deadline {
-                return self.return_units(&call.returns).await;
+                return of_each!(self, store => store.return_units(call).await);
             }
             Err(StoreError::Timeout(self.timeout * 2))
         };
-        let (mut units, mut failed) = (vec![None; entries.len()], None);
+        let (mut units, mut failed) = (Vec::with_capacity(entries.len()), None);
         for calls in calls.chunks(at_once.max(1)) {
             let answers = join_all(calls.iter().map(make)).await;
             for (call, answer) in calls.iter().zip(answers) {
-                let returned = answer.unwrap_or_else(|error| {
-                    failed = Some(error);
-                    Vec::new()
-                });
-                for (entry, returned) in call.entries.iter().zip(returned) {
-                    if let Some(units) = units.get_mut(*entry) {
-                        *units = Some(returned);
+                match answer {
+                    Ok(returned) => units.extend(returned.into_iter().map(Some)),
+                    Err(error) => {
+                        units.extend(call.returns.iter().map(|_| None));
+                        failed = Some(error);
                     }
                 }
             }
         }
         (units, failed)
-    }
-
-    async fn return_units(&self, returns: &Returns) -> Result<Vec<u64>, StoreError> {
-        of_each!(self, store => store.return_units(returns).await)
     }
 
     /// How often its clock was found to have stepped, as after a failover to a Redis whose clock is behind.
@@ -246,7 +230,7 @@ impl Store {
 
     /// What is known of it besides its health.
     pub fn facts(&self) -> StoreFacts {
-        self.monitor.facts()
+        self.monitor.facts().clone()
     }
 
     /// How far its clock is ahead of this host's, in microseconds, if known: less than that by up to a round trip.
@@ -265,7 +249,7 @@ impl Store {
 
     /// Records what was admitted without the store; whether each debt is known to have been recorded. Of calls with the same
     /// name only the first has an effect, so a call whose answer was lost can be repeated.
-    pub async fn write_back(&self, debts: &[Debt], name: &str) -> Vec<bool> {
+    pub async fn write_back(&self, debts: &[WriteBack], name: &str) -> Vec<bool> {
         of_each!(self, store => store.write_back(debts, name).await)
     }
 

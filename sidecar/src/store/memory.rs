@@ -4,6 +4,7 @@
 use std::sync::Mutex;
 use std::time::Instant;
 
+use sluicegate_engine::script::WriteBack;
 use sluicegate_engine::{Batch, Memory as Engine, Returns};
 
 use super::commands::AnnounceResult;
@@ -11,7 +12,6 @@ use super::error::StoreError;
 use super::overrides::StoredOverrides;
 use super::redis::clock::Clock;
 use super::reply::StoreReply;
-use super::share::Debt;
 use crate::clock;
 use crate::lock::lock;
 
@@ -71,7 +71,7 @@ impl Memory {
         Ok(())
     }
 
-    pub async fn write_back(&self, debts: &[Debt], _: &str) -> Vec<bool> {
+    pub async fn write_back(&self, debts: &[WriteBack], _: &str) -> Vec<bool> {
         vec![true; debts.len()]
     }
 
@@ -96,14 +96,9 @@ impl Memory {
     pub async fn sweep(&self) {
         // Entries that expire from now on wait for the next sweep, or a flood of keys would keep this one from ending.
         let now_us = clock::unix_us();
-        while !self.sweep_at_once(now_us) {
+        while !lock(&self.engine).sweep(now_us, SWEEP_AT_ONCE) {
             tokio::task::yield_now().await;
         }
-    }
-
-    /// One step; whether it was the last.
-    fn sweep_at_once(&self, now_us: u64) -> bool {
-        lock(&self.engine).sweep(now_us, SWEEP_AT_ONCE).done
     }
 
     /// How often the wall clock was found to have stepped. To be asked before each decision.

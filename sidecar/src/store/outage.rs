@@ -1,10 +1,10 @@
 //! Decides by shares of the limits while the store is down, and writes the admissions back when it is up again.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use sluicegate_engine::script::WriteBack;
 use sluicegate_engine::{Batch, Bucket, Decision, FleetPosition, Outcome};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -13,7 +13,8 @@ use super::commands::Announced;
 use super::error::StoreError;
 use super::kinds::Store;
 use super::position_reports::PositionReports;
-use super::share::{Debt, Share};
+use super::share::Share;
+use crate::clock::micros;
 use crate::lock::lock;
 
 /// Buckets in one write-back: a millisecond of Redis's time.
@@ -32,7 +33,7 @@ const MAX_PAUSE: Duration = Duration::from_millis(250);
 struct Call {
     /// Unique among the calls of all sidecars.
     name: String,
-    debts: Vec<Debt>,
+    debts: Vec<WriteBack>,
 }
 
 /// Decides by shares of the limits while the store is down.
@@ -41,8 +42,6 @@ pub struct Outage {
     share: Mutex<Share>,
     /// When the shares last decided. Locked while `share` is.
     decided_at: Mutex<Instant>,
-    /// Whether anything is pending. Every decision reads it, hence no lock.
-    pending: AtomicBool,
     /// Rank of this sidecar and number of sidecars.
     position: Mutex<PositionReports>,
     /// Calls whose answers were lost; they are repeated unchanged, since the store may have executed them. Locked while one
@@ -50,7 +49,7 @@ pub struct Outage {
     unanswered: tokio::sync::Mutex<VecDeque<Call>>,
     /// Notified after a write-back.
     written: Notify,
-    /// Notified when the first record becomes pending.
+    /// Notified when the shares have decided while something is pending.
     debt_added: Notify,
     /// Notified when a decision waits for a write-back to a store that is up.
     wanted: Notify,
@@ -74,7 +73,6 @@ impl Outage {
         Self {
             share: Mutex::new(Share::new(limit_bytes)),
             decided_at: Mutex::new(Instant::now()),
-            pending: AtomicBool::new(false),
             position: Mutex::default(),
             unanswered: tokio::sync::Mutex::default(),
             written: Notify::new(),
@@ -120,7 +118,7 @@ impl Outage {
         let mut share = self.share();
         let outcome = share.decide(now_us, position, (batch, decision), takes);
         *lock(&self.decided_at) = Instant::now();
-        if !share.nothing_pending() && !self.pending.swap(true, Ordering::Relaxed) {
+        if share.pending() > 0 {
             self.debt_added.notify_one();
         }
         outcome.ok_or(NoShare::TooSmall)
@@ -128,10 +126,8 @@ impl Outage {
 
     /// Whether the store lacks some admissions of one of these buckets.
     pub fn lacks_some<'a>(&self, mut buckets: impl Iterator<Item = &'a Bucket>) -> bool {
-        self.pending.load(Ordering::Relaxed) && {
-            let share = self.share();
-            buckets.any(|bucket| share.is_pending(bucket))
-        }
+        let share = self.share();
+        buckets.any(|bucket| share.is_pending(bucket))
     }
 
     /// Which decisions of a batch the store must not make: those over a bucket with admissions that the store does not
@@ -140,7 +136,7 @@ impl Outage {
     /// make all.
     pub async fn held_back(&self, store: &Store, batch: &Batch, deadline: Instant) -> Vec<bool> {
         loop {
-            if !self.pending.load(Ordering::Relaxed) {
+            if self.pending() == 0 {
                 return Vec::new();
             }
             let written = self.written.notified();
@@ -180,7 +176,7 @@ impl Outage {
         loop {
             self.debt_added.notified().await;
             let mut pause = Duration::ZERO;
-            while self.pending.load(Ordering::Relaxed) {
+            while self.pending() > 0 {
                 let mut unanswered = self.unanswered.lock().await;
                 number += 1;
                 let began = Instant::now();
@@ -224,27 +220,20 @@ impl Outage {
     }
 
     /// What can be written back now.
-    fn start_write_back(&self, store: &Store) -> Vec<Debt> {
+    fn start_write_back(&self, store: &Store) -> Vec<WriteBack> {
         // Otherwise every attempt would ask for each bucket, of which there may be many, in the way of the decisions.
         if store.is_all_down() {
             return Vec::new();
         }
-        let mut share = self.share();
         let now_us = |key: &str| (!store.is_down(key)).then(|| store.clock_us(key))?;
-        let debts = share.start_write_back(MAX_BUCKETS, now_us);
-        self.update_pending(&share);
-        debts
+        self.share().start_write_back(MAX_BUCKETS, now_us)
     }
 
     /// Makes a call; returns what is to be repeated.
     async fn send(&self, store: &Store, call: Call) -> Call {
         let recorded = store.write_back(&call.debts, &call.name).await;
-        let mut share = self.share();
-        let mut debts = share.answered(call.debts, &recorded);
-        if share.forget_if_expired(&debts, |key| store.clock_us(key)) {
-            debts.clear();
-        }
-        self.update_pending(&share);
+        let now_us = |key: &str| store.clock_us(key);
+        let debts = self.share().answered(call.debts, &recorded, now_us);
         Call { debts, ..call }
     }
 
@@ -264,24 +253,17 @@ impl Outage {
         }
         let mut share = self.share();
         keys.iter().for_each(|key| share.reset(key));
-        self.update_pending(&share);
         drop(share);
         self.written.notify_waiters();
         Ok(held)
-    }
-
-    fn update_pending(&self, share: &Share) {
-        if share.nothing_pending() {
-            self.pending.store(false, Ordering::Relaxed);
-        }
     }
 
     /// Frees expired entries; to be called about once a second.
     pub fn sweep(&self) {
         // Locked before the time is read: a decision in between would be taken for one made long ago, and its units freed.
         let mut share = self.share();
-        let since = lock(&self.decided_at).elapsed().as_micros();
-        share.sweep(u64::try_from(since).unwrap_or(u64::MAX));
+        let since = lock(&self.decided_at).elapsed();
+        share.sweep(micros(since));
     }
 
     /// Number of buckets with admissions that the store does not know.

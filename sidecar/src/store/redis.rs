@@ -6,7 +6,7 @@
 //! | `supervise.rs` | the owner of a connection: opens, probes and replaces it |
 //! | `inspect.rs` | whether a connection still leads to the right server |
 //! | `pool.rs` | which connections are usable, and since when none is |
-//! | `connection.rs` | a connection in use |
+//! | `connection.rs`, `common.rs` | a connection in use; what all of them share |
 //! | `open.rs`, `dial.rs`, `stream.rs`, `tls.rs` | one attempt to connect |
 //! | `probe.rs` | the probe of a connection |
 //! | `clock.rs`, `backoff.rs` | an estimate of a store's clock; pauses between attempts; both pure |
@@ -15,12 +15,13 @@
 
 mod backoff;
 pub mod clock;
+pub mod common;
 pub mod connection;
 pub mod dial;
 pub mod inspect;
 pub mod node;
 mod open;
-mod pool;
+pub mod pool;
 pub mod probe;
 pub mod sentinel;
 pub mod sharding;

@@ -1,7 +1,5 @@
 //! Batches the give-backs of one request into few calls. Pure.
 
-use std::collections::BTreeMap;
-
 use sluicegate_engine::{BatchBuilder, Bucket, MAX_CALL_WEIGHT, Return, Returns};
 
 use super::cluster::slots::tag;
@@ -17,49 +15,36 @@ pub struct GiveBackEntry {
     pub buckets: Vec<Bucket>,
 }
 
-/// One call.
-#[derive(Debug, Default)]
-pub struct ReturnCall {
-    /// For the script or the engine.
-    pub returns: Returns,
-    /// The index of each return's entry.
-    pub entries: Vec<usize>,
-    weight: usize,
-}
-
-/// Puts entries into as few calls as the bound of a call allows; on a Cluster (`by_slot`), each subject has its own calls.
-/// Entries with the same receipt keep their order.
-pub fn calls(entries: &[GiveBackEntry], by_slot: bool) -> Vec<ReturnCall> {
-    let mut open: BTreeMap<&str, (ReturnCall, BatchBuilder)> = BTreeMap::new();
-    let mut full = Vec::new();
-    for (number, entry) in entries.iter().enumerate() {
-        let group = if by_slot { tag(&entry.receipt) } else { "" };
-        let (call, builder) = open.entry(group).or_default();
-        let weight = entry.buckets.len() + 1;
-        if call.weight > 0 && call.weight + weight > MAX_CALL_WEIGHT {
-            full.push(finish(std::mem::take(call), std::mem::take(builder)));
+/// Puts entries, in their order, into as few calls as the bound of a call allows; on a Cluster (`by_slot`), no call has two
+/// subjects. So the answers of the calls, one after the other, are those of the entries.
+pub fn calls(entries: &[GiveBackEntry], by_slot: bool) -> Vec<Returns> {
+    let mut calls: Vec<(Vec<Return>, BatchBuilder)> = Vec::new();
+    let mut weight = 0;
+    for entry in entries {
+        let visits = entry.buckets.len() + 1;
+        weight += visits;
+        let is_near = |other: &Return| tag(&other.receipt) == tag(&entry.receipt);
+        let last = calls.last().and_then(|(returns, _)| returns.last());
+        if weight > MAX_CALL_WEIGHT || !last.is_some_and(|last| !by_slot || is_near(last)) {
+            weight = visits;
+            calls.push(Default::default());
         }
-        let buckets = entry.buckets.iter();
-        let buckets = buckets.map(|bucket| builder.bucket(bucket.key.clone(), bucket.spec));
-        let buckets = buckets.collect();
-        call.returns.returns.push(Return {
-            receipt: entry.receipt.clone(),
-            units: entry.units,
-            buckets,
-        });
-        call.entries.push(number);
-        call.weight += weight;
+        if let Some((returns, builder)) = calls.last_mut() {
+            let buckets = entry.buckets.iter();
+            returns.push(Return {
+                receipt: entry.receipt.clone(),
+                units: entry.units,
+                buckets: buckets
+                    .map(|bucket| builder.bucket(&bucket.key, bucket.spec))
+                    .collect(),
+            });
+        }
     }
-    full.extend(
-        open.into_values()
-            .map(|(call, builder)| finish(call, builder)),
-    );
-    full
-}
-
-fn finish(mut call: ReturnCall, builder: BatchBuilder) -> ReturnCall {
-    call.returns.buckets = builder.finish().buckets;
-    call
+    let finish = |(returns, builder): (_, BatchBuilder)| Returns {
+        buckets: builder.finish().buckets,
+        returns,
+    };
+    calls.into_iter().map(finish).collect()
 }
 
 #[cfg(test)]
@@ -92,24 +77,24 @@ mod tests {
         let entries: Vec<_> = (0..1_024).map(|n| entry(n, 8)).collect();
         let calls = calls(&entries, false);
         assert_eq!(calls.len(), 19);
-        assert!(calls.iter().all(|call| call.weight <= MAX_CALL_WEIGHT));
-        let mut numbers: Vec<_> = calls.iter().flat_map(|call| &call.entries).collect();
-        numbers.sort_unstable();
-        assert!(numbers.iter().copied().copied().eq(0..1_024));
+        let of_calls = calls.iter().map(|call| &call.returns);
+        let weights = of_calls.clone().map(|returns| 9 * returns.len());
+        assert!(weights.max() <= Some(MAX_CALL_WEIGHT));
+        let returned = of_calls.flatten().map(|one| &one.receipt);
+        assert!(returned.eq(entries.iter().map(|entry| &entry.receipt)));
     }
 
     #[test]
     fn a_call_names_each_bucket_once() {
         let calls = calls(&[entry(1, 2), entry(1, 2)], false);
         assert_eq!(calls.len(), 1);
-        assert_eq!(calls[0].returns.buckets.len(), 2);
-        assert_eq!(calls[0].returns.returns[1].buckets, [0, 1]);
+        assert_eq!(calls[0].buckets.len(), 2);
+        assert_eq!(calls[0].returns[1].buckets, [0, 1]);
     }
 
     #[test]
-    fn on_a_cluster_each_subject_has_a_call_of_its_own() {
-        let calls = calls(&[entry(1, 1), entry(2, 1), entry(1, 1)], true);
-        let numbers: Vec<_> = calls.iter().map(|call| call.entries.as_slice()).collect();
-        assert_eq!(numbers, [&[0, 2][..], &[1]]);
+    fn on_a_cluster_no_call_has_two_subjects() {
+        let calls = calls(&[entry(1, 1), entry(1, 2), entry(2, 1)], true);
+        assert!(calls.iter().map(|call| call.returns.len()).eq([2, 1]));
     }
 }

@@ -9,11 +9,12 @@ mod debt;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use sluicegate_engine::script::WriteBack;
 use sluicegate_engine::{
     Batch, BatchBuilder, Bucket, Decision, FleetPosition, Memory, Outcome, Record, Take,
 };
 
-pub use debt::Debt;
+pub use debt::once;
 use debt::{Pending, is_held, is_level};
 
 /// Pending buckets above which those that have left their window are dropped, if there are twice as many as the engine has.
@@ -123,16 +124,14 @@ impl Share {
     }
 
     fn owe(&mut self, bucket: &Bucket, position: FleetPosition, record: Record) {
-        match self.pending.get_mut(bucket.key.as_str()) {
-            Some(pending) => {
-                pending.spec = bucket.spec;
-                pending.add(record);
-            }
-            None => {
-                let pending = Pending::new(bucket.spec, position, record);
-                self.pending.insert(bucket.key.as_str().into(), pending);
-            }
-        }
+        let pending = self.pending.entry(bucket.key.as_str().into());
+        let pending = pending.or_insert(Pending {
+            spec: bucket.spec,
+            position,
+            records: Vec::new(),
+        });
+        pending.spec = bucket.spec;
+        pending.add(record);
     }
 
     /// Whether the store lacks some admissions of a bucket.
@@ -141,18 +140,13 @@ impl Share {
             || self.writing.contains_key(bucket.key.as_str())
     }
 
-    /// Whether the store knows all admissions.
-    pub fn nothing_pending(&self) -> bool {
-        self.pending.is_empty() && self.writing.is_empty()
-    }
-
     /// Takes out at most this many buckets to write back now, of those whose store is up, for which `now_us` returns its
-    /// clock. Records older than their window are dropped. Pass each to [`Share::written`] when the store has it.
+    /// clock. Records older than their window are dropped. Pass them to [`Share::answered`] when the store has answered.
     pub fn start_write_back(
         &mut self,
         most: usize,
         now_us: impl Fn(&str) -> Option<u64>,
-    ) -> Vec<Debt> {
+    ) -> Vec<WriteBack> {
         if self.ready.is_empty() {
             self.find_ready(&now_us);
         }
@@ -196,7 +190,7 @@ impl Share {
     }
 
     /// Takes out a bucket to write it back. `None` if it was dropped meanwhile.
-    fn take_out(&mut self, key: &Arc<str>, now_us: u64) -> Option<Debt> {
+    fn take_out(&mut self, key: &Arc<str>, now_us: u64) -> Option<WriteBack> {
         let pending = self.pending.remove(key)?;
         let mut records = pending.records;
         if is_level(&pending.spec) {
@@ -220,22 +214,31 @@ impl Share {
             key: key.to_string(),
             spec: pending.spec,
         };
-        Some(Debt { bucket, records })
+        Some(WriteBack { bucket, records })
     }
 
-    /// The store has recorded those of these debts that are marked so; returns the others.
-    pub fn answered(&mut self, debts: Vec<Debt>, recorded: &[bool]) -> Vec<Debt> {
+    /// The store has recorded those of these debts that are marked so; returns the others, which are to be repeated. None are if
+    /// all their records are older than their window by the store's clock, which `now_us` returns for a key.
+    ///
+    /// What was recorded still holds what it held of the share, or each outage of a window would admit the share once more.
+    pub fn answered(
+        &mut self,
+        debts: Vec<WriteBack>,
+        recorded: &[bool],
+        now_us: impl Fn(&str) -> Option<u64>,
+    ) -> Vec<WriteBack> {
         let mut recorded = recorded.iter();
-        let mut is_recorded = |_: &Debt| recorded.next().is_some_and(|recorded| *recorded);
-        let (written, rest): (Vec<_>, Vec<_>) = debts.into_iter().partition(&mut is_recorded);
-        self.written(&written);
-        rest
-    }
-
-    /// The store has these. They still hold what they held of the share, or each outage of a window would admit the share
-    /// once more.
-    pub fn written(&mut self, debts: &[Debt]) {
-        for debt in debts {
+        let is_recorded = |_: &WriteBack| recorded.next().is_some_and(|recorded| *recorded);
+        let (mut done, mut rest): (Vec<_>, Vec<_>) = debts.into_iter().partition(is_recorded);
+        let has_expired = |debt: &WriteBack| {
+            let (spec, mut records) = (&debt.bucket.spec, debt.records.iter());
+            now_us(&debt.bucket.key)
+                .is_some_and(|now_us| !records.any(|record| is_held(spec, record, now_us)))
+        };
+        if rest.iter().all(has_expired) {
+            done.append(&mut rest);
+        }
+        for debt in &done {
             let key = debt.bucket.key.as_str();
             if let Some(writing) = self.writing.get_mut(key) {
                 writing.calls -= 1;
@@ -244,28 +247,13 @@ impl Share {
                 }
             }
         }
+        rest
     }
 
     /// Forgets what it has admitted of a bucket, and what it owes of that. What is being written back is still to be answered.
     pub fn reset(&mut self, key: &str) {
         self.engine.reset(key);
         self.pending.remove(key);
-    }
-
-    /// Drops these if all their records are older than their window by the store's clock, which `now_us` returns for a key;
-    /// whether it did.
-    pub fn forget_if_expired(
-        &mut self,
-        debts: &[Debt],
-        now_us: impl Fn(&str) -> Option<u64>,
-    ) -> bool {
-        let old = debts
-            .iter()
-            .all(|debt| now_us(&debt.bucket.key).is_some_and(|now_us| debt.is_expired(now_us)));
-        if old {
-            self.written(debts);
-        }
-        old
     }
 
     /// Number of buckets with admissions that the store does not know.
@@ -276,9 +264,7 @@ impl Share {
     /// Frees what has expired, this long after the last decision.
     pub fn sweep(&mut self, since_us: u64) {
         let now_us = self.now_us.saturating_add(since_us);
-        if !self.nothing_pending() || !self.engine.is_empty() {
-            self.engine.sweep(now_us, SWEEP_AT_MOST);
-        }
+        self.engine.sweep(now_us, SWEEP_AT_MOST);
         if self.engine.is_empty() {
             // All pending records are older than their window.
             self.pending = HashMap::new();

@@ -2,7 +2,7 @@
 //! newest events. Bounded. Times are milliseconds since 1970; they are shown to people and decide nothing.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 
 use serde::Serialize;
 
@@ -86,13 +86,13 @@ struct State {
 impl EventLog {
     /// Records an event that is not about the store.
     pub fn add(&self, now_ms: u64, kind: EventKind, detail: String) {
-        self.state().add(now_ms, kind, detail);
+        lock(&self.state).add(now_ms, kind, detail);
     }
 
     /// Records that the store has been down since `since_ms`. The first reason of an outage is kept: it says most.
     /// Whether that is new.
     pub fn store_lost(&self, since_ms: u64, why: impl std::fmt::Display) -> bool {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if matches!(state.store, StoreState::Lost { .. }) {
             return false;
         }
@@ -107,7 +107,7 @@ impl EventLog {
 
     /// Records that the store is up.
     pub fn store_answered(&self, now_ms: u64) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if let StoreState::Lost { since_ms, .. } = state.store {
             let seconds = now_ms.saturating_sub(since_ms) as f64 / 1_000.0;
             let detail = format!("after {seconds:.1} s");
@@ -118,16 +118,12 @@ impl EventLog {
 
     /// Whether the store answers.
     pub fn store(&self) -> StoreState {
-        self.state().store.clone()
+        lock(&self.state).store.clone()
     }
 
     /// The events that are kept, the newest first.
     pub fn newest(&self) -> Vec<Event> {
-        self.state().events.iter().rev().cloned().collect()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+        lock(&self.state).events.iter().rev().cloned().collect()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Logs failed calls of a service, the store or the collector of spans, as few lines with a count.
 
 use std::fmt::Display;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 
 use tracing::{info, warn};
 
@@ -38,7 +38,7 @@ impl FailureLog {
 
     /// Logs a failed call, throttled. `why` goes to the log: it must hold no key and no secret.
     pub fn failed(&self, kind: FailureKind, why: impl Display) {
-        let logged = self.throttle().failed(clock::now_us(), kind);
+        let logged = lock(&self.throttle).failed(clock::now_us(), kind);
         match logged {
             None => {}
             Some(1) => warn!(%kind, "{}: {why}", self.failure),
@@ -48,7 +48,7 @@ impl FailureLog {
 
     /// Notes a successful call, and logs the end of an outage.
     pub fn succeeded(&self) {
-        let over = self.throttle().succeeded();
+        let over = lock(&self.throttle).succeeded();
         if let Some(Outage { since_us, failed }) = over {
             let seconds = clock::now_us().saturating_sub(since_us) as f64 / 1_000_000.0;
             let calls = if failed == 1 { "call" } else { "calls" };
@@ -57,9 +57,5 @@ impl FailureLog {
                 self.service
             );
         }
-    }
-
-    fn throttle(&self) -> MutexGuard<'_, FailureThrottle> {
-        lock(&self.throttle)
     }
 }

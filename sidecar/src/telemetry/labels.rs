@@ -111,25 +111,14 @@ names! {
     }
 }
 
-/// Every reason for which a key has no lease.
-pub const LEASE_REFUSALS: [LeaseRefusal; 5] = [
-    LeaseRefusal::Cold,
-    LeaseRefusal::Small,
-    LeaseRefusal::NearLimit,
-    LeaseRefusal::Late,
-    LeaseRefusal::Store,
+/// Every reason for which a key has no lease, with its label.
+pub const LEASE_REFUSALS: [(LeaseRefusal, &str); 5] = [
+    (LeaseRefusal::Cold, "cold"),
+    (LeaseRefusal::Small, "small"),
+    (LeaseRefusal::NearLimit, "near_limit"),
+    (LeaseRefusal::Late, "late"),
+    (LeaseRefusal::Store, "store"),
 ];
-
-/// The label of why a key has no lease.
-pub const fn lease_refusal(refusal: LeaseRefusal) -> &'static str {
-    match refusal {
-        LeaseRefusal::Cold => "cold",
-        LeaseRefusal::Small => "small",
-        LeaseRefusal::NearLimit => "near_limit",
-        LeaseRefusal::Late => "late",
-        LeaseRefusal::Store => "store",
-    }
-}
 
 names! {
     /// The outcome of a policy reload.
@@ -149,10 +138,7 @@ impl Outcome {
             Self::Denied => Self::ShadowDenied,
             Self::Unavailable => Self::ShadowUnavailable,
             Self::Error => Self::ShadowError,
-            shadow @ (Self::ShadowAdmitted
-            | Self::ShadowDenied
-            | Self::ShadowUnavailable
-            | Self::ShadowError) => shadow,
+            shadow => shadow,
         }
     }
 }
@@ -194,7 +180,7 @@ mod tests {
             ("verdict", names(Outcome::ALL, Outcome::name)),
             ("kind", names(FailureKind::ALL, FailureKind::name)),
             ("outcome", names(ReloadOutcome::ALL, ReloadOutcome::name)),
-            ("reason", names(&LEASE_REFUSALS, lease_refusal)),
+            ("reason", names(&LEASE_REFUSALS, |(_, name)| name)),
         ] {
             assert_eq!(documented(page, label), values, "{label}");
         }

@@ -5,9 +5,9 @@ use std::io::{IsTerminal, stderr};
 use tracing::Metadata;
 use tracing::level_filters::LevelFilter;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
-use tracing_subscriber::filter::{FilterExt, ParseError, filter_fn};
+use tracing_subscriber::filter::{FilterExt, filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
+use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
 /// The environment variable that selects what is logged, in the syntax of `tracing`.
@@ -28,25 +28,17 @@ pub enum Format {
     Json,
 }
 
-/// Why the log cannot be started.
-#[derive(Debug, thiserror::Error)]
-pub enum LogError {
-    /// `RUST_LOG` is not a valid filter.
-    #[error("{FILTER} is not a filter such as `warn` or `info,sluicegate::store=debug`: {0}")]
-    Filter(#[from] ParseError),
-    /// The log has been started already.
-    #[error("the log was started twice: {0}")]
-    AlreadyStarted(#[from] TryInitError),
-}
-
 /// Starts the log with `filter`; an empty filter means `info`. Dropping the guard writes the lines that still wait.
 ///
 /// # Errors
 /// The filter is invalid, or the log has been started already.
-pub fn start(format: Format, filter: &str) -> Result<WorkerGuard, LogError> {
-    let filter = EnvFilter::builder()
-        .with_default_directive(LevelFilter::INFO.into())
-        .parse(filter)?;
+pub fn start(format: Format, filter: &str) -> Result<WorkerGuard, String> {
+    let parser = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into());
+    let filter = parser.parse(filter).map_err(|error| {
+        format!(
+            "{FILTER} is not a filter such as `warn` or `info,sluicegate::store=debug`: {error}"
+        )
+    })?;
     let (writer, guard) = NonBlockingBuilder::default()
         .lossy(true)
         .buffered_lines_limit(MAX_QUEUED_LINES)
@@ -64,7 +56,8 @@ pub fn start(format: Format, filter: &str) -> Result<WorkerGuard, LogError> {
         Format::Json => layer.json().flatten_event(true).boxed(),
     };
     let layer = layer.with_filter(filter.and(filter_fn(is_allowed)));
-    tracing_subscriber::registry().with(layer).try_init()?;
+    let started = tracing_subscriber::registry().with(layer).try_init();
+    started.map_err(|error| format!("the log was started twice: {error}"))?;
     Ok(guard)
 }
 

@@ -8,24 +8,20 @@
 //! | `metrics/decisions.rs` | the counts of one limit's decisions |
 //! | `metrics/leases.rs` | the metrics of one limit's leases |
 //! | `metrics/windows.rs` | quotas and lengths of the limits' windows |
-//! | `metrics/totals.rs` | counts of decisions so far, for the live page |
 
 mod decisions;
 mod families;
 mod leases;
 mod limit;
 mod of_policy;
-mod totals;
 mod windows;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
 use prometheus::{Encoder, Histogram, IntCounter, Registry, TextEncoder};
-use sluicegate_engine::BucketSpec;
 use sluicegate_protocol::{FilterInfo, Top};
 
 use crate::clock;
@@ -50,21 +46,23 @@ pub struct Metrics {
     /// Times of requests for which the store was called, and of the others: looked up once and not for each request.
     decision_seconds: [Histogram; 2],
     shared: Arc<Shared>,
+    /// The counts of decisions under every limit that some policy has had; the name is empty for those without a limit.
+    decisions: Mutex<BTreeMap<String, Arc<DecisionCounters>>>,
     /// The metrics of every limit in the policy in force.
     limits: Mutex<BTreeMap<String, Arc<LimitMetrics>>>,
-    /// Its windows, each with the name of its limit.
-    windows: Mutex<Vec<(String, BucketSpec)>>,
     /// The metrics of leases of every limit that has had some; units may still be on the way when a reload ends them.
     leases: Mutex<BTreeMap<String, Arc<LeaseMetrics>>>,
     /// Version and configuration of the filters that ask.
     filters: Mutex<Recent<(String, String)>>,
+    /// Held by a scrape: each removes series and makes them again, and counts what it finds new.
+    scrape: Mutex<()>,
 }
 
 /// What is known of a store besides its health.
 #[derive(Clone, Debug, Default)]
 pub struct StoreFacts {
     /// Connections that were made, by cause.
-    pub connections: Vec<(ConnectionCause, u64)>,
+    pub connections: BTreeMap<ConnectionCause, u64>,
     /// How often a node was found to be another server than before.
     pub server_changes: u64,
     /// Nodes that may evict keys.
@@ -73,17 +71,6 @@ pub struct StoreFacts {
     pub evicted: u64,
     /// How long the last announcement took.
     pub round_trip: Duration,
-}
-
-/// How many overrides are in force, by what they allow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OverrideCounts {
-    /// Other quotas.
-    pub quota: usize,
-    /// Everything.
-    pub unlimited: usize,
-    /// Nothing.
-    pub blocked: usize,
 }
 
 impl Metrics {
@@ -105,7 +92,7 @@ impl Metrics {
         for outcome in ReloadOutcome::ALL {
             families.reloads.with_label_values(&[outcome.name()]);
         }
-        let without_limit = DecisionCounters::new(families.decisions.clone(), "");
+        let without_limit = Arc::new(DecisionCounters::new(&families, ""));
         without_limit.count(Outcome::Error, Source::Request, 0);
         let decision_seconds = [Source::Store, Source::Certificate].map(|source| {
             families
@@ -113,6 +100,7 @@ impl Metrics {
                 .with_label_values(&[source.name()])
         });
         Ok(Self {
+            decisions: Mutex::new([(String::new(), Arc::clone(&without_limit))].into()),
             shared: Arc::new(Shared {
                 without_limit,
                 shadow_decisions: families.shadow_decisions.clone(),
@@ -120,9 +108,9 @@ impl Metrics {
                 unknown: Mutex::default(),
             }),
             limits: Mutex::default(),
-            windows: Mutex::default(),
             leases: Mutex::default(),
             filters: Mutex::default(),
+            scrape: Mutex::default(),
             registry,
             families,
             decision_seconds,
@@ -166,12 +154,13 @@ impl Metrics {
 
     /// The metrics of a policy's limits.
     pub fn of_policy(&self, policy: &Policy) -> PolicyMetrics {
-        *lock(&self.windows) = windows::windows(policy);
         let mut known = lock(&self.limits);
         let limits = policy.decided_limits().map(|limit| {
-            let limit_metrics = known
-                .remove(&limit.name)
-                .unwrap_or_else(|| Arc::new(LimitMetrics::new(&self.families, &limit.name)));
+            let limit_metrics = known.remove(&limit.name).unwrap_or_else(|| {
+                let new = || DecisionCounters::new(&self.families, &limit.name);
+                let decisions = known_or(&self.decisions, &limit.name, new);
+                Arc::new(LimitMetrics::new(&self.families, &limit.name, decisions))
+            });
             if limit.lease.is_some() {
                 let decisions = &limit_metrics.decisions;
                 decisions.count(Outcome::Admitted, Source::Lease, 0);
@@ -180,21 +169,16 @@ impl Metrics {
         });
         let limits: BTreeMap<_, _> = limits.collect();
         known.clone_from(&limits);
-        let leased = policy
-            .decided_limits()
-            .filter(|limit| limit.lease.is_some());
-        let leases = leased.map(|limit| (limit.name.clone(), self.leases_of(&limit.name)));
+        let leased = policy.decided_limits().filter(|limit| limit.lease.is_some());
+        let leases = leased.map(|limit| {
+            let new = || LeaseMetrics::new(&self.families, &limit.name);
+            (limit.name.clone(), known_or(&self.leases, &limit.name, new))
+        });
         PolicyMetrics {
             shared: Arc::clone(&self.shared),
             leases: leases.collect(),
             limits,
         }
-    }
-
-    fn leases_of(&self, limit: &str) -> Arc<LeaseMetrics> {
-        let mut known = lock(&self.leases);
-        let of_limit = known.entry(limit.to_owned());
-        Arc::clone(of_limit.or_insert_with(|| Arc::new(LeaseMetrics::new(&self.families, limit))))
     }
 
     /// Records that the policy file was refused.
@@ -225,7 +209,10 @@ impl Metrics {
 
     /// Decisions so far, by limit.
     pub fn totals(&self) -> BTreeMap<String, Counts> {
-        totals::by_limit(&self.families.decisions.collect())
+        let known = lock(&self.decisions);
+        let totals = known.iter();
+        let totals = totals.map(|(limit, decisions)| (limit.clone(), decisions.counts()));
+        totals.collect()
     }
 
     /// Failed store calls so far, by kind.
@@ -239,45 +226,26 @@ impl Metrics {
     /// The most denied and the nearest subjects of every limit in force.
     pub fn top(&self) -> Top {
         let now_us = clock::now_us();
-        let known = self.known();
-        let limits = known.values();
-        Top {
-            limits: limits.map(|metrics| metrics.top(now_us)).collect(),
-        }
+        let limits = self.known().into_values();
+        let limits = limits.map(|metrics| metrics.top(now_us)).collect();
+        Top { limits }
     }
 
     /// The key with these digits, if a limit denied it or it was near a limit lately.
     pub fn key_of(&self, digits: &str) -> Option<String> {
-        let known = self.known();
-        known.values().find_map(|metrics| metrics.key_of(digits))
+        let mut limits = self.known().into_values();
+        limits.find_map(|metrics| metrics.key_of(digits))
     }
 
-    /// Sets the gauges of overrides.
-    pub fn set_overrides(&self, counts: OverrideCounts) {
-        for (allowance, count) in [
-            ("quota", counts.quota),
-            ("unlimited", counts.unlimited),
-            ("blocked", counts.blocked),
-        ] {
-            let overrides = self.families.overrides.with_label_values(&[allowance]);
-            overrides.set(count as f64);
-        }
-    }
-
-    /// All metrics in Prometheus's text format. `leased`: units that leases hold, by limit.
+    /// All metrics in Prometheus's text format. `policy`: the one in force.
     ///
     /// # Errors
     /// A metric cannot be written as text.
-    pub fn text(
-        &self,
-        store: &StoreFacts,
-        leased: &BTreeMap<String, u64>,
-    ) -> Result<Vec<u8>, prometheus::Error> {
-        // Locked until the end. One scrape at a time: each removes series and makes them again, and counts what it finds new.
-        let windows = lock(&self.windows);
-        windows::set(&self.families, &windows, clock::unix_ms());
+    pub fn text(&self, policy: &Policy, store: &StoreFacts) -> Result<Vec<u8>, prometheus::Error> {
+        let _one_at_a_time = lock(&self.scrape);
+        windows::set(&self.families, policy, clock::unix_ms());
         self.set_store(store);
-        self.set_gauges_of_limits(leased);
+        self.set_gauges_of_limits();
         self.set_filters();
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
@@ -289,9 +257,9 @@ impl Metrics {
             counter.inc_by(total.saturating_sub(counter.get()));
         };
         let families = &self.families;
-        for (cause, total) in &store.connections {
-            let connections = &families.connections_made;
-            catch_up(&connections.with_label_values(&[cause.name()]), *total);
+        for cause in ConnectionCause::ALL {
+            let made = families.connections_made.with_label_values(&[cause.name()]);
+            catch_up(&made, store.connections.get(cause).copied().unwrap_or(0));
         }
         catch_up(&families.server_changes, store.server_changes);
         catch_up(&families.evicted_keys, store.evicted);
@@ -301,7 +269,7 @@ impl Metrics {
 
     /// Sets the gauges of limits and removes those of limits that the policy no longer has: of units that leases hold, with
     /// the last unit.
-    fn set_gauges_of_limits(&self, leased: &BTreeMap<String, u64>) {
+    fn set_gauges_of_limits(&self) {
         let unknown = self.unknown_limits().len();
         self.families.unknown_limits.set(unknown as f64);
         let (known, now_us) = (self.known(), clock::now_us());
@@ -314,7 +282,7 @@ impl Metrics {
         let units = &self.families.lease_held;
         units.reset();
         lock(&self.leases).retain(|limit, metrics| {
-            let held = metrics.held(leased.get(limit).copied().unwrap_or(0));
+            let held = metrics.held();
             let stays = held > 0 || known.contains_key(limit);
             if stays {
                 units.with_label_values(&[limit]).set(held as f64);
@@ -334,4 +302,15 @@ impl Metrics {
     fn known(&self) -> BTreeMap<String, Arc<LimitMetrics>> {
         lock(&self.limits).clone()
     }
+}
+
+/// What is known of a limit, or else what is made for it.
+fn known_or<T>(
+    known: &Mutex<BTreeMap<String, Arc<T>>>,
+    limit: &str,
+    new: impl FnOnce() -> T,
+) -> Arc<T> {
+    let mut known = lock(known);
+    let of_limit = known.entry(limit.to_owned());
+    Arc::clone(of_limit.or_insert_with(|| Arc::new(new())))
 }

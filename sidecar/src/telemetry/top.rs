@@ -8,7 +8,6 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
-use std::hash::{BuildHasher, RandomState};
 
 use datasketches::frequencies::{ErrorType, FrequentItemsSketch};
 use sluicegate_protocol::{TopDenied, TopNearest};
@@ -30,32 +29,22 @@ pub const CERTAIN_ONE_IN: u64 = 146;
 /// Subjects that are shown.
 pub const MAX_SHOWN: usize = 10;
 
-/// Counts that start again in each half of a time span.
-#[derive(Debug)]
-struct Halves<T> {
-    length_us: u64,
+/// Counts that start again in each half of a time span; a half has `HALF_US` microseconds.
+#[derive(Debug, Default)]
+struct Halves<T, const HALF_US: u64> {
     since_us: u64,
     current: T,
     previous: Option<T>,
 }
 
-impl<T: Default> Halves<T> {
-    fn new(length_us: u64) -> Self {
-        Self {
-            length_us,
-            since_us: 0,
-            current: T::default(),
-            previous: None,
-        }
-    }
-
+impl<T: Default, const HALF_US: u64> Halves<T, HALF_US> {
     /// Moves on to the half that contains `now_us`.
     fn rotate(&mut self, now_us: u64) {
-        match now_us.saturating_sub(self.since_us) / self.length_us {
+        match now_us.saturating_sub(self.since_us) / HALF_US {
             0 => {}
             1 => {
                 self.previous = Some(std::mem::take(&mut self.current));
-                self.since_us += self.length_us;
+                self.since_us += HALF_US;
             }
             _ => {
                 // Nothing was counted in the previous half.
@@ -73,8 +62,8 @@ impl<T: Default> Halves<T> {
 }
 
 /// The denials of a limit, by subject.
-#[derive(Debug)]
-pub struct DenialCounts(Halves<Sketch>);
+#[derive(Debug, Default)]
+pub struct DenialCounts(Halves<Sketch, DENIED_HALF_US>);
 
 #[derive(Debug)]
 struct Sketch {
@@ -90,12 +79,6 @@ impl Default for Sketch {
             total: 0,
             items: FrequentItemsSketch::new(SKETCH_SLOTS).ok(),
         }
-    }
-}
-
-impl Default for DenialCounts {
-    fn default() -> Self {
-        Self(Halves::new(DENIED_HALF_US))
     }
 }
 
@@ -176,76 +159,49 @@ impl RecentKeys {
     }
 }
 
-/// The subjects that have used the largest share of a limit.
-#[derive(Debug)]
-pub struct Nearest {
-    hashes: RandomState,
-    halves: Halves<Vec<NearSubject>>,
-}
-
-/// How near a subject was to its limit.
-#[derive(Clone, Copy, Debug)]
-struct NearSubject {
-    // Of its key, for lookup: much cheaper than the subject's SHA-256.
-    hash: u64,
-    subject: Subject,
-    /// The highest share of its quota that it had used, 0 to 1.
-    used_ratio: f64,
-}
-
-impl Default for Nearest {
-    fn default() -> Self {
-        Self {
-            hashes: RandomState::new(),
-            halves: Halves::new(NEAREST_HALF_US),
-        }
-    }
-}
+/// The keys whose subjects have used the largest share of a limit, each with the highest share of its quota that it had used,
+/// 0 to 1. In each half, the highest first.
+#[derive(Debug, Default)]
+pub struct Nearest(Halves<Vec<(Box<str>, f64)>, NEAREST_HALF_US>);
 
 impl Nearest {
     /// Records the share of the quota that a key's subject has used; whether it is among the nearest.
     pub fn note(&mut self, key: &str, used_ratio: f64, now_us: u64) -> bool {
-        self.halves.rotate(now_us);
-        let near = &mut self.halves.current;
+        self.0.rotate(now_us);
+        let near = &mut self.0.current;
         // Most decisions end here.
         let least = near.get(MAX_SHOWN - 1);
-        if least.is_some_and(|least| used_ratio <= least.used_ratio) {
+        if least.is_some_and(|(_, least)| used_ratio <= *least) {
             return false;
         }
-        let hash = self.hashes.hash_one(key);
-        match near.iter_mut().find(|known| known.hash == hash) {
-            Some(known) => known.used_ratio = known.used_ratio.max(used_ratio),
-            None => near.push(NearSubject {
-                hash,
-                subject: Subject::of(key),
-                used_ratio,
-            }),
+        match near.iter_mut().find(|(known, _)| **known == *key) {
+            Some((_, highest)) => *highest = highest.max(used_ratio),
+            None => near.push((key.into(), used_ratio)),
         }
-        near.sort_by(|a, b| b.used_ratio.total_cmp(&a.used_ratio));
+        near.sort_by(|(_, a), (_, b)| b.total_cmp(a));
         near.truncate(MAX_SHOWN);
         true
     }
 
     /// The nearest subjects, the nearest first.
     pub fn top(&mut self, now_us: u64) -> Vec<TopNearest> {
-        self.halves.rotate(now_us);
-        let mut all: Vec<NearSubject> = Vec::with_capacity(2 * MAX_SHOWN);
-        for near in self.halves.iter().flatten() {
-            match all.iter_mut().find(|known| known.hash == near.hash) {
-                Some(known) => known.used_ratio = known.used_ratio.max(near.used_ratio),
-                None => all.push(*near),
-            }
+        self.0.rotate(now_us);
+        let mut highest = BTreeMap::<&str, f64>::new();
+        for (key, used_ratio) in self.0.iter().flatten() {
+            let ratio = highest.entry(key).or_default();
+            *ratio = ratio.max(*used_ratio);
         }
-        all.sort_by(|a, b| {
+        let near = highest.into_iter().map(|(key, used_ratio)| TopNearest {
+            subject: Subject::of(key).to_string(),
+            used_ratio,
+        });
+        let mut near: Vec<_> = near.collect();
+        near.sort_by(|a, b| {
             let higher = b.used_ratio.total_cmp(&a.used_ratio);
-            higher.then(a.subject.cmp(&b.subject))
+            higher.then_with(|| a.subject.cmp(&b.subject))
         });
-        let shown = all.into_iter().take(MAX_SHOWN);
-        let shown = shown.map(|near| TopNearest {
-            subject: near.subject.to_string(),
-            used_ratio: near.used_ratio,
-        });
-        shown.collect()
+        near.truncate(MAX_SHOWN);
+        near
     }
 }
 

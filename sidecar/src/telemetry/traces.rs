@@ -12,11 +12,11 @@
 
 mod otlp;
 
-use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use opentelemetry::propagation::{Extractor, TextMapPropagator};
+use opentelemetry::propagation::TextMapPropagator;
 use opentelemetry::trace::{
     Link, Span, SpanBuilder, SpanContext, SpanKind, Status, TraceContextExt, Tracer, TracerProvider,
 };
@@ -27,7 +27,6 @@ use sluicegate_engine::Batch;
 
 use super::labels::{FailureKind, Outcome};
 use super::verdict::Decided;
-pub use otlp::TracesError;
 
 /// The instrumentation scope.
 const SCOPE: &str = "sluicegate";
@@ -65,7 +64,7 @@ impl Traces {
     ///
     /// # Errors
     /// The environment asks for something that is not supported.
-    pub fn from_environment() -> Result<Self, TracesError> {
+    pub fn from_environment() -> Result<Self, String> {
         Ok(Self {
             provider: otlp::provider()?,
         })
@@ -86,7 +85,7 @@ impl Traces {
         let mut decisions = Vec::new();
         for (index, traceparent) in traceparents.enumerate() {
             if let Some(traceparent) = traceparent {
-                let parent = remote_parent(&|name| (name == TRACEPARENT).then_some(traceparent));
+                let parent = remote_parent(|name| (name == TRACEPARENT).then_some(traceparent));
                 // An invalid `traceparent` names no trace to join.
                 if parent.span().span_context().is_valid() {
                     let span = start("decision", SpanKind::Server, &parent);
@@ -96,7 +95,7 @@ impl Traces {
                 }
             }
         }
-        let mut parent = remote_parent(&header);
+        let mut parent = remote_parent(header);
         let mut links = decisions.as_slice();
         if let (false, Some(((_, first), others))) = (
             parent.span().span_context().is_valid(),
@@ -243,22 +242,13 @@ fn child_of(span: &SpanContext) -> Context {
 }
 
 /// The context of the span that the headers name; an empty one if they name none.
-fn remote_parent<'a>(header: &dyn Fn(&str) -> Option<&'a str>) -> Context {
-    struct Headers<'h, 'a>(&'h dyn Fn(&str) -> Option<&'a str>);
-    impl Extractor for Headers<'_, '_> {
-        fn get(&self, name: &str) -> Option<&str> {
-            (self.0)(name)
-        }
-        fn keys(&self) -> Vec<&str> {
-            Vec::new()
-        }
-    }
-    TraceContextPropagator::new().extract_with_context(&Context::new(), &Headers(header))
-}
-
-/// The `traceparent` of a decision, if it has one.
-pub fn traceparent_of<'a>(decision: &'a sluicegate_protocol::Decision<'_>) -> Option<&'a str> {
-    decision.traceparent.as_ref().map(Cow::as_ref)
+fn remote_parent<'a>(header: impl Fn(&str) -> Option<&'a str>) -> Context {
+    let w3c = TraceContextPropagator::new();
+    let headers = w3c
+        .fields()
+        .filter_map(|name| Some((name.to_owned(), header(name)?.to_owned())));
+    let headers: HashMap<_, _> = headers.collect();
+    w3c.extract_with_context(&Context::new(), &headers)
 }
 
 #[cfg(test)]
@@ -281,7 +271,7 @@ mod tests {
     #[test]
     fn an_invalid_traceparent_is_ignored() {
         for bad in ["", "00", "00-0-0-01", "\u{fffd}", &"0".repeat(1_000)] {
-            let context = remote_parent(&|_| Some(bad));
+            let context = remote_parent(|_| Some(bad));
             assert!(!context.span().span_context().is_valid(), "{bad}");
         }
     }

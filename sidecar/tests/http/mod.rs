@@ -74,7 +74,7 @@ async fn start_until(
     std::fs::write(&path, POLICY).unwrap();
     let metrics = Metrics::new().unwrap();
     let handle = PolicyHandle::load(&path, None, &metrics).unwrap();
-    let store = Store::open(&StoreAddress::Memory, Duration::from_secs(1));
+    let store = Store::open(&StoreAddress::Memory, Duration::from_secs(1), 1 << 28);
     let service = Arc::new(Service::new(handle, store, metrics));
     let decisions = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let admin = TcpListener::bind("127.0.0.1:0").await.unwrap();

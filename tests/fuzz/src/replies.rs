@@ -125,7 +125,10 @@ fn script(input: &mut Input<'_>) {
 
 fn rows(batch: &Batch, reply: &[u8]) {
     match batch.read(reply) {
-        Ok(Reply::Done { now_us, each }) => {
+        Ok(Reply {
+            now_us,
+            each: Some(each),
+        }) => {
             assert!(now_us < 1 << 56);
             assert_eq!(each.len(), batch.decisions.len());
             for (outcome, decision) in each.iter().zip(&batch.decisions) {
@@ -134,7 +137,7 @@ fn rows(batch: &Batch, reply: &[u8]) {
                 assert!(outcome.at_us < 1 << 56 && outcome.retry_after_us < 1 << 56);
             }
         }
-        Ok(Reply::Late { now_us }) => assert!(reply.len() == 7 && now_us < 1 << 56),
+        Ok(Reply { now_us, each: None }) => assert!(reply.len() == 7 && now_us < 1 << 56),
         Err(error) => assert!(error.to_string().len() < 200, "{error}"),
     }
     let nothing = WriteBacks {

@@ -247,7 +247,7 @@ impl Run {
         let policy = PolicyHandle::load(&self.path(sidecar), None, &metrics);
         let policy = policy.unwrap_or_else(|why| panic!("{why}\n{}", self.world));
         let store = if self.world.embedded {
-            Store::open(&StoreAddress::Memory, STORE_TIMEOUT)
+            Store::open(&StoreAddress::Memory, STORE_TIMEOUT, 1 << 28)
         } else {
             let faults = Arc::clone(&self.faults[sidecar]);
             Store::simulated(Arc::clone(&self.server), faults, STORE_TIMEOUT)

@@ -24,10 +24,10 @@ const RETRY_US: u64 = 25_000;
 #[derive(Debug)]
 pub(super) struct LivePart {
     /// What was spent of it.
-    report: PartReport,
+    pub report: PartReport,
     units: u64,
     /// Neither spent nor taken for a request that waits.
-    left: u64,
+    pub left: u64,
     pub ends_us: u64,
     /// The policy under which it was lent.
     pub version: PolicyVersion,
@@ -69,14 +69,16 @@ impl KeyParts {
             return false;
         }
         let units = part.units.min(MAX_UNITS);
-        self.parts.push(LivePart {
+        let ends_us = times.sent_us.saturating_add(part.lasts_us.min(LONGEST_US));
+        let index = self.parts.partition_point(|part| part.ends_us <= ends_us);
+        let part = LivePart {
             report: PartReport {
                 id: part.id,
                 ..PartReport::default()
             },
             units,
             left: units,
-            ends_us: times.sent_us.saturating_add(part.lasts_us.min(LONGEST_US)),
+            ends_us,
             version,
             quota: part.quota,
             window_ms: part.window_ms,
@@ -84,8 +86,8 @@ impl KeyParts {
             whole_us: times
                 .answered_us
                 .saturating_add(part.reset_ms.saturating_mul(1_000)),
-        });
-        self.parts.sort_by_key(|part| part.ends_us);
+        };
+        self.parts.insert(index, part);
         self.full = self.left(times.answered_us);
         true
     }
@@ -114,24 +116,8 @@ impl KeyParts {
         })
     }
 
-    pub fn put_back(&mut self, id: u64, units: u64) {
-        if let Some(part) = self.part(id) {
-            part.left += units;
-        }
-    }
-
-    pub fn spend(&mut self, id: u64, units: u64, counts: bool) {
-        if let Some(part) = self.part(id) {
-            part.report.spent += units;
-            part.report.decisions += u64::from(counts);
-        }
-    }
-
-    pub fn has(&self, id: u64) -> bool {
-        self.parts.iter().any(|part| part.report.id == id)
-    }
-
-    fn part(&mut self, id: u64) -> Option<&mut LivePart> {
+    /// The part with this number.
+    pub fn part(&mut self, id: u64) -> Option<&mut LivePart> {
         self.parts.iter_mut().find(|part| part.report.id == id)
     }
 

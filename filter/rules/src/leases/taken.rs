@@ -90,26 +90,20 @@ impl Taken {
     }
 
     /// A verdict on the checks that were asked for, as one on all checks.
-    fn complete<'a>(&self, question: &Question, verdict: Verdict<'a>) -> Verdict<'a> {
+    fn complete<'a>(&self, question: &Question, mut verdict: Verdict<'a>) -> Verdict<'a> {
         let asked = (0..question.checks.len()).filter(|check| !self.has(*check));
         let asked: Vec<_> = asked.collect();
         // An index out of range stays out of range, and is refused later.
         let index = |check: usize| asked.get(check).copied().unwrap_or(usize::MAX);
-        match verdict {
-            Verdict::Admitted(status) => match self.tightest() {
-                Some(taken) if taken.remaining < status.remaining => {
-                    Verdict::Admitted(taken.clone())
-                }
-                _ => Verdict::Admitted(LimitStatus {
-                    check: index(status.check),
-                    ..status
-                }),
-            },
-            Verdict::Denied(status) => Verdict::Denied(LimitStatus {
-                check: index(status.check),
-                ..status
-            }),
-            other => other,
+        if let Verdict::Admitted(status) | Verdict::Denied(status) = &mut verdict {
+            status.check = index(status.check);
         }
+        if let Verdict::Admitted(status) = &mut verdict
+            && let Some(taken) = self.tightest()
+            && taken.remaining < status.remaining
+        {
+            *status = taken.clone();
+        }
+        verdict
     }
 }

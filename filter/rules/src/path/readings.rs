@@ -9,6 +9,8 @@
 //! do: none of them contains `//`, so each matches the merged path whenever it matches the other. For `not` and `stop`
 //! the unmerged path matters: an upstream that does not merge serves `//public/x` outside `/public/`.
 
+use std::borrow::Cow;
+
 use crate::config::schema::{EncodedSlash, Escapes};
 
 /// One transformation that an upstream may apply to a path.
@@ -73,13 +75,14 @@ const MAX_READINGS: usize = 64;
 const MAX_BYTES: usize = 32 * 1024;
 
 /// Every reading of a path, each once, beginning with the unchanged path. `None` if they exceed the bounds.
-pub(crate) fn all(path: &[u8]) -> Option<Vec<Vec<u8>>> {
-    let mut readings = vec![path.to_vec()];
+pub(crate) fn all(path: Cow<'_, [u8]>) -> Option<Vec<Cow<'_, [u8]>>> {
     let mut bytes = path.len();
+    let mut readings = vec![path];
     for alternatives in ORDER {
         for before in 0..readings.len() {
             for step in alternatives {
                 let new = readings.get(before).and_then(|path| step.apply(path));
+                let new = new.map(Cow::Owned);
                 let Some(new) = new.filter(|new| !readings.contains(new)) else {
                     continue;
                 };
@@ -179,17 +182,15 @@ fn resolve(path: &[u8], escaped: bool) -> Option<Vec<u8>> {
 
 /// The number of dots, if the segment consists of one or two dots; otherwise 0.
 fn dots(segment: &[u8], escaped: bool) -> usize {
-    let mut rest = segment;
-    let mut dots = 0;
-    while dots < 3 && !rest.is_empty() {
-        rest = match rest {
-            [b'.', rest @ ..] => rest,
-            [b'%', b'2', b'e' | b'E', rest @ ..] if escaped => rest,
-            _ => return 0,
-        };
-        dots += 1;
+    let is_dot = |text: &[u8]| text == b"." || (escaped && text.eq_ignore_ascii_case(b"%2e"));
+    let mut halves = [1, 3]
+        .into_iter()
+        .filter_map(|at| segment.split_at_checked(at));
+    match segment {
+        one if is_dot(one) => 1,
+        _ if halves.any(|(one, other)| is_dot(one) && is_dot(other)) => 2,
+        _ => 0,
     }
-    if dots < 3 { dots } else { 0 }
 }
 
 fn decode(path: &[u8], escapes: Escapes, slash: EncodedSlash) -> Vec<u8> {

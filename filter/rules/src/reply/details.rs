@@ -15,19 +15,15 @@ pub fn is_sluicegate_reply(code_details: &[u8]) -> bool {
 
 /// `sluicegate_denied{rule=per-key,limit=per-key}`. Unknown labels are left out.
 pub(crate) fn details(what: &str, labels: &[(&str, Option<&str>)]) -> String {
-    let mut text = String::with_capacity(96);
-    text.push_str(DETAILS_PREFIX);
-    text.push_str(what);
-    let known = labels
-        .iter()
-        .filter_map(|(name, value)| Some((name, (*value)?)));
-    let mut before = '{';
-    for (name, value) in known {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{before}{name}={value}");
-        before = ',';
+    let mut text = format!("{DETAILS_PREFIX}{what}{{");
+    for (name, value) in labels {
+        if let Some(value) = value {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{name}={value},");
+        }
     }
-    if before == ',' {
+    // The last comma, or the brace if there are no labels.
+    if text.pop() == Some(',') {
         text.push('}');
     }
     text

@@ -11,7 +11,7 @@ const LARGEST: u64 = 999_999_999_999_999;
 impl Headers {
     /// Adds the fields for a limit's status. `name` is the beginning of the policy's name ([`policy_name`]); `until_ms`
     /// becomes `t` (see [`available`]).
-    pub(super) fn write(
+    pub(crate) fn write(
         self,
         name: &str,
         limit_status: &LimitStatus<'_>,

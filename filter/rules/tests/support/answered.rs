@@ -1,6 +1,6 @@
 //! Made-up answers of the sidecar, and the conclusions from them.
 
-use sluicegate_rules::{Conclusion, Question, Reply, VerdictError, read_answer};
+use sluicegate_rules::{Conclusion, HeaderFields, Question, Reply, VerdictError, read_answer};
 
 use super::{Rules, counted, rules};
 
@@ -30,6 +30,13 @@ pub fn verdict(outcome: &str) -> String {
 
 pub fn answer(verdicts: &[String]) -> String {
     format!(r#"{{"epoch":1,"verdicts":[{}]}}"#, verdicts.join(","))
+}
+
+/// The value of the first field with this name.
+pub fn field<'a>(headers: &'a HeaderFields, name: &str) -> Option<&'a str> {
+    headers
+        .iter()
+        .find_map(|(given, value)| (given == name).then_some(value))
 }
 
 pub fn reply(conclusion: Conclusion) -> Reply {

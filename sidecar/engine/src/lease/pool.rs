@@ -13,16 +13,17 @@ const SMALLEST_PART: u64 = 4;
 /// After a refusal, this part of the longest lease passes before the next attempt.
 const RETRY_PART: u64 = 20;
 
-/// A lease that the store has granted.
-#[derive(Clone, Debug)]
+/// Units that the store has granted as a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant<T> {
-    /// Its units.
+    /// How many they are.
     pub units: u64,
-    /// When it ends: the moment before the call was sent, and [`LeaseTerms::length_us`] of the store's time.
+    /// When the lease ends, until which they may be spent: the moment before the call was sent, and [`LeaseTerms::length_us`]
+    /// of the store's time.
     pub ends_us: u64,
     /// What the store had left afterwards, in the tightest window.
     pub remaining: u64,
-    /// What its owner needs to return it.
+    /// What the owner of the lease needs to return them.
     pub tag: T,
 }
 
@@ -51,18 +52,8 @@ struct Lease<T> {
     left: u64,
 }
 
-/// Units that were taken from a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken<'a, T> {
-    /// How many they are.
-    pub units: u64,
-    /// When the lease ends: they must be spent before.
-    pub ends_us: u64,
-    /// What is left: of this lease, and of the store's when it granted it.
-    pub remaining: u64,
-    /// The lease's tag, to put them back.
-    pub tag: &'a T,
-}
+/// Units that were taken from a lease. `remaining`: what is left of it, and of the store's when it granted it.
+pub type Taken<'a, T> = Grant<&'a T>;
 
 /// A lease that has ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -107,16 +98,13 @@ impl<T> Pool<T> {
         let guess = self.rate.per_s(now_us) / 2.0;
         let mut leases = self.leases.iter_mut().rev();
         let lease = leases.find(|lease| lease.is_live(now_us))?;
-        let per_s_or_guess = per_s.map_or(guess, float);
-        let wanted = self
-            .terms
-            .units_to_spend(per_s_or_guess, lease.grant.ends_us - now_us);
-        let units = wanted.saturating_sub(held);
-        let units = units.min(if per_s.is_some() {
-            lease.left
-        } else {
-            lease.left / 2
-        });
+        let (per_s, most) = match per_s {
+            Some(per_s) => (float(per_s), lease.left),
+            None => (guess, lease.left / 2),
+        };
+        let length_us = lease.grant.ends_us - now_us;
+        let wanted = self.terms.units_to_spend(per_s, length_us);
+        let units = wanted.saturating_sub(held).min(most);
         if units < SMALLEST_PART {
             return None;
         }
@@ -323,7 +311,7 @@ impl<T> Lease<T> {
     /// Takes units, of which it must have enough.
     fn take(&mut self, units: u64) -> Taken<'_, T> {
         self.left -= units;
-        Taken {
+        Grant {
             units,
             ends_us: self.grant.ends_us,
             remaining: self.grant.remaining.saturating_add(self.left),

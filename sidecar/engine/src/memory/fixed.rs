@@ -5,7 +5,7 @@ use crate::batch::{BucketSpec, Record};
 use crate::check::{MAX_HELD, MAX_UNITS};
 use crate::verdict::Look;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Fixed {
     /// When the window began that the count is of.
     start_us: u64,
@@ -15,14 +15,6 @@ pub(super) struct Fixed {
 }
 
 impl Fixed {
-    pub(super) fn empty() -> Self {
-        Fixed {
-            start_us: 0,
-            count: 0,
-            born_us: 0,
-        }
-    }
-
     /// If the clock stepped back over an edge, what was taken in this window before is forgotten:
     /// so it counts as full for any quota, until it ends. Over one edge, the count of the
     /// window that follows is kept beside that, or the clock could pass the edge once more and find it empty.

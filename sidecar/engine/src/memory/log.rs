@@ -20,7 +20,7 @@ struct Entry {
     total: u64,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Log {
     entries: VecDeque<Entry>,
     /// Total before the first entry.
@@ -51,14 +51,6 @@ fn latest_stamp(spec: &BucketSpec, now_us: u64) -> u64 {
 }
 
 impl Log {
-    pub(super) fn empty() -> Self {
-        Log {
-            entries: VecDeque::new(),
-            base: 0,
-            born_us: 0,
-        }
-    }
-
     /// If the clock stepped back, entries with later stamps are restamped to now (of a leased limit: one step later): they
     /// can lock the bucket for at most one window and these steps, and none expires early.
     pub(super) fn heal(&mut self, spec: &BucketSpec, now_us: u64) -> bool {

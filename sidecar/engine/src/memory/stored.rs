@@ -41,8 +41,8 @@ macro_rules! of_each {
 impl StoredBucket {
     pub(super) fn empty(spec: &BucketSpec) -> Self {
         let state = match spec.algorithm {
-            Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => State::Log(Log::empty()),
-            Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => State::Fixed(Fixed::empty()),
+            Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => State::Log(Log::default()),
+            Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => State::Fixed(Fixed::default()),
             Algorithm::TokenBucket { .. } => State::Token(Token::empty()),
         };
         Self { state, spec: *spec }
@@ -50,11 +50,7 @@ impl StoredBucket {
 
     /// Repairs what is of later than now, because the clock has stepped back; whether anything was.
     pub(super) fn heal(&mut self, spec: &BucketSpec, now_us: u64) -> bool {
-        match &mut self.state {
-            State::Log(state) => state.heal(spec, now_us),
-            State::Fixed(state) => state.heal(spec, now_us),
-            State::Token(state) => state.heal(now_us),
-        }
+        of_each!(&mut self.state, state => state.heal(spec, now_us))
     }
 
     pub(super) fn look(&mut self, spec: &BucketSpec, now_us: u64, cost: u64) -> Look {
@@ -100,16 +96,17 @@ impl StoredBucket {
 
     /// What it holds: units, and when they were taken, oldest first.
     pub(super) fn records(&self, now_us: u64) -> Vec<Record> {
-        match &self.state {
-            State::Log(state) => state.records(&self.spec, now_us),
-            State::Fixed(state) => state.records(&self.spec, now_us),
-            State::Token(state) => state.records(now_us),
-        }
+        of_each!(&self.state, state => state.records(&self.spec, now_us))
+    }
+
+    /// Whether it holds anything, even if only expired entries.
+    pub(super) fn holds_units(&self) -> bool {
+        self.empty_at_us() > 0
     }
 
     /// Empties it; whether it held anything.
     pub(super) fn reset(&mut self) -> bool {
-        let held_units = self.empty_at_us() > 0;
+        let held_units = self.holds_units();
         *self = Self::empty(&self.spec);
         held_units
     }

@@ -24,35 +24,20 @@ pub(super) trait Ends {
     fn heap_bytes(&self) -> usize;
 }
 
-/// The result of a sweep.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
-    /// Entries that were dropped.
-    pub dropped: usize,
-    /// Nothing else is due. If false, call again.
-    pub done: bool,
-}
-
 #[derive(Debug)]
 pub(super) struct Table<T> {
     shards: Box<[Shard<T>]>,
     /// Randomly seeded: clients influence keys, and must not be able to provoke collisions.
     seed: RandomState,
-    entries: usize,
     bytes: usize,
     /// Where the next sweep continues.
     next: usize,
 }
 
-/// Where an entry is, or would be.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Place(u64);
-
-impl Place {
-    const fn shard(self) -> usize {
-        // Bits that neither the position in a table of this size nor its tags use.
-        (self.0 >> 40) as usize % SHARDS
-    }
+/// The index of the shard for a hash.
+const fn shard_of(hash: u64) -> usize {
+    // Bits that neither the position in a table of this size nor its tags use.
+    (hash >> 40) as usize % SHARDS
 }
 
 #[derive(Debug)]
@@ -78,14 +63,13 @@ impl<T: Ends> Table<T> {
         Self {
             shards: std::iter::repeat_with(Shard::new).take(SHARDS).collect(),
             seed: RandomState::new(),
-            entries: 0,
             bytes: 0,
             next: 0,
         }
     }
 
-    pub(super) const fn len(&self) -> usize {
-        self.entries
+    pub(super) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.table.len()).sum()
     }
 
     /// Bytes that entries, their keys and the tables take.
@@ -93,39 +77,29 @@ impl<T: Ends> Table<T> {
         self.bytes
     }
 
-    pub(super) fn place(&self, key: &str) -> Place {
-        Place(self.seed.hash_one(key))
-    }
-
-    pub(super) fn get(&self, place: Place, key: &str) -> Option<&T> {
-        let shard = self.shards.get(place.shard())?;
-        let entry = shard.table.find(place.0, |entry| entry.is(place, key))?;
+    pub(super) fn get(&self, key: &str) -> Option<&T> {
+        let hash = self.seed.hash_one(key);
+        let shard = self.shards.get(shard_of(hash))?;
+        let entry = shard.table.find(hash, |entry| *entry.key == *key)?;
         Some(&entry.value)
     }
 
     /// Changes an entry in a way that may change what it has allocated.
-    pub(super) fn change<R>(
-        &mut self,
-        place: Place,
-        key: &str,
-        change: impl FnOnce(&mut T) -> R,
-    ) -> Option<R> {
-        self.heal_and_change(place, key, |_| false, change)
+    pub(super) fn change<R>(&mut self, key: &str, change: impl FnOnce(&mut T) -> R) -> Option<R> {
+        self.heal_and_change(key, |_| false, change)
     }
 
     /// Likewise, after a repair. `heal` says whether there was anything to repair: then the entry may end earlier than it
     /// was due. (So may one that gave units back; it stays until it is due, or the heap would grow with each give-back.)
     pub(super) fn heal_and_change<R>(
         &mut self,
-        place: Place,
         key: &str,
         heal: impl FnOnce(&mut T) -> bool,
         change: impl FnOnce(&mut T) -> R,
     ) -> Option<R> {
-        let shard = self.shards.get_mut(place.shard())?;
-        let entry = shard
-            .table
-            .find_mut(place.0, |entry| entry.is(place, key))?;
+        let hash = self.seed.hash_one(key);
+        let shard = self.shards.get_mut(shard_of(hash))?;
+        let entry = shard.table.find_mut(hash, |entry| *entry.key == *key)?;
         let before = entry.value.heap_bytes();
         let healed = heal(&mut entry.value);
         let result = change(&mut entry.value);
@@ -137,7 +111,7 @@ impl<T: Ends> Table<T> {
             if ends_us < entry.due_us {
                 entry.due_us = ends_us;
                 let before = shard.due_bytes();
-                shard.due.push(Reverse((ends_us, place.0)));
+                shard.due.push(Reverse((ends_us, hash)));
                 self.bytes = self.bytes + shard.due_bytes() - before;
             }
         }
@@ -145,51 +119,44 @@ impl<T: Ends> Table<T> {
     }
 
     /// Adds an entry that is not there.
-    pub(super) fn insert(&mut self, place: Place, key: &str, value: T) {
-        if let Some(shard) = self.shards.get_mut(place.shard()) {
+    pub(super) fn insert(&mut self, key: &str, value: T) {
+        let hash = self.seed.hash_one(key);
+        if let Some(shard) = self.shards.get_mut(shard_of(hash)) {
             let before = shard.bytes();
-            shard.insert(place.0, key.into(), value);
+            shard.insert(hash, key.into(), value);
             self.bytes = self.bytes + shard.bytes() - before;
-            self.entries += 1;
         }
     }
 
     /// Drops what has ended among the neighbours of an entry that is to come, looking at a few only.
-    pub(super) fn make_room(&mut self, place: Place, now_us: u64, at_most: usize) {
-        self.sweep_shard(place.shard(), now_us, at_most);
+    pub(super) fn make_room(&mut self, key: &str, now_us: u64, at_most: usize) {
+        self.sweep_shard(shard_of(self.seed.hash_one(key)), now_us, at_most);
     }
 
-    /// Drops what has ended, looking at no more than `at_most` entries, and gives back what tables no longer need.
-    pub(super) fn sweep(&mut self, now_us: u64, at_most: usize) -> Swept {
-        let mut swept = Swept::default();
+    /// Drops what has ended, looking at no more than `at_most` entries, and gives back what tables no longer need. Returns
+    /// whether nothing else is due.
+    pub(super) fn sweep(&mut self, now_us: u64, at_most: usize) -> bool {
         let mut left = at_most;
         while self.next < SHARDS {
-            let (looked, dropped) = self.sweep_shard(self.next, now_us, left);
-            swept.dropped += dropped;
-            left -= looked;
+            left -= self.sweep_shard(self.next, now_us, left);
             if left == 0 {
-                return swept;
+                return false;
             }
             self.next += 1;
         }
         self.next = 0;
-        swept.done = true;
-        swept
+        true
     }
 
-    /// How many were looked at, and how many were dropped.
-    fn sweep_shard(&mut self, index: usize, now_us: u64, at_most: usize) -> (usize, usize) {
+    /// Returns how many entries were looked at.
+    fn sweep_shard(&mut self, index: usize, now_us: u64, at_most: usize) -> usize {
         let Some(shard) = self.shards.get_mut(index) else {
-            return (0, 0);
+            return 0;
         };
         let before = shard.bytes();
-        let (looked, dropped) = shard.sweep(now_us, at_most);
-        if dropped > 0 {
-            shard.shrink();
-        }
+        let looked = shard.sweep(now_us, at_most);
         self.bytes = self.bytes + shard.bytes() - before;
-        self.entries -= dropped;
-        (looked, dropped)
+        looked
     }
 }
 
@@ -223,8 +190,8 @@ impl<T: Ends> Shard<T> {
         self.table.insert_unique(hash, entry, |entry| entry.hash);
     }
 
-    fn sweep(&mut self, now_us: u64, at_most: usize) -> (usize, usize) {
-        let (mut looked, mut dropped) = (0, 0);
+    fn sweep(&mut self, now_us: u64, at_most: usize) -> usize {
+        let (mut looked, entries) = (0, self.table.len());
         while looked < at_most
             && let Some(Reverse((due_us, hash))) = self.due.peek().copied()
             && due_us <= now_us
@@ -238,14 +205,16 @@ impl<T: Ends> Shard<T> {
                 if ends_us <= now_us {
                     let (entry, _) = entry.remove();
                     self.contents -= entry.contents();
-                    dropped += 1;
                 } else {
                     entry.get_mut().due_us = ends_us;
                     self.due.push(Reverse((ends_us, hash)));
                 }
             }
         }
-        (looked, dropped)
+        if self.table.len() < entries {
+            self.shrink();
+        }
+        looked
     }
 
     /// A burst of keys must not leave its tables behind.
@@ -266,10 +235,6 @@ impl<T: Ends> Shard<T> {
 }
 
 impl<T: Ends> Entry<T> {
-    fn is(&self, place: Place, key: &str) -> bool {
-        self.hash == place.0 && *self.key == *key
-    }
-
     fn contents(&self) -> usize {
         self.key.len() + ALLOCATION + self.value.heap_bytes()
     }

@@ -99,7 +99,7 @@ impl Token {
 
     /// If the clock stepped back, the backlog drains from the new now on, not from the old one. What was taken before the
     /// step cannot be told by its time from what is taken until the clock is there again.
-    pub(super) fn heal(&mut self, now_us: u64) -> bool {
+    pub(super) fn heal(&mut self, _: &BucketSpec, now_us: u64) -> bool {
         let is_later = self.as_of_us > now_us;
         if is_later {
             (self.as_of_us, self.born_us) = (now_us, self.as_of_us + 1);
@@ -274,7 +274,7 @@ impl Token {
     }
 
     /// What it holds now, as if it had been taken now.
-    pub(super) fn records(&self, now_us: u64) -> Vec<Record> {
+    pub(super) fn records(&self, _: &BucketSpec, now_us: u64) -> Vec<Record> {
         let Backlog { fine, rate } = self.most().drained(self.passed_us(now_us));
         let record = Record {
             at_us: now_us,

@@ -9,28 +9,12 @@ const CLOCK: usize = 7;
 
 /// The script's answer to one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reply<T> {
-    /// It ran after its not-after time: it has taken nothing and written nothing.
-    Late {
-        /// Redis's clock then, microseconds.
-        now_us: u64,
-    },
-    /// It ran.
-    Done {
-        /// Redis's clock then, microseconds.
-        now_us: u64,
-        /// For each decision, give-back or write-back what became of it, in order.
-        each: Vec<Result<T, BrokenState>>,
-    },
-}
-
-impl<T> Reply<T> {
+pub struct Reply<T> {
     /// Redis's clock when the script ran, microseconds.
-    pub fn now_us(&self) -> u64 {
-        match self {
-            Self::Late { now_us } | Self::Done { now_us, .. } => *now_us,
-        }
-    }
+    pub now_us: u64,
+    /// For each decision, give-back or write-back what became of it, in order. `None`: the script ran after its not-after
+    /// time, and has taken nothing and written nothing.
+    pub each: Option<Vec<Result<T, BrokenState>>>,
 }
 
 /// A key holds something that this version of the script did not write. Decisions that touch it take nothing;
@@ -43,26 +27,8 @@ pub struct BrokenState;
 
 /// A reply that the script of this version does not send.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReplyError {
-    /// Not the script's answer to this batch.
-    #[error("the script sent {got} bytes for {decisions} decisions, not {}", ROW * .decisions)]
-    Length {
-        /// Bytes received.
-        got: usize,
-        /// Decisions asked about.
-        decisions: usize,
-    },
-    /// The take that it says decided is not there.
-    #[error("the script says that take {result} decided decision {decision}, of {takes}")]
-    DecidedBy {
-        /// What was sent: from 1, negative if denied.
-        result: i32,
-        /// Index of the decision.
-        decision: usize,
-        /// Takes that it has.
-        takes: usize,
-    },
-}
+#[error("the script {0}")]
+pub struct ReplyError(pub String);
 
 /// The outcomes of a batch.
 pub(super) fn outcomes(batch: &Batch, reply: &[u8]) -> Result<Reply<Outcome>, ReplyError> {
@@ -70,31 +36,22 @@ pub(super) fn outcomes(batch: &Batch, reply: &[u8]) -> Result<Reply<Outcome>, Re
     let rows_of = |decision: &Decision| {
         usize::from(!decision.takes.is_empty()) + usize::from(!decision.leaves().is_empty())
     };
-    read(reply, batch.decisions.iter().map(rows_of), |index, row| {
+    let rows = batch.decisions.iter().map(rows_of);
+    read(reply, rows, |index, result, outcome| {
         let decision = batch.decisions.get(index);
         let takes = decision.map_or(0, |decision| decision.takes.len().max(1));
-        let decided_by = usize::try_from(row.result.unsigned_abs()).unwrap_or(usize::MAX);
-        if !(1..=takes).contains(&decided_by) {
-            return Err(ReplyError::DecidedBy {
-                result: row.result,
-                decision: index,
-                takes,
-            });
+        if outcome.decided_by < takes {
+            return Ok(outcome);
         }
-        Ok(Outcome {
-            admitted: row.result > 0,
-            decided_by: decided_by - 1,
-            remaining: row.remaining,
-            reset_us: row.reset_us,
-            retry_after_us: row.retry_after_us,
-            at_us: row.at_us,
-        })
+        Err(ReplyError(format!(
+            "says that take {result} decided decision {index}, of {takes}"
+        )))
     })
 }
 
 /// The units of each row, of which there must be so many.
 pub(super) fn units(rows: usize, reply: &[u8]) -> Result<Reply<u64>, ReplyError> {
-    read(reply, std::iter::repeat_n(1, rows), |_, row| {
+    read(reply, std::iter::repeat_n(1, rows), |_, _, row| {
         Ok(row.remaining)
     })
 }
@@ -103,7 +60,7 @@ pub(super) fn units(rows: usize, reply: &[u8]) -> Result<Reply<u64>, ReplyError>
 pub(super) fn redeemed(reply: &[u8]) -> Result<Reply<(u64, Vec<u64>)>, ReplyError> {
     let (times, row) = reply.split_at(reply.len().saturating_sub(ROW));
     let times = times.chunks(CLOCK).map(number);
-    read(row, std::iter::once(1), |_, row| {
+    read(row, std::iter::once(1), |_, _, row| {
         Ok((row.remaining, times.clone().collect()))
     })
 }
@@ -112,34 +69,36 @@ pub(super) fn redeemed(reply: &[u8]) -> Result<Reply<(u64, Vec<u64>)>, ReplyErro
 fn read<T>(
     reply: &[u8],
     rows_of: impl Iterator<Item = usize> + Clone,
-    each: impl Fn(usize, Row) -> Result<T, ReplyError>,
+    each: impl Fn(usize, i32, Outcome) -> Result<T, ReplyError>,
 ) -> Result<Reply<T>, ReplyError> {
     if reply.len() == CLOCK {
         let now_us = number(reply);
-        return Ok(Reply::Late { now_us });
+        return Ok(Reply { now_us, each: None });
     }
-    let decisions = rows_of.clone().sum();
-    match reply.as_chunks::<ROW>() {
-        (rows, []) if rows.len() == decisions && decisions > 0 => {
-            let firsts = rows_of.scan(0, |next, rows_of| {
-                let first = rows.get(*next);
-                *next += rows_of;
-                first
-            });
-            let read = |(index, row): (usize, &[u8; ROW])| match Row::read(row) {
-                row if row.result == 0 => Ok(Err(BrokenState)),
-                row => each(index, row).map(Ok),
-            };
-            Ok(Reply::Done {
-                now_us: rows.first().map_or(0, |row| Row::read(row).at_us),
-                each: firsts.enumerate().map(read).collect::<Result<_, _>>()?,
-            })
-        }
-        _ => Err(ReplyError::Length {
-            got: reply.len(),
-            decisions,
-        }),
-    }
+    let (decisions, (rows, rest)) = (rows_of.clone().sum(), reply.as_chunks::<ROW>());
+    let Some(first) = rows
+        .first()
+        .filter(|_| rest.is_empty() && rows.len() == decisions)
+    else {
+        return Err(ReplyError(format!(
+            "sent {} bytes for {decisions} decisions, not {}",
+            reply.len(),
+            ROW * decisions
+        )));
+    };
+    let firsts = rows_of.scan(0, |next, rows_of| {
+        let first = rows.get(*next);
+        *next += rows_of;
+        first
+    });
+    let read = |(index, row)| match read_row(row) {
+        (0, _) => Ok(Err(BrokenState)),
+        (result, outcome) => each(index, result, outcome).map(Ok),
+    };
+    Ok(Reply {
+        now_us: read_row(first).1.at_us,
+        each: Some(firsts.enumerate().map(read).collect::<Result<_, _>>()?),
+    })
 }
 
 fn number(bytes: &[u8]) -> u64 {
@@ -147,25 +106,18 @@ fn number(bytes: &[u8]) -> u64 {
     digits.fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// What the script says of one decision.
-struct Row {
-    result: i32,
-    remaining: u64,
-    reset_us: u64,
-    retry_after_us: u64,
-    at_us: u64,
-}
-
-impl Row {
-    fn read(row: &[u8; ROW]) -> Self {
-        Row {
-            result: i32::from_be_bytes([row[0], row[1], row[2], row[3]]),
-            remaining: number(&row[4..8]),
-            reset_us: number(&row[8..15]),
-            retry_after_us: number(&row[15..22]),
-            at_us: number(&row[22..29]),
-        }
-    }
+/// What the script says of one decision: its result, and what that means.
+fn read_row(row: &[u8; ROW]) -> (i32, Outcome) {
+    let result = i32::from_be_bytes([row[0], row[1], row[2], row[3]]);
+    let outcome = Outcome {
+        admitted: result > 0,
+        decided_by: (result.unsigned_abs() as usize).wrapping_sub(1),
+        remaining: number(&row[4..8]),
+        reset_us: number(&row[8..15]),
+        retry_after_us: number(&row[15..22]),
+        at_us: number(&row[22..29]),
+    };
+    (result, outcome)
 }
 
 #[cfg(test)]
@@ -206,24 +158,22 @@ mod tests {
     #[test]
     fn a_reply_is_an_outcome_for_each_decision() {
         let reply = outcomes(&batch(1), &row(-1)).unwrap();
-        assert_eq!(reply.now_us(), NOW_US);
-        let each = vec![Ok(denied())];
+        let each = Some(vec![Ok(denied())]);
         let now_us = NOW_US;
-        assert_eq!(reply, Reply::Done { now_us, each });
+        assert_eq!(reply, Reply { now_us, each });
     }
 
     #[test]
     fn a_reply_that_is_only_a_time_says_that_the_call_came_too_late() {
         let reply = outcomes(&batch(3), &NOW_US.to_be_bytes()[1..]);
-        assert_eq!(reply, Ok(Reply::Late { now_us: NOW_US }));
+        let (now_us, each) = (NOW_US, None);
+        assert_eq!(reply, Ok(Reply { now_us, each }));
     }
 
     #[test]
     fn a_decision_over_a_broken_key_leaves_the_others_their_outcomes() {
         let reply = [row(0), row(-1)].concat();
-        let Ok(Reply::Done { each, .. }) = outcomes(&batch(2), &reply) else {
-            panic!("a reply");
-        };
+        let each = outcomes(&batch(2), &reply).unwrap().each.unwrap();
         assert_eq!(each, [Err(BrokenState), Ok(denied())]);
     }
 
@@ -231,7 +181,7 @@ mod tests {
     fn a_reply_that_is_not_the_scripts_is_refused() {
         for wrong in [&[][..], &row(1)[..28], &[row(1), row(1)].concat()] {
             let error = outcomes(&batch(1), wrong).unwrap_err();
-            assert!(matches!(error, ReplyError::Length { decisions: 1, .. }));
+            assert!(error.to_string().contains("bytes for 1 decisions"));
         }
         for result in [2, -2, i32::MIN] {
             let error = outcomes(&batch(1), &row(result)).unwrap_err();

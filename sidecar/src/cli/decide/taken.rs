@@ -23,9 +23,9 @@ impl Taken<'_> {
         Failure::new(exit, format_args!("{error}; {units}"))
     }
 
-    async fn return_units(&self, decider: &Decider) -> Result<(), String> {
+    async fn return_units(&self, decider: &Decider) -> Result<(), Failure> {
         if self.receipts.len() != self.checks.len() {
-            return Err("the verdict has no receipts".to_owned());
+            return Err(Failure::system("the verdict has no receipts"));
         }
         let entries = self.checks.iter().zip(self.receipts);
         let entries = entries.map(|(check, receipt)| GiveBack {
@@ -35,12 +35,11 @@ impl Taken<'_> {
             units: None,
         });
         let entries: Vec<_> = entries.collect();
-        let given_back = decider.give_back(&entries).await;
-        for outcome in given_back.map_err(|failure| failure.to_string())? {
+        for outcome in decider.give_back(&entries).await? {
             match outcome {
                 GivenBack::GivenBack { .. } => {}
-                GivenBack::Unavailable => return Err(decider.why_unavailable()),
-                GivenBack::Error(problem) => return Err(problem.to_string()),
+                GivenBack::Unavailable => return Err(decider.unavailable()),
+                GivenBack::Error(problem) => return Err(Failure::usage(problem)),
             }
         }
         Ok(())

@@ -32,7 +32,7 @@ pub struct Listening {
     /// Maximum number of connections to the decision port; lower if the limit on open files does not allow it. A new
     /// connection above the maximum closes an old one: first one that never got an answer, else the one that has been
     /// idle longest. The admin port has its own maximum of 128.
-    #[arg(long, value_name = "N", default_value_t = 4_096, value_parser = connections())]
+    #[arg(long, value_name = "N", default_value_t = 4_096, value_parser = RangedU64ValueParser::<usize>::new().range(FEWEST_CONNECTIONS..))]
     max_connections: usize,
     /// Bearer token required on the admin port, except for /healthz and /readyz. Without it, /v1/reset and
     /// /v1/overrides are refused unless the admin address is loopback or a Unix socket, and the other paths are open.
@@ -81,10 +81,10 @@ impl Listening {
     }
 
     /// The settings of the server.
-    pub fn settings(self) -> Result<Settings, Failure> {
-        let mut access = Access::to(&self.admin_listen, self.allow_host);
-        if let Some(token) = self.admin_token {
-            let token = admin_token::read(&token)?.and_then(Token::new);
+    pub fn settings(&self) -> Result<Settings, Failure> {
+        let mut access = Access::to(&self.admin_listen, self.allow_host.clone());
+        if let Some(token) = &self.admin_token {
+            let token = admin_token::read(token)?.and_then(Token::new);
             access.token = Some(token.ok_or_else(|| Failure::usage("the admin token is empty"))?);
         }
         access.open_metrics = self.open_metrics;
@@ -135,10 +135,6 @@ fn mode(text: &str) -> Result<u32, String> {
         Ok(mode) if mode <= 0o777 => Ok(mode),
         _ => Err("expected three octal digits, such as 0660".to_owned()),
     }
-}
-
-fn connections() -> RangedU64ValueParser<usize> {
-    RangedU64ValueParser::new().range(FEWEST_CONNECTIONS..)
 }
 
 #[cfg(test)]

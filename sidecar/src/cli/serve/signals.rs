@@ -35,16 +35,11 @@ impl Signals {
     /// Sends the kind of stop that the first signal requests; returns on the second signal.
     pub async fn twice(mut self, first: oneshot::Sender<Stop>) {
         let stop = self.next().await;
-        match stop {
-            Stop::AfterDrain => {
-                info!("draining, then stopping; a second signal stops the sidecar at once")
-            }
-            Stop::WithoutDrain => {
-                info!(
-                    "stopping: finishing requests in progress; a second signal stops the sidecar at once"
-                );
-            }
-        }
+        let what = match stop {
+            Stop::AfterDrain => "draining, then stopping",
+            Stop::WithoutDrain => "stopping: finishing requests in progress",
+        };
+        info!("{what}; a second signal stops the sidecar at once");
         // If the receiver is gone, the sidecar is already stopping.
         let _ = first.send(stop);
         self.next().await;

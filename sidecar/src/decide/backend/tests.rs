@@ -6,7 +6,7 @@ use sluicegate_engine::FleetPosition;
 use sluicegate_protocol::{Check, Decision as Asked, Problem};
 
 use super::*;
-use crate::decide::overrides::OverridesNow;
+use crate::decide::overrides::Overrides;
 use crate::decide::plan::Basis;
 use crate::policy::{Policy, StoreAddress};
 use crate::telemetry::events::EventLog;
@@ -16,7 +16,7 @@ const POLICY: &str =
     "limits: { l: { algorithm: sliding_log, windows: [{ quota: 100, per: 1h }] } }";
 
 fn backend() -> Backend {
-    let store = Store::open(&StoreAddress::Memory, Duration::from_millis(50));
+    let store = Store::open(&StoreAddress::Memory, Duration::from_millis(50), 1 << 20);
     let store = Arc::new(store);
     let metrics = Arc::new(Metrics::new().unwrap());
     let batcher = Batcher::start(Arc::clone(&store), metrics, Arc::<EventLog>::default());
@@ -48,7 +48,8 @@ fn asked(keys: &[&str]) -> Vec<Result<Asked<'static>, Problem>> {
 #[tokio::test]
 async fn owed_keys_wait_for_the_write_back_and_then_the_store_decides() {
     let policy = Policy::parse(POLICY).unwrap();
-    let basis = Basis::of(&policy, OverridesNow::default());
+    let overrides = Overrides::default();
+    let basis = Basis::of(&policy, overrides.at(0));
     let asked = asked(&["owed", "free"]);
     let (backend, plan) = (backend(), Plan::new(basis, &asked));
     let batch = &plan.batch;

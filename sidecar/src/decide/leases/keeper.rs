@@ -31,7 +31,7 @@ const NOTIFY_WITHIN_US: u64 = 2_000;
 type Returns = Vec<EndedLease<Arc<Lease>>>;
 
 /// What the keeper works with.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Keeper<'a> {
     /// The leases.
     pub leases: &'a Leases,
@@ -47,81 +47,65 @@ impl Keeper<'_> {
     /// Keeps the leases. Never returns.
     pub async fn run(self) {
         let mut received = self.leases.received.lock().await;
-        // When leases end, and of which keys.
-        let mut ends: BTreeMap<u64, Vec<LeaseKey>> = BTreeMap::new();
+        // When leases end, and how long their return may wait for others.
+        let mut ends = BTreeMap::new();
         loop {
             let mut commands = Vec::new();
-            let mut begin_us = ends.iter().next().map(|(ends_us, keys)| {
-                let first = keys.first().map_or(0, grouping_us);
-                ends_us.saturating_add(first)
+            let first = ends.first_key_value();
+            let mut begin_us = first.map_or(u64::MAX, |(ends_us, wait_us): (&u64, &u64)| {
+                ends_us + wait_us
             });
             // Collects commands until one of them, or the return of an ended lease, is due.
             loop {
+                let wait_us = begin_us.saturating_sub(clock::now_us());
                 tokio::select! {
                     // In this order, so that a simulation can repeat it and no flood of commands delays the returns.
                     biased;
-                    () = sleep_until(begin_us) => break,
+                    () = tokio::time::sleep(Duration::from_micros(wait_us)) => break,
                     command = received.recv() => {
                         let Some(command) = command else { return };
                         let by_us = clock::now_us().saturating_add(command.may_wait_us());
-                        begin_us = Some(begin_us.map_or(by_us, |begin_us| begin_us.min(by_us)));
+                        begin_us = begin_us.min(by_us);
                         commands.push(command);
                     }
                 }
             }
             let later = ends.split_off(&clock::now_us().saturating_add(1));
             let (mut asks, mut returns, mut notified) = (Vec::new(), Vec::new(), Vec::new());
-            for key in ends.into_values().flatten() {
-                returns.extend(self.ended(&key));
-            }
+            let mut any_ended = !ends.is_empty();
             ends = later;
             for command in commands {
                 match command {
                     Command::RequestLease { key, .. } => asks.push(key),
-                    Command::ReturnEnded(key) => returns.extend(self.ended(&key)),
-                    Command::ReturnBefore(epoch) => returns.extend(self.all_of_before(epoch)),
+                    Command::ReturnEnded => any_ended = true,
                     Command::Return(ended) => returns.push(ended),
                     Command::Notify(sender) => notified.push(sender),
                 }
             }
+            if any_ended {
+                returns.extend(self.ended(self.policy.current().number));
+            }
             let ((granted, useless), ()) = tokio::join!(self.ask(asks), self.give_back(returns));
             drop(notified);
             self.give_back(useless).await;
-            for (ends_us, key) in granted {
-                ends.entry(ends_us).or_default().push(key);
-            }
+            ends.extend(granted);
         }
     }
 
     /// Ends all leases for good, and returns them.
     pub async fn close(self) {
         self.leases.closed.store(true, Ordering::Relaxed);
-        self.give_back(self.all_of_before(u64::MAX)).await;
+        self.give_back(self.ended(u64::MAX)).await;
     }
 
-    /// Ends the leases of epochs before this one. Their units that are left.
-    fn all_of_before(&self, epoch: u64) -> Returns {
-        let mut returns = Vec::new();
-        for shard in &self.leases.shards {
-            let mut shard = lock(shard);
-            for entry in shard.all().filter(|entry| entry.epoch < epoch) {
-                returns.extend(on_the_way(entry.pool.ended(u64::MAX)));
-            }
-        }
-        returns
+    /// The leases that have ended, and those of epochs before this one.
+    fn ended(&self, epoch: u64) -> Returns {
+        let shards = self.leases.shards.iter();
+        shards.flat_map(|shard| lock(shard).ended(epoch)).collect()
     }
 
-    /// The leases of a key that have ended, with units left.
-    fn ended(&self, key: &LeaseKey) -> Returns {
-        let mut shard = self.leases.shard(&key.key);
-        match shard.get_mut(&key.limit.name, &key.key) {
-            Some(entry) => on_the_way(entry.pool.ended(clock::now_us())),
-            None => Vec::new(),
-        }
-    }
-
-    /// Asks for leases. Returns when the granted ones end, and what is to be returned at once.
-    async fn ask(&self, keys: Vec<LeaseKey>) -> (Vec<(u64, LeaseKey)>, Returns) {
+    /// Asks for leases. Returns when the granted ones end, with how long their return may wait, and what is to be returned at once.
+    async fn ask(&self, keys: Vec<LeaseKey>) -> (Vec<(u64, u64)>, Returns) {
         let (mut granted, mut useless) = (Vec::new(), Vec::new());
         let asked: Vec<_> = keys.into_iter().filter_map(|key| self.plan(key)).collect();
         if asked.is_empty() {
@@ -136,11 +120,12 @@ impl Keeper<'_> {
         let batch = Arc::new(builder.finish());
         let outcomes = self.backend.take_in_advance(batch).await;
         for (lease, outcome) in asked.into_iter().zip(outcomes) {
-            let (key, grant) = (lease.key.clone(), lease.grant(outcome.as_ref(), sent_us));
+            let wait_us = grouping_us(&lease.key);
+            let grant = lease.grant(outcome.as_ref(), sent_us);
             let ends_us = grant.ends_us;
             match self.install(grant, outcome.as_ref()) {
-                None => granted.push((ends_us, key)),
-                Some(ended) => useless.extend(on_the_way(vec![ended])),
+                None => granted.push((ends_us, wait_us)),
+                Some(ended) => useless.push(ended),
             }
         }
         (granted, useless)
@@ -188,7 +173,7 @@ impl Keeper<'_> {
             None => Some(LeaseRefusal::Store),
             Some(outcome) if !outcome.admitted => Some(LeaseRefusal::NearLimit),
             Some(_) => {
-                lease.metrics.count_granted(grant.units);
+                lease.metrics.granted.inc_by(grant.units);
                 useless_because(&grant, now_us)
             }
         };
@@ -219,6 +204,7 @@ impl Keeper<'_> {
     /// Returns units. Each is returned once: repeating a call whose answer was lost could return units that were spent,
     /// since the receipt is for all units of the lease.
     async fn give_back(&self, mut returns: Returns) {
+        returns.retain(|ended| ended.units > 0);
         // A call names a bucket once, with one quota: so each epoch has its own.
         returns.sort_by_key(|ended| ended.tag.key.epoch);
         for of_epoch in returns.chunk_by(|one, other| one.tag.key.epoch == other.tag.key.epoch) {
@@ -228,13 +214,12 @@ impl Keeper<'_> {
             let entries: Vec<_> = entries.collect();
             let returned = self.backend.give_back(&entries).await;
             for (ended, returned) in of_epoch.iter().zip(returned) {
-                let metrics = &ended.tag.metrics;
-                metrics.remove_on_the_way(ended.units);
                 if ended.tag.is_granted() {
-                    metrics.count_returned(returned.unwrap_or(0));
+                    let metrics = &ended.tag.metrics;
+                    metrics.count_returned(ended.units, returned.unwrap_or(0));
                 }
             }
-            if !self.denials.is_empty() {
+            if self.denials.count() > 0 {
                 let keys = of_epoch.iter();
                 let keys = keys.map(|ended| {
                     (
@@ -246,15 +231,6 @@ impl Keeper<'_> {
             }
         }
     }
-}
-
-/// Counts units as on the way to the store, and drops what has none.
-fn on_the_way(mut ended: Returns) -> Returns {
-    ended.retain(|ended| ended.units > 0);
-    for one in &ended {
-        one.tag.metrics.add_on_the_way(one.units);
-    }
-    ended
 }
 
 /// How long a key's renewal or return waits for others.
@@ -272,19 +248,9 @@ impl Command {
                 (*within_us).clamp(least_us, most_us)
             }
             // A denial found them, or an operator ended them.
-            Self::ReturnEnded(_) | Self::ReturnBefore(_) => 0,
+            Self::ReturnEnded => 0,
             Self::Return(ended) => longest_us(&ended.tag.key.limit) / 2,
             Self::Notify(_) => NOTIFY_WITHIN_US,
         }
-    }
-}
-
-async fn sleep_until(us: Option<u64>) {
-    match us {
-        Some(us) => {
-            let wait_us = us.saturating_sub(clock::now_us());
-            tokio::time::sleep(Duration::from_micros(wait_us)).await;
-        }
-        None => std::future::pending().await,
     }
 }

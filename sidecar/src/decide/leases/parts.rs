@@ -12,7 +12,6 @@ use super::{Command, Lease, LeaseKey, Leases};
 use crate::clock;
 use crate::decide::receipts;
 use crate::lock::lock;
-use crate::policy::Limit;
 
 /// Most parts that filters hold; each has some hundred bytes. Then there is nothing to lend.
 const MAX_PARTS: usize = 16_384;
@@ -34,17 +33,6 @@ pub(super) struct LentPart {
     remaining: u64,
 }
 
-/// Decisions that filters made from a part of a lease.
-#[derive(Debug)]
-pub struct Admissions {
-    /// The lease that the units came from.
-    pub lease: Arc<Lease>,
-    /// How many they are.
-    pub decisions: u64,
-    /// The key's status.
-    pub status: LimitStatus<'static>,
-}
-
 /// A filter wants more units of a key.
 #[derive(Debug)]
 pub struct PartRequest {
@@ -57,10 +45,14 @@ pub struct PartRequest {
 }
 
 impl Leases {
-    /// Applies filters' reports: units that were spent are counted, and those of an ended part that were not are put back.
-    pub fn account(&self, reports: &[PartReport]) -> (Vec<Admissions>, Vec<PartRequest>) {
+    /// Applies filters' reports: units that were spent are counted, and those of an ended part that were not are put back. `count`
+    /// is called with the status of each key, the key and the number of decisions that were made. What is wanted more.
+    pub fn account(
+        &self,
+        reports: &[PartReport],
+        count: impl Fn(&LimitStatus<'_>, &str, u64),
+    ) -> Vec<PartRequest> {
         let now_us = clock::now_us();
-        let mut admissions = Vec::new();
         let mut by_key: BTreeMap<(String, String), PartRequest> = BTreeMap::new();
         for report in reports {
             let mut parts = lock(&self.parts);
@@ -100,15 +92,11 @@ impl Leases {
             if decisions > 0
                 && let Some(status) = lease.status(remaining, now_us)
             {
-                admissions.push(Admissions {
-                    lease,
-                    decisions,
-                    status,
-                });
+                count(&status, &lease.key.key, decisions);
             }
         }
         let more = by_key.into_values().filter(|more| more.per_s > 0);
-        (admissions, more.collect())
+        more.collect()
     }
 
     fn spent_by_filter(
@@ -141,7 +129,7 @@ impl Leases {
                 continue;
             }
             if entry.pool.may_ask(now_us) {
-                self.request_lease_within(entry, more.key.clone(), 0, now_us);
+                self.request_lease(entry, more.key.clone(), now_us);
             }
             wait |= entry.pool.is_asking();
         }
@@ -149,35 +137,22 @@ impl Leases {
         (wait && self.send(Command::Notify(sender))).then_some(receiver)
     }
 
-    /// Lends the units that a filter wants, or as many as there are.
-    pub fn lend(&self, more: &PartRequest) -> Option<LeasePart<'static>> {
-        let key = &more.key;
-        self.lend_from(
-            &key.limit,
-            &key.key,
-            key.epoch,
-            (Some(more.per_s), more.held),
-        )
-    }
-
-    /// Lends the first units of a key that a filter has asked for, if there are any.
-    pub fn lend_first(&self, limit: &Limit, key: &str, epoch: u64) -> Option<LeasePart<'static>> {
-        self.lend_from(limit, key, epoch, (None, 0))
-    }
-
-    fn lend_from(
+    /// Lends units of a key, or as many as there are, to a filter that holds `held` of them and spends `per_s` a second. `None`:
+    /// it has asked about the key.
+    pub fn lend(
         &self,
-        limit: &Limit,
+        limit: &str,
         key: &str,
         epoch: u64,
-        (per_s, held): (Option<u64>, u64),
+        per_s: Option<u64>,
+        held: u64,
     ) -> Option<LeasePart<'static>> {
         let mut shard = self.shard(key);
-        let entry = shard.in_epoch(&limit.name, key, epoch)?;
+        let entry = shard.in_epoch(limit, key, epoch)?;
         if self.is_closed() {
             return None;
         }
-        let id = receipts::secret().map(short)?;
+        let id = receipts::number()?;
         let mut parts = lock(&self.parts);
         if parts.len() >= MAX_PARTS {
             return None;
@@ -186,7 +161,6 @@ impl Leases {
         let taken = entry.pool.lend(now_us, per_s, held)?;
         let lease = Arc::clone(taken.tag);
         let status = lease.status(taken.remaining, now_us)?;
-        lease.metrics.add_on_the_way(taken.units);
         let left_us = taken.ends_us.saturating_sub(now_us);
         let part = LeasePart {
             id,
@@ -227,10 +201,4 @@ impl Leases {
             self.spent_by_filter(&part.lease, (now_us, now_us), 0, unspent);
         }
     }
-}
-
-/// A number that every JSON reader keeps whole: from 1 to 2^53 - 1.
-fn short(secret: u128) -> u64 {
-    let bits = u64::try_from(secret >> (128 - 53)).unwrap_or(0);
-    bits.max(1)
 }

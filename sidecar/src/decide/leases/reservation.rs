@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use sluicegate_engine::lease::Taken;
 use sluicegate_protocol::LimitStatus;
 
 use super::{Lease, Leases};
@@ -21,22 +22,15 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// The units of a check that were taken from this lease just now.
-    pub(super) fn new(
-        leases: &Arc<Leases>,
-        lease: Arc<Lease>,
-        units: u64,
-        (ends_us, remaining): (u64, u64),
-        taken_us: u64,
-    ) -> Self {
-        lease.metrics.add_on_the_way(units);
+    /// The units of a check that were taken just now.
+    pub(super) fn new(leases: &Arc<Leases>, taken: Taken<'_, Arc<Lease>>, taken_us: u64) -> Self {
         Self {
             leases: Arc::clone(leases),
-            lease,
-            ends_us,
-            units,
+            lease: Arc::clone(taken.tag),
+            ends_us: taken.ends_us,
+            units: taken.units,
             taken_us,
-            remaining,
+            remaining: taken.remaining,
         }
     }
 

@@ -14,10 +14,8 @@ use sluicegate_protocol::{Verdict, WithoutStore};
 
 use super::open::{Open, tightest};
 use super::{Basis, Fallback};
-use crate::clock;
-use crate::decide::effective::EffectiveChecks;
+use crate::decide::effective::{EffectiveChecks, denial_ttl_ms};
 use crate::decide::leases;
-use crate::decide::overridden::How;
 use crate::telemetry::verdict::{Decided, Source};
 
 /// Decides what needs no answer of the store.
@@ -29,17 +27,13 @@ pub(super) fn before_the_store<'a>(basis: &Basis<'a>, open: &mut Open<'a>) -> Op
 }
 
 /// Decides what the store was asked for.
-pub(super) fn after_the_store(replies: &Replies<'_>, open: &mut Open<'_>) -> Option<Decided> {
-    by_store(replies, open).or_else(|| by_share(replies, open))
-}
-
-/// What the store and the fallback have answered.
-pub(super) struct Replies<'p> {
-    pub outcomes: &'p [Option<Outcome>],
-    pub fallbacks: &'p [Fallback],
-    pub denial_ttl_ms: u64,
-    /// By the monotonic clock.
-    pub now_us: u64,
+pub(super) fn after_the_store(
+    outcomes: &[Option<Outcome>],
+    fallbacks: &[Fallback],
+    now_us: u64,
+    open: &mut Open<'_>,
+) -> Option<Decided> {
+    by_store(outcomes, now_us, open).or_else(|| by_share(fallbacks, now_us, open))
 }
 
 fn by_certificate(basis: &Basis<'_>, open: &Open<'_>) -> Option<Decided> {
@@ -53,26 +47,26 @@ fn by_policy<'a>(basis: &Basis<'a>, open: &mut Open<'a>) -> Option<Decided> {
         Ok(all) => open.all = all,
         Err(problem) => return Some(open.refused(problem)),
     }
+    open.draw_secrets();
     None
 }
 
 fn by_override(basis: &Basis<'_>, open: &mut Open<'_>) -> Option<Decided> {
     let overridden = open.all.overridden?;
-    let is_admitted = matches!(overridden.how, How::Admitted);
     // Units have to decide the other checks.
-    if is_admitted && !open.all.checks.is_empty() {
+    if !overridden.is_blocked && !open.all.checks.is_empty() {
         return None;
     }
-    open.draw_secrets();
     let receipts = open.receipts();
-    let unix_us = basis.overrides.unix_ms().saturating_mul(1_000);
-    let verdict = overridden.verdict(unix_us, basis.denial_ttl_ms(), receipts);
+    let unix_us = basis.overrides.unix_ms.saturating_mul(1_000);
+    let denial_ttl_ms = denial_ttl_ms(basis.policy);
+    let verdict = overridden.verdict(unix_us, denial_ttl_ms, receipts);
     Some(Decided::by(Source::Override, verdict))
 }
 
 fn by_lease(basis: &Basis<'_>, open: &mut Open<'_>) -> Option<Decided> {
     let (leases, epoch) = basis.leases?;
-    let denial_ttl_us = clock::micros(basis.policy.denial_ttl);
+    let denial_ttl_us = denial_ttl_ms(basis.policy) * 1_000;
     let alone = open.all.checks.len() == 1;
     open.all.checks.retain(|check| {
         if !check.leasable {
@@ -98,11 +92,11 @@ fn by_lease(basis: &Basis<'_>, open: &mut Open<'_>) -> Option<Decided> {
     Some(Decided::by(Source::Lease, Verdict::Admitted(status)))
 }
 
-fn by_store(replies: &Replies<'_>, open: &mut Open<'_>) -> Option<Decided> {
-    let outcome = replies.outcomes.get(open.batch_index)?.as_ref()?;
+fn by_store(outcomes: &[Option<Outcome>], now_us: u64, open: &mut Open<'_>) -> Option<Decided> {
+    let outcome = outcomes.get(open.batch_index)?.as_ref()?;
     let mut status = open.status(outcome)?;
-    let mut most_ms = replies.denial_ttl_ms.min(open.all.most_hold_ms);
-    if !open.has_nothing_leased(outcome, replies.outcomes) {
+    let mut most_ms = open.all.most_hold_ms;
+    if !open.has_nothing_leased(outcome, outcomes) {
         most_ms = most_ms.min(open.all.most_hold_leased_ms);
     }
     if outcome.admitted {
@@ -111,20 +105,20 @@ fn by_store(replies: &Replies<'_>, open: &mut Open<'_>) -> Option<Decided> {
         // Rounded down: a certificate may end early and never late.
         status.hold_ms = (outcome.retry_after_us / 1_000).min(most_ms);
     }
-    Some(open.decided(outcome.admitted, status, Source::Store, replies.now_us))
+    Some(open.decided(outcome.admitted, status, Source::Store, now_us))
 }
 
-fn by_share(replies: &Replies<'_>, open: &mut Open<'_>) -> Option<Decided> {
-    match replies.fallbacks.get(open.batch_index)? {
+fn by_share(fallbacks: &[Fallback], now_us: u64, open: &mut Open<'_>) -> Option<Decided> {
+    match fallbacks.get(open.batch_index)? {
         // Its denial is not cached, since units may be available as soon as the store is back. It has no receipts, since the store
         // would not know them.
         Fallback::Share(outcome) => {
             let status = open.status(outcome)?;
-            Some(open.decided(outcome.admitted, status, Source::Share, replies.now_us))
+            Some(open.decided(outcome.admitted, status, Source::Share, now_us))
         }
         Fallback::NoVerdict(then) => {
             // A caller that admits the request spends the leased units too: their limits may not be among those that allow everything.
-            let may_be = |then: &_| *then != WithoutStore::Allow || open.spend_live(replies.now_us);
+            let may_be = |then: &_| *then != WithoutStore::Allow || open.spend_live(now_us);
             let then = then.filter(may_be);
             Some(open.unavailable(then, Source::Store))
         }

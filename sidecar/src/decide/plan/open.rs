@@ -1,11 +1,8 @@
 //! A decision that is still open.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-
 use sluicegate_engine::{
-    BatchBuilder, Bucket, BucketSpec, Decision, MAX_REQUEST_WEIGHT, Outcome, Take, bucket_key,
-    receipt_key,
+    BatchBuilder, Bucket, BucketSpec, Decision, MAX_REQUEST_WEIGHT, Outcome, Receipt, Take,
+    bucket_key, receipt_key,
 };
 use sluicegate_protocol::{
     Code, DECISIONS, Decision as Asked, LimitStatus, Problem, Verdict, WithoutStore,
@@ -32,8 +29,8 @@ pub(super) struct Open<'a> {
     pub peeks: Vec<(usize, Bucket, usize)>,
     /// Its index in the batch.
     pub batch_index: usize,
-    /// The secrets of its receipts, by the index of the check that it was merged into.
-    secrets: BTreeMap<usize, u128>,
+    /// A secret for each check, if receipts are wanted.
+    secrets: Vec<Option<u128>>,
 }
 
 /// A decision that cannot be made.
@@ -50,7 +47,7 @@ impl<'a> Open<'a> {
             leased: Vec::new(),
             peeks: Vec::new(),
             batch_index: usize::MAX,
-            secrets: BTreeMap::new(),
+            secrets: Vec::new(),
         }
     }
 
@@ -70,7 +67,6 @@ impl<'a> Open<'a> {
                 ),
             )));
         }
-        self.draw_secrets();
         let mut takes = Vec::with_capacity(weight - builder.weight());
         let mut receipts = Vec::new();
         for check in &self.all.checks {
@@ -82,9 +78,15 @@ impl<'a> Open<'a> {
                 });
             }
             // One for all windows of a check.
-            if let Some(secret) = self.secrets.get(&check.index) {
-                let key = receipt_key(check.key, &check.limit.name, *secret);
-                receipts.push(receipts::receipt(key, check.cost, check.windows()));
+            if let Some(secret) = self.secret(check.index) {
+                let key = receipt_key(check.key, &check.limit.name, secret);
+                let lifetimes = check.windows().map(|spec| spec.held_for_us(check.cost));
+                receipts.push(Receipt {
+                    key,
+                    units: check.cost,
+                    lifetime_us: lifetimes.max().unwrap_or(0),
+                    ..Receipt::default()
+                });
             }
         }
         self.batch_index = builder.push(Decision {
@@ -105,20 +107,19 @@ impl<'a> Open<'a> {
     /// Draws the secrets of the receipts that are wanted. Checks that an override made unlimited take nothing, so the store keeps
     /// no receipt for them, and theirs return nothing.
     pub fn draw_secrets(&mut self) {
-        for index in &self.all.receipts {
-            if let Entry::Vacant(vacant) = self.secrets.entry(*index)
-                && let Some(secret) = receipts::secret()
-            {
-                vacant.insert(secret);
-            }
-        }
+        let wanted = self.all.receipts.iter();
+        self.secrets = wanted.map(|_| receipts::secret()).collect();
+    }
+
+    fn secret(&self, check: usize) -> Option<u128> {
+        self.secrets.get(check).copied()?
     }
 
     /// The receipts for the caller, one for each check.
     pub fn receipts(&self) -> Vec<String> {
         let wanted = self.all.receipts.iter();
-        let secrets = wanted.filter_map(|check| self.secrets.get(check));
-        secrets.map(|secret| receipts::to_text(*secret)).collect()
+        let secrets = wanted.filter_map(|check| self.secret(*check));
+        secrets.map(receipts::to_text).collect()
     }
 
     /// The check and the window of each take of its decision in the batch.

@@ -26,7 +26,7 @@ fn status(options: &str, receipt: bool, admitted: bool, source: Source) -> Limit
     };
     let overrides = Overrides::new(&policy, None);
     let asked = [Ok(decision)];
-    let plan = Plan::new(Basis::of(&policy, overrides.at(|| 0)), &asked);
+    let plan = Plan::new(Basis::of(&policy, overrides.at(0)), &asked);
     let outcome = Outcome {
         admitted,
         decided_by: 0,

@@ -23,7 +23,7 @@ impl Service {
         self.store.sweep().await;
         self.leases.forget_parts(clock::now_us());
         // What was leased under earlier policies and overrides is returned.
-        self.leases.end_earlier(self.policy.current().number);
+        self.leases.return_ended();
         self.backend.outage.sweep();
         self.policy.forget_removed(&self.metrics);
         self.filters.forget(clock::now_us());

@@ -15,7 +15,7 @@ impl Service {
     /// Returns units; an outcome for each entry.
     pub async fn give_back(&self, asked: &[Result<GiveBack<'_>, Problem>]) -> Listed<GivenBack> {
         let epoch = self.policy.current();
-        let overrides = epoch.overrides.at(clock::unix_ms);
+        let overrides = epoch.overrides.at(clock::unix_ms());
         let mut entries = Vec::with_capacity(asked.len());
         let read = asked.iter().enumerate().map(|(index, asked)| {
             let asked = asked.as_ref().map_err(Problem::clone)?;
@@ -47,7 +47,7 @@ impl Service {
     pub async fn reset(&self, asked: &[Result<Reset<'_>, Problem>]) -> Listed<WasReset> {
         let epoch = self.policy.current();
         let deadline = Instant::now() + self.store.timeout() * 2;
-        let overrides = epoch.overrides.at(clock::unix_ms);
+        let overrides = epoch.overrides.at(clock::unix_ms());
         let mut outcomes = Vec::with_capacity(asked.len());
         let mut void = Vec::new();
         for (index, asked) in asked.iter().enumerate() {
@@ -72,10 +72,7 @@ impl Service {
             };
             outcomes.push(outcome);
         }
-        let limits = void
-            .iter()
-            .map(|(limit, key)| Some((epoch.policy.limit(limit)?, *key)));
-        self.leases.end(limits.flatten());
+        self.leases.end(&void);
         self.denials.void(void);
         Listed { outcomes }
     }

@@ -8,7 +8,6 @@ use tokio::time::timeout;
 use super::Service;
 use crate::decide::epoch::Epoch;
 use crate::decide::leases::{Keeper, PartRequest};
-use crate::telemetry::metrics::LeaseTotals;
 
 impl Service {
     /// Applies a filter's reports on its parts of leases. What it wants more of; `None` if it cannot spend parts.
@@ -19,13 +18,12 @@ impl Service {
         now_us: u64,
     ) -> Option<Vec<PartRequest>> {
         let reports = header(LEASES_HEADER).and_then(PartReport::read_all)?;
-        let (admissions, mut wanted) = self.leases.account(&reports);
+        let metrics = &epoch.metrics;
+        let mut wanted = self.leases.account(&reports, |status, key, decisions| {
+            metrics.count_leased(status, key, decisions, now_us);
+        });
         // What was taken under another epoch may be of a key that is blocked now, or of a limit without leases.
         wanted.retain(|more| more.key.epoch == epoch.number);
-        for part in admissions {
-            let (metrics, key) = (&epoch.metrics, &part.lease.key.key);
-            metrics.count_leased(&part.status, key, part.decisions, now_us);
-        }
         Some(wanted)
     }
 
@@ -52,9 +50,13 @@ impl Service {
         let first = checks.filter_map(|check| {
             let limit = epoch.policy.limit(&check.limit)?;
             let is_new = limit.lease.is_some() && seen.insert((&check.limit, &check.key));
-            is_new.then(|| self.leases.lend_first(limit, &check.key, epoch.number))?
+            let lend = || (self.leases).lend(&limit.name, &check.key, epoch.number, None, 0);
+            is_new.then(lend)?
         });
-        let more = wanted.iter().filter_map(|more| self.leases.lend(more));
+        let more = wanted.iter().filter_map(|more| {
+            let (key, per_s) = (&more.key, Some(more.per_s));
+            (self.leases).lend(&key.limit.name, &key.key, key.epoch, per_s, more.held)
+        });
         more.chain(first).take(MAX_PARTS).collect()
     }
 
@@ -76,11 +78,5 @@ impl Service {
     pub async fn leave(&self) {
         self.keeper().close().await;
         self.backend.leave().await;
-    }
-
-    /// What leases hold and have spent, if a limit of the policy in force has some.
-    pub fn lease_totals(&self) -> Option<LeaseTotals> {
-        let epoch = self.policy.current();
-        epoch.metrics.lease_totals(&self.leases.held())
     }
 }

@@ -15,10 +15,10 @@ use tracing::warn;
 use super::Service;
 use super::neighbours::{CHECK_EVERY as CHECK_NEIGHBOURS_EVERY, Neighbours};
 use crate::clock;
-use crate::decide::buckets::{buckets, unknown_limit};
+use crate::decide::buckets::{buckets_of, unknown_limit};
 use crate::decide::losses::Losses;
-use crate::decide::overrides::{OverridesNow, client_chooses};
-use crate::decide::plan::peek;
+use crate::decide::overrides::client_chooses;
+use crate::decide::plan::{Start, peek};
 use crate::policy::{Grant, Override, check_texts};
 use crate::store::{StoreError, StoredOverrides};
 use crate::telemetry::audit;
@@ -39,17 +39,6 @@ const SWEEP_EVERY: Duration = Duration::from_secs(10);
 const CHANGE_TRIES: usize = 10;
 /// An override stays in the store for one to two times this long after its end: each sidecar removes it at another time.
 const SWEEP_AFTER_MS: u64 = 60_000;
-
-/// What a sidecar that has started may decide.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Start {
-    /// Everything: it knows the store's overrides, or cannot read them.
-    Done,
-    /// What needs no answer of the store, with the policy file's overrides: the store is down.
-    WithoutStore,
-    /// Nothing yet.
-    Waiting,
-}
 
 impl Service {
     /// Announces this sidecar to the store, and reads the store's overrides whenever they change. Never returns.
@@ -286,7 +275,8 @@ impl Service {
     /// Whether units of this key are counted in any window; `None` if the store does not answer.
     async fn is_counted(&self, limit: &str, key: &str) -> Option<bool> {
         let epoch = self.policy.current();
-        let buckets = buckets(&epoch.policy, OverridesNow::default(), limit, key).ok()?;
+        let limit = epoch.policy.limit(limit)?;
+        let buckets = buckets_of(&limit.windows, &limit.name, key);
         let mut batch = BatchBuilder::new();
         for bucket in &buckets {
             peek(&mut batch, bucket);

@@ -48,7 +48,7 @@ impl Service {
         asked: &Decision<'_>,
         status: &mut LimitStatus<'static>,
     ) {
-        let now_ms = overrides.unix_ms();
+        let now_ms = overrides.unix_ms;
         let peek = [Ok(Decision {
             peek: true,
             receipt: false,
@@ -59,7 +59,7 @@ impl Service {
             if status.retry_after_ms < ends_in_ms {
                 return;
             }
-            overrides = overrides.at(end_ms);
+            overrides.unix_ms = end_ms;
             let plan = Plan::new(Basis::of(&epoch.policy, overrides), &peek);
             let (outcomes, fallbacks) = self.backend.decide(&plan, None).await;
             let verdicts = plan.verdicts(&outcomes, &fallbacks, clock::now_us());

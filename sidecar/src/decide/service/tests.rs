@@ -19,7 +19,7 @@ fn service_in(address: &StoreAddress, policy: &str) -> Service {
     std::fs::write(&path, policy).unwrap();
     let metrics = Metrics::new().unwrap();
     let handle = PolicyHandle::load(&path, None, &metrics).unwrap();
-    let store = Store::open(address, Duration::from_secs(1));
+    let store = Store::open(address, Duration::from_secs(1), 1 << 20);
     Service::new(handle, store, metrics)
 }
 

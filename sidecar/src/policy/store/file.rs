@@ -8,8 +8,7 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::{
-    CredentialFiles, DEFAULT_CONNECTIONS, MAX_CONNECTIONS, OptionError, RedisOptions, RedisStore,
-    StoreAddress, TlsFiles,
+    CredentialFiles, DEFAULT_CONNECTIONS, MAX_CONNECTIONS, RedisOptions, StoreAddress, TlsFiles,
 };
 
 /// The field's value.
@@ -108,8 +107,6 @@ impl TryFrom<&StoreFile> for StoreAddress {
             key_prefix: options.key_prefix.clone(),
             connections: options.connections,
         };
-        RedisStore::new(url, read)
-            .map(|store| Self::Redis(Box::new(store)))
-            .map_err(|OptionError { field, why }| format!("`{field}` of `store`: {why}"))
+        Self::redis(url, read).map_err(|(field, why)| format!("`{field}` of `store`: {why}"))
     }
 }

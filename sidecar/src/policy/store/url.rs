@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use percent_encoding::percent_decode_str;
-use url::{Host, Url};
+use reqwest::Url;
 
 /// Where a Redis or a sentinel listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -51,23 +51,18 @@ const FORMS: &str = "`redis://HOST:PORT`, `rediss://HOST:PORT` (with TLS), `redi
 const REDIS_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
-/// Why a URL is invalid; quotes nothing of it.
-type UrlError = String;
-
 impl std::str::FromStr for RedisUrl {
-    type Err = UrlError;
+    /// Why it is invalid; quotes nothing of it.
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, UrlError> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let (scheme, rest) = text
             .split_once("://")
             .ok_or_else(|| format!("neither `memory` nor a URL: use {FORMS}"))?;
         if scheme == "redis+unix" {
             return unix(rest);
         }
-        let (authority, path) = match rest.split_once('/') {
-            Some((authority, path)) => (authority, Some(path)),
-            None => (rest, None),
-        };
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         if rest.contains(['?', '#']) {
             return Err(
                 "a URL with `?` or `#`: options are fields beside `url`; in a user or password write `%3F` and `%23`"
@@ -77,17 +72,23 @@ impl std::str::FromStr for RedisUrl {
         let (username, password, hosts) = credentials(authority)?;
         let tls = scheme.starts_with("rediss");
         let (topology, database) = match scheme {
+            "redis" | "rediss" if hosts.contains(',') => {
+                return Err(
+                    "a single Redis with several hosts: use `redis+cluster://` or `redis+sentinel://`"
+                        .to_owned(),
+                );
+            }
             "redis" | "rediss" => (
-                Topology::Single(single_host(hosts)?),
-                database_number(path.unwrap_or_default())?,
+                Topology::Single(endpoint(hosts, REDIS_PORT)?),
+                database_number(path)?,
             ),
             "redis+sentinel" | "rediss+sentinel" => {
-                let (name, database) = sentinel_path(path.unwrap_or_default())?;
+                let (name, database) = sentinel_path(path)?;
                 let sentinels = host_list(hosts, SENTINEL_PORT)?;
                 (Topology::Sentinel { sentinels, name }, database)
             }
             "redis+cluster" | "rediss+cluster" => {
-                if !matches!(path.unwrap_or_default(), "" | "0") {
+                if !matches!(path, "" | "0") {
                     return Err(
                         "a Redis Cluster with a path: a Cluster has only database 0".to_owned()
                     );
@@ -107,7 +108,7 @@ impl std::str::FromStr for RedisUrl {
 }
 
 /// `/PATH?db=N&user=U&pass=P`, the same form as in the redis crate.
-fn unix(rest: &str) -> Result<RedisUrl, UrlError> {
+fn unix(rest: &str) -> Result<RedisUrl, String> {
     let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
     if !path.starts_with('/') {
         return Err("a Unix socket without an absolute path: `redis+unix:///PATH`".to_owned());
@@ -139,10 +140,8 @@ fn unix(rest: &str) -> Result<RedisUrl, UrlError> {
     Ok(url)
 }
 
-type Credentials<'a> = (Option<String>, Option<String>, &'a str);
-
 /// User, password, and the hosts after them.
-fn credentials(authority: &str) -> Result<Credentials<'_>, UrlError> {
+fn credentials(authority: &str) -> Result<(Option<String>, Option<String>, &str), String> {
     let Some((userinfo, hosts)) = authority.rsplit_once('@') else {
         return Ok((None, None, authority));
     };
@@ -166,27 +165,16 @@ fn credentials(authority: &str) -> Result<Credentials<'_>, UrlError> {
     Ok((user, password, hosts))
 }
 
-fn single_host(host: &str) -> Result<Endpoint, UrlError> {
-    if host.contains(',') {
-        return Err(
-            "a single Redis with several hosts: use `redis+cluster://` or `redis+sentinel://`"
-                .to_owned(),
-        );
-    }
-    endpoint(host, REDIS_PORT)
-}
-
-fn host_list(hosts: &str, port: u16) -> Result<Vec<Endpoint>, UrlError> {
+fn host_list(hosts: &str, port: u16) -> Result<Vec<Endpoint>, String> {
     hosts.split(',').map(|host| endpoint(host, port)).collect()
 }
 
-fn endpoint(text: &str, default_port: u16) -> Result<Endpoint, UrlError> {
+fn endpoint(text: &str, default_port: u16) -> Result<Endpoint, String> {
     let url =
         Url::parse(&format!("redis://{text}")).map_err(|error| format!("a URL with an {error}"))?;
-    let host = match url.host() {
+    let host = match url.host_str() {
         // The library encodes what is not ASCII.
-        Some(Host::Domain(name)) if !name.contains('%') => name.to_owned(),
-        Some(Host::Ipv6(address)) => address.to_string(),
+        Some(host) if !host.contains('%') => host.trim_matches(['[', ']']).to_owned(),
         _ => return Err("a URL without a host, or with an invalid one".to_owned()),
     };
     match url.port().unwrap_or(default_port) {
@@ -196,7 +184,7 @@ fn endpoint(text: &str, default_port: u16) -> Result<Endpoint, UrlError> {
 }
 
 /// The number of a database; empty means 0.
-fn database_number(text: &str) -> Result<u32, UrlError> {
+fn database_number(text: &str) -> Result<u32, String> {
     if text.is_empty() {
         return Ok(0);
     }
@@ -205,7 +193,7 @@ fn database_number(text: &str) -> Result<u32, UrlError> {
 }
 
 /// `NAME` or `NAME/DATABASE`.
-fn sentinel_path(path: &str) -> Result<(String, u32), UrlError> {
+fn sentinel_path(path: &str) -> Result<(String, u32), String> {
     let (name, database) = path.split_once('/').unwrap_or((path, ""));
     let name = percent_decoded(name)?;
     if name.is_empty() {
@@ -218,7 +206,7 @@ fn sentinel_path(path: &str) -> Result<(String, u32), UrlError> {
 }
 
 /// Decodes percent-encoding.
-fn percent_decoded(text: &str) -> Result<String, UrlError> {
+fn percent_decoded(text: &str) -> Result<String, String> {
     let is_code = |rest: &str| {
         let digits = rest.as_bytes().first_chunk::<2>();
         digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))

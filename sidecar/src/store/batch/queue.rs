@@ -5,15 +5,14 @@
 //! single decision. A caller's decisions keep their order.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use sluicegate_engine::{Batch, BatchBuilder, Decision, MAX_CALL_WEIGHT, Outcome};
-
-use crate::store::batch_slice::BatchSlice;
 
 /// Bucket visits of one caller before the next caller's turn; its last decision may exceed this.
 const TURN_WEIGHT: usize = MAX_CALL_WEIGHT / 8;
 
-/// Waiting callers, in the order of their arrival. `A` is how a caller is answered.
+/// Waiting callers, in the order of their arrival. `A` is what the worker knows of a caller.
 #[derive(Debug)]
 pub struct Queue<A> {
     callers: VecDeque<Caller<A>>,
@@ -21,10 +20,39 @@ pub struct Queue<A> {
 
 #[derive(Debug)]
 struct Caller<A> {
-    slice: BatchSlice,
-    /// One for each decision that was sent.
-    outcomes: Vec<Option<Outcome>>,
-    answer: A,
+    batch: Arc<Batch>,
+    /// With an outcome for each decision that was sent.
+    answer: Answer,
+    waiter: A,
+}
+
+/// What a caller learns.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// In the order of the decisions; `None` where the store did not answer.
+    pub outcomes: Vec<Option<Outcome>>,
+    /// The store may have carried out some of those that it did not answer.
+    pub in_doubt: bool,
+}
+
+impl Answer {
+    /// Of a store that did not answer.
+    pub fn none(decisions: usize, in_doubt: bool) -> Self {
+        Self {
+            outcomes: vec![None; decisions],
+            in_doubt,
+        }
+    }
+
+    /// Takes over the answer to a part of the batch, whose decisions have these indices.
+    pub fn add(&mut self, indices: &[usize], part: Self) {
+        for (index, outcome) in indices.iter().zip(part.outcomes) {
+            if let Some(place) = self.outcomes.get_mut(*index) {
+                *place = outcome;
+            }
+        }
+        self.in_doubt |= part.in_doubt;
+    }
 }
 
 /// One call to the store.
@@ -47,12 +75,11 @@ impl<A> Default for Queue<A> {
 
 impl<A> Queue<A> {
     /// Adds a caller at the end.
-    pub fn push(&mut self, slice: impl Into<BatchSlice>, answer: A) {
-        let slice = slice.into();
+    pub fn push(&mut self, batch: Arc<Batch>, waiter: A) {
         self.callers.push_back(Caller {
-            outcomes: Vec::with_capacity(slice.len()),
-            slice,
-            answer,
+            batch,
+            answer: Answer::default(),
+            waiter,
         });
     }
 
@@ -63,7 +90,7 @@ impl<A> Queue<A> {
 
     /// Removes callers that have left; not while a call is in flight.
     pub fn retain(&mut self, stays: impl Fn(&A) -> bool) {
-        self.callers.retain(|caller| stays(&caller.answer));
+        self.callers.retain(|caller| stays(&caller.waiter));
     }
 
     /// Selects the next call.
@@ -75,12 +102,12 @@ impl<A> Queue<A> {
         while call.weight() < MAX_CALL_WEIGHT && call.owners.len() != before {
             before = call.owners.len();
             for (index, (caller, added)) in self.callers.iter().zip(&mut added).enumerate() {
-                let first = caller.outcomes.len() + *added;
+                let first = caller.answer.outcomes.len() + *added;
                 let turn_ends = call.weight() + TURN_WEIGHT;
-                for decision in (first..).map_while(|number| caller.slice.get(number)) {
+                for decision in caller.batch.decisions.iter().skip(first) {
                     if call.weight() >= turn_ends
                         || !call.has_room(decision)
-                        || !call.builder.copy(caller.slice.batch(), decision)
+                        || !call.builder.copy(&caller.batch, decision)
                     {
                         break;
                     }
@@ -98,31 +125,30 @@ impl<A> Queue<A> {
         let callers = self.callers.iter().zip(&call.added);
         callers
             .filter(|(_, added)| **added > 0)
-            .map(|(caller, _)| (&caller.answer, caller.outcomes.is_empty()))
+            .map(|(caller, _)| (&caller.waiter, caller.answer.outcomes.is_empty()))
     }
 
-    /// Distributes a call's outcomes; removes and returns the callers that are complete.
+    /// Distributes a call's outcomes, and whether it is in doubt; removes and returns the callers that are complete.
     pub fn answer(
         &mut self,
         call: &Call,
         outcomes: Vec<Option<Outcome>>,
-    ) -> Vec<(A, Vec<Option<Outcome>>)> {
+        in_doubt: bool,
+    ) -> Vec<(A, Answer)> {
         let mut outcomes = outcomes.into_iter();
         for owner in &call.owners {
             if let Some(caller) = self.callers.get_mut(*owner) {
-                caller.outcomes.push(outcomes.next().flatten());
+                caller.answer.outcomes.push(outcomes.next().flatten());
+                caller.answer.in_doubt |= in_doubt;
             }
         }
-        let (mut done, mut waiting) = (Vec::new(), VecDeque::with_capacity(self.callers.len()));
-        for caller in self.callers.drain(..) {
-            if caller.outcomes.len() == caller.slice.len() {
-                done.push((caller.answer, caller.outcomes));
-            } else {
-                waiting.push_back(caller);
-            }
-        }
+        let callers = std::mem::take(&mut self.callers).into_iter();
+        let is_done =
+            |caller: &Caller<A>| caller.answer.outcomes.len() == caller.batch.decisions.len();
+        let (done, waiting): (VecDeque<_>, _) = callers.partition(is_done);
         self.callers = waiting;
-        done
+        let done = done.into_iter();
+        done.map(|caller| (caller.waiter, caller.answer)).collect()
     }
 }
 
@@ -146,7 +172,6 @@ impl Call {
 mod tests {
     use super::*;
     use crate::store::tests as test_batches;
-    use std::sync::Arc;
 
     use proptest::prelude::*;
     use sluicegate_engine::{Algorithm, Bucket, BucketSpec, Memory};
@@ -186,11 +211,18 @@ mod tests {
         assert_eq!(call.batch().buckets.len(), 2);
         let callers: Vec<_> = queue.callers_in(&call).collect();
         assert_eq!(callers, [(&"large", true), (&"small", true)]);
-        let done = queue.answer(&call, vec![None; MAX_CALL_WEIGHT]);
-        assert!(done.iter().map(|(answer, _)| *answer).eq(["small"]));
+        let done = queue.answer(&call, vec![None; MAX_CALL_WEIGHT], true);
+        assert!(done.iter().map(|(caller, _)| *caller).eq(["small"]));
         let next = queue.next_call();
         // Its first decisions were in an earlier call.
         assert!(queue.callers_in(&next).eq([(&"large", false)]));
+        let mut rest = vec![];
+        while !queue.is_empty() {
+            let call = queue.next_call();
+            let outcomes = vec![None; call.batch().decisions.len()];
+            rest.extend(queue.answer(&call, outcomes, false));
+        }
+        assert!(rest[0].1.in_doubt, "a call with some of its decisions was");
     }
 
     #[test]
@@ -202,7 +234,7 @@ mod tests {
         queue.push(Arc::new(raised), 1);
         let call = queue.next_call();
         assert_eq!(call.batch().decisions.len(), 1);
-        assert_eq!(queue.answer(&call, vec![None]).len(), 1);
+        assert_eq!(queue.answer(&call, vec![None], false).len(), 1);
         assert_eq!(queue.next_call().batch().buckets[0].spec, spec(100));
     }
 
@@ -239,7 +271,7 @@ mod tests {
             assert_eq!(call.weight(), call.batch().weight());
             weights.push(call.weight());
             let none = vec![None; call.owners.len()];
-            let done = queue.answer(&call, none).into_iter();
+            let done = queue.answer(&call, none, false).into_iter();
             answered.push(done.map(|(answer, _)| answer).collect());
         }
         (weights, answered)
@@ -319,8 +351,8 @@ mod tests {
                     expected[number].push(single[0].ok());
                 }
                 let outcomes = work(&mut together, &call);
-                for (number, outcomes) in queue.answer(&call, outcomes) {
-                    prop_assert_eq!(&outcomes, &expected[number]);
+                for (number, answer) in queue.answer(&call, outcomes, false) {
+                    prop_assert_eq!(&answer.outcomes, &expected[number]);
                     waiting.retain(|w| *w != number);
                     answered += 1;
                 }

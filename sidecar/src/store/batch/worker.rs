@@ -1,16 +1,15 @@
 //! Runs one store call at a time, batches the decisions that queue up behind it, and answers each caller. `queue.rs`
 //! selects what goes together. On a Redis Cluster there are many queues, each with its own call; `lanes.rs` assigns them.
 
+use std::fmt::Display;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::future::join_all;
-use sluicegate_engine::{Batch, Outcome};
+use sluicegate_engine::{Batch, BatchBuilder};
 use tokio::sync::{mpsc, oneshot};
 
-use super::queue::Queue;
-use crate::store::batch_slice::BatchSlice;
+use super::queue::{Answer, Queue};
 use crate::store::cluster::lanes::{LANES, split};
 use crate::store::error::StoreError;
 use crate::store::kinds::Store;
@@ -22,23 +21,19 @@ use crate::telemetry::traces::{Parent, StoreSpan};
 /// Bound on the callers that wait in a lane. A filter asks for all its waiting requests at once, so callers are Envoy
 /// workers and clients, not requests. Each lane has its own bound, or callers that wait for a dead node would use it up.
 const MAX_CALLERS: usize = 4_096;
+/// Why a caller's decisions did not reach the store.
+const WAITED: &str = "decisions waited too long behind earlier calls";
 
-/// What a caller learns.
-#[derive(Debug, Default)]
-pub struct Answer {
-    /// In the order of the decisions; `None` where the store did not answer.
-    pub outcomes: Vec<Option<Outcome>>,
-    /// The store may have carried out some of those that it did not answer.
-    pub in_doubt: bool,
-}
-
-impl Answer {
-    fn none(decisions: usize, in_doubt: bool) -> Self {
-        Self {
-            outcomes: vec![None; decisions],
-            in_doubt,
-        }
+/// The decisions of a batch at these indices, in this order.
+pub fn part(batch: &Batch, indices: &[usize]) -> Arc<Batch> {
+    let mut part = BatchBuilder::new();
+    for decision in indices
+        .iter()
+        .filter_map(|index| batch.decisions.get(*index))
+    {
+        part.add(batch, decision);
     }
+    Arc::new(part.finish())
 }
 
 /// A waiting caller.
@@ -46,21 +41,16 @@ impl Answer {
 struct Waiter {
     since: Instant,
     trace: Option<Parent>,
-    /// A call with some of its decisions failed in doubt.
-    in_doubt: AtomicBool,
     answer: oneshot::Sender<Answer>,
 }
 
 /// The queues in front of a store: one, or one per lane.
-#[derive(Debug)]
 pub struct Batcher {
-    lanes: Vec<mpsc::Sender<(BatchSlice, Waiter)>>,
+    lanes: Vec<mpsc::Sender<(Arc<Batch>, Waiter)>>,
     shared: Arc<Shared>,
-    max_wait: Duration,
 }
 
 /// What all lanes share.
-#[derive(Debug)]
 struct Shared {
     store: Arc<Store>,
     metrics: Arc<Metrics>,
@@ -71,8 +61,6 @@ impl Batcher {
     /// Makes calls in the current runtime until this is dropped.
     pub fn start(store: Arc<Store>, metrics: Arc<Metrics>, events: Arc<EventLog>) -> Self {
         let lanes = if store.has_parts() { LANES } else { 1 };
-        // At most the call in flight and the caller's own.
-        let max_wait = store.timeout() * 2;
         let shared = Arc::new(Shared {
             store,
             metrics,
@@ -86,7 +74,6 @@ impl Batcher {
         Self {
             lanes: (0..lanes).map(start).collect(),
             shared,
-            max_wait,
         }
     }
 
@@ -111,52 +98,55 @@ impl Batcher {
             };
         }
         if let [lane] = self.lanes.as_slice() {
-            return self.decide_in(lane, batch.into(), trace).await;
+            return self.decide_in(lane, batch, trace).await;
         }
-        let slices = split(&batch);
-        let decide_slice = |(lane, slice): &(usize, BatchSlice)| {
-            let (lane, slice) = (self.lanes.get(*lane), slice.clone());
-            let trace = trace.clone();
-            async move { Some(self.decide_in(lane?, slice, trace).await) }
+        let lanes = split(&batch);
+        let decide_part = |(lane, indices): (&usize, &Vec<usize>)| {
+            let part = if lanes.len() == 1 {
+                Arc::clone(&batch)
+            } else {
+                part(&batch, indices)
+            };
+            let (lane, trace) = (self.lanes.get(*lane), trace.clone());
+            async move { Some(self.decide_in(lane?, part, trace).await) }
         };
-        let answers = join_all(slices.iter().map(decide_slice)).await;
+        let answers = join_all(lanes.iter().map(decide_part)).await;
         let mut whole = Answer::none(decisions, false);
-        for ((_, slice), answer) in slices.iter().zip(answers) {
-            let answer = answer.unwrap_or_default();
-            slice.put_back(answer.outcomes, &mut whole.outcomes);
-            whole.in_doubt |= answer.in_doubt;
+        for (indices, answer) in lanes.values().zip(answers) {
+            whole.add(indices, answer.unwrap_or_default());
         }
         whole
     }
 
     /// Records the error of a call that was made beside this queue.
     pub fn record_error(&self, error: &StoreError) {
-        self.shared.record_error(error);
+        self.shared.record_failure(error.kind(), error);
     }
 
     async fn decide_in(
         &self,
-        lane: &mpsc::Sender<(BatchSlice, Waiter)>,
-        slice: BatchSlice,
+        lane: &mpsc::Sender<(Arc<Batch>, Waiter)>,
+        batch: Arc<Batch>,
         trace: Option<Parent>,
     ) -> Answer {
-        let decisions = slice.len();
+        let decisions = batch.decisions.len();
         let (answer, answered) = oneshot::channel();
         let waiter = Waiter {
             since: Instant::now(),
             trace,
-            in_doubt: AtomicBool::new(false),
             answer,
         };
-        if lane.try_send((slice, waiter)).is_err() {
-            self.shared.record_dropped(FailureKind::Overloaded);
+        if lane.try_send((batch, waiter)).is_err() {
+            self.shared.record_failure(FailureKind::Overloaded, WAITED);
             return Answer::none(decisions, false);
         }
-        match tokio::time::timeout(self.max_wait, answered).await {
+        // At most the call in flight and the caller's own.
+        let max_wait = self.shared.store.timeout() * 2;
+        match tokio::time::timeout(max_wait, answered).await {
             Ok(Ok(answer)) => answer,
             // Dropping the receiver removes the caller from the queue. A call with its decisions may be under way.
             _ => {
-                self.shared.record_dropped(FailureKind::Late);
+                self.shared.record_failure(FailureKind::Late, WAITED);
                 Answer::none(decisions, true)
             }
         }
@@ -164,31 +154,24 @@ impl Batcher {
 }
 
 impl Shared {
-    /// Records that a caller's decisions did not reach the store.
-    fn record_dropped(&self, kind: FailureKind) {
-        self.metrics.count_store_failure(kind);
-        let why = "decisions waited too long behind earlier calls";
-        self.events.log.failed(kind, why);
-    }
-
     /// The connections, not the calls, determine whether the store is up.
-    fn record_error(&self, error: &StoreError) {
-        self.metrics.count_store_failure(error.kind());
-        self.events.log.failed(error.kind(), error);
+    fn record_failure(&self, kind: FailureKind, why: impl Display) {
+        self.metrics.count_store_failure(kind);
+        self.events.log.failed(kind, why);
     }
 }
 
-async fn run_lane(shared: Arc<Shared>, mut arrivals: mpsc::Receiver<(BatchSlice, Waiter)>) {
+async fn run_lane(shared: Arc<Shared>, mut arrivals: mpsc::Receiver<(Arc<Batch>, Waiter)>) {
     let mut queue: Queue<Waiter> = Queue::default();
     loop {
         if queue.is_empty() {
-            let Some((slice, caller)) = arrivals.recv().await else {
+            let Some((batch, caller)) = arrivals.recv().await else {
                 return;
             };
-            queue.push(slice, caller);
+            queue.push(batch, caller);
         }
-        while let Ok((slice, caller)) = arrivals.try_recv() {
-            queue.push(slice, caller);
+        while let Ok((batch, caller)) = arrivals.try_recv() {
+            queue.push(batch, caller);
         }
         queue.retain(|caller| !caller.answer.is_closed());
         if queue.is_empty() {
@@ -212,24 +195,40 @@ async fn run_lane(shared: Arc<Shared>, mut arrivals: mpsc::Receiver<(BatchSlice,
         let reply = shared.store.decide(call.batch()).await;
         let took = started.elapsed().as_secs_f64();
         families.store_seconds.observe(took);
-        reply
-            .errors
-            .iter()
-            .for_each(|error| shared.record_error(error));
+        for error in &reply.errors {
+            shared.record_failure(error.kind(), error);
+        }
         if let Some(span) = span {
             span.end(reply.errors.first().map(StoreError::kind));
         }
-        if reply.is_in_doubt() {
-            let callers = queue.callers_in(&call);
-            callers.for_each(|(caller, _)| caller.in_doubt.store(true, Ordering::Relaxed));
-        }
-        for (caller, outcomes) in queue.answer(&call, reply.decisions) {
-            let answer = Answer {
-                outcomes,
-                in_doubt: caller.in_doubt.into_inner(),
-            };
+        let in_doubt = reply.is_in_doubt();
+        for (caller, answer) in queue.answer(&call, reply.decisions, in_doubt) {
             // The caller may have left in the meantime.
             let _ = caller.answer.send(answer);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::tests::{batch, bucket};
+    use sluicegate_engine::Memory;
+
+    #[test]
+    fn the_outcomes_of_parts_go_where_their_decisions_are() {
+        let buckets = ["a", "b", "c"].map(bucket);
+        let whole = batch(buckets.to_vec(), &[[0], [1], [1], [2], [1]]);
+        let expected = Memory::default().decide(1, &whole);
+        let (mut engine, mut answer) = (Memory::default(), Answer::none(5, false));
+        for (indices, in_doubt) in [(&[1, 2, 4][..], true), (&[3, 0], false)] {
+            let part = part(&whole, indices);
+            assert_eq!(part.decisions.len(), indices.len());
+            let outcomes = engine.decide(1, &part).into_iter().map(Result::ok);
+            let outcomes = outcomes.collect();
+            answer.add(indices, Answer { outcomes, in_doubt });
+        }
+        let expected: Vec<_> = expected.into_iter().map(Result::ok).collect();
+        assert_eq!((answer.outcomes, answer.in_doubt), (expected, true));
     }
 }

@@ -1,6 +1,5 @@
 //! The slot map: refreshed every few seconds, and whenever a connection is lost or a node redirects.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +12,10 @@ use tokio::time::{sleep, timeout, timeout_at};
 use super::layout::Layout;
 use crate::policy::Endpoint;
 use crate::store::error::{ConnectionError, StoreError};
+use crate::store::redis::common::Common;
 use crate::store::redis::connection::Deadline;
-use crate::store::redis::node::{Common, Node, Recheck};
+use crate::store::redis::node::Node;
+use crate::store::redis::pool::{ConnectionPool, Recheck};
 
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 /// The shortest pause between two refreshes, and the interval while no node answers.
@@ -30,22 +31,16 @@ pub struct Primary {
 }
 
 /// Which primary owns which slots.
-#[derive(Default)]
 pub struct SlotMap {
     primaries: Vec<Primary>,
     /// For each slot the index of its primary; empty while nothing is known.
     owners: Vec<Option<u16>>,
-    /// Why nothing is known, where an attempt failed.
-    why: Option<StoreError>,
+    /// Why no primary of a slot is known.
+    why: StoreError,
 }
 
-/// Caches the slot map and refreshes it.
+/// Caches the slot map.
 pub struct SlotCache {
-    shared: Arc<Shared>,
-    _task: JoinSet<()>,
-}
-
-struct Shared {
     common: Arc<Common>,
     seeds: Vec<Endpoint>,
     map: ArcSwap<SlotMap>,
@@ -55,54 +50,52 @@ struct Shared {
 }
 
 impl SlotMap {
+    fn unknown(why: ConnectionError) -> Self {
+        Self {
+            primaries: Vec::new(),
+            owners: Vec::new(),
+            why: why.into(),
+        }
+    }
+
     /// The primary of a slot.
     pub fn owner(&self, slot: u16) -> Result<Primary, StoreError> {
         let number = self.owners.get(usize::from(slot)).copied().flatten();
         let primary = number.and_then(|number| self.primaries.get(usize::from(number)));
-        primary.cloned().ok_or_else(|| match &self.why {
-            Some(why) => why.clone(),
-            None if self.owners.is_empty() => ConnectionError::NotYet.into(),
-            None => ConnectionError::NoNode.into(),
-        })
+        primary.cloned().ok_or_else(|| self.why.clone())
     }
 
     /// The primary at this address.
     pub fn at(&self, endpoint: &Endpoint) -> Option<Primary> {
         let mut primaries = self.primaries.iter();
-        primaries
-            .find(|primary| primary.endpoint == *endpoint)
-            .cloned()
+        primaries.find(|one| one.endpoint == *endpoint).cloned()
     }
 }
 
 impl SlotCache {
     /// Starts to refresh, in the current runtime.
-    pub fn start(common: Arc<Common>, seeds: Vec<Endpoint>) -> Self {
-        let shared = Arc::new(Shared {
+    pub fn start(common: Arc<Common>, seeds: Vec<Endpoint>, tasks: &mut JoinSet<()>) -> Arc<Self> {
+        let cache = Arc::new(Self {
             common,
             seeds,
-            map: ArcSwap::default(),
+            map: ArcSwap::from_pointee(SlotMap::unknown(ConnectionError::NotYet)),
             refreshes: watch::Sender::new(0),
             recheck: Recheck::new(()),
         });
-        let mut task = JoinSet::new();
-        task.spawn(refresh_loop(Arc::clone(&shared)));
-        Self {
-            shared,
-            _task: task,
-        }
+        tasks.spawn(refresh_loop(Arc::clone(&cache)));
+        cache
     }
 
     /// The current map.
     pub fn map(&self) -> Arc<SlotMap> {
-        self.shared.map.load_full()
+        self.map.load_full()
     }
 
     /// The current map; before the first refresh has completed, waits for it until the deadline.
     pub async fn wait_until_known(&self, deadline: Deadline) -> Arc<SlotMap> {
-        let mut refreshes = self.shared.refreshes.subscribe();
+        let mut refreshes = self.refreshes.subscribe();
         // If it does not complete in time, the empty map gives the reason.
-        let _ = timeout_at(deadline.at().into(), refreshes.wait_for(|count| *count > 0)).await;
+        let _ = timeout_at(deadline.at.into(), refreshes.wait_for(|count| *count > 0)).await;
         self.map()
     }
 
@@ -111,11 +104,11 @@ impl SlotCache {
         let map = self.map();
         if map.at(endpoint).is_none() {
             let earlier = map.owner(slot).ok();
-            let primary = connect(&self.shared, endpoint.clone(), "probe", earlier);
-            self.shared.map.rcu(|map| SlotMap {
+            let primary = connect(self, endpoint.clone(), "probe", earlier);
+            self.map.rcu(|map| SlotMap {
                 primaries: [map.primaries.as_slice(), std::slice::from_ref(&primary)].concat(),
                 owners: map.owners.clone(),
-                why: None,
+                why: map.why.clone(),
             });
         }
         self.map().at(endpoint)
@@ -123,44 +116,41 @@ impl SlotCache {
 
     /// Requests a refresh and waits until it has completed, at most for this time.
     pub async fn refresh(&self, at_most: Duration) {
-        let mut refreshes = self.shared.refreshes.subscribe();
-        self.shared.recheck.send_replace(());
+        let mut refreshes = self.refreshes.subscribe();
+        self.request_refresh();
         let _ = timeout(at_most, refreshes.changed()).await;
     }
 
     /// Requests a refresh, because an answer contradicts the map.
     pub fn request_refresh(&self) {
-        self.shared.recheck.send_replace(());
+        self.recheck.send_replace(());
     }
 }
 
-async fn refresh_loop(shared: Arc<Shared>) {
-    let component = shared.common.monitor.add();
-    let mut recheck = shared.recheck.subscribe();
+async fn refresh_loop(cache: Arc<SlotCache>) {
+    let component = cache.common.monitor.add();
+    let mut recheck = cache.recheck.subscribe();
     let mut rotation = 0;
     loop {
-        let answer = ask(&shared, &mut rotation).await;
+        let answer = ask(&cache, &mut rotation).await;
         let pause = match answer {
             Ok(layout) => {
-                let map = build_map(&shared, layout);
-                shared.map.store(Arc::new(map));
-                shared.common.monitor.up(component);
+                let map = build_map(&cache, layout);
+                cache.map.store(Arc::new(map));
+                cache.common.monitor.up(component);
                 REFRESH_INTERVAL
             }
             Err(cause) => {
-                let cause: StoreError = ConnectionError::NoSlots(Arc::new(cause)).into();
                 // Keep an older map: its nodes themselves report that they are down.
-                if shared.map.load().primaries.is_empty() {
-                    shared.common.monitor.down(component, cause.clone());
-                    shared.map.store(Arc::new(SlotMap {
-                        why: Some(cause),
-                        ..SlotMap::default()
-                    }));
+                if cache.map.load().primaries.is_empty() {
+                    let map = SlotMap::unknown(ConnectionError::NoSlots(Arc::new(cause)));
+                    cache.common.monitor.down(component, map.why.clone());
+                    cache.map.store(Arc::new(map));
                 }
                 MIN_REFRESH_INTERVAL
             }
         };
-        shared.refreshes.send_modify(|count| *count += 1);
+        cache.refreshes.send_modify(|count| *count += 1);
         sleep(MIN_REFRESH_INTERVAL).await;
         tokio::select! {
             () = sleep(pause) => {}
@@ -170,19 +160,18 @@ async fn refresh_loop(shared: Arc<Shared>) {
 }
 
 /// Asks the connected primaries, beginning with another one each time, and then the policy's seeds.
-async fn ask(shared: &Shared, rotation: &mut usize) -> Result<Layout, StoreError> {
+async fn ask(cache: &SlotCache, rotation: &mut usize) -> Result<Layout, StoreError> {
     let mut command = redis::cmd("CLUSTER");
     command.arg("SLOTS");
-    let answer_timeout = shared.common.dialer.answer_timeout;
-    let map = shared.map.load_full();
+    let answer_timeout = cache.common.dialer.answer_timeout;
+    let map = cache.map.load_full();
     let read = |answer: Result<Value, StoreError>, asked: &Endpoint| {
         Layout::read(&answer?, asked).map_err(StoreError::from)
     };
     let mut last = ConnectionError::NoNode.into();
     *rotation = rotation.wrapping_add(1);
-    let first = *rotation % map.primaries.len().max(1);
-    let (before, after) = map.primaries.split_at(first.min(map.primaries.len()));
-    for primary in after.iter().chain(before) {
+    let (count, all) = (map.primaries.len(), map.primaries.iter().cycle());
+    for primary in all.skip(*rotation % count.max(1)).take(count) {
         let deadline = Deadline::after(answer_timeout / 4);
         let answer = primary.node.announce(&command, false, deadline).await;
         match read(answer, &primary.endpoint) {
@@ -190,8 +179,8 @@ async fn ask(shared: &Shared, rotation: &mut usize) -> Result<Layout, StoreError
             Err(error) => last = error,
         }
     }
-    for seed in &shared.seeds {
-        let answer = shared.common.dialer.ask(seed, &command).await;
+    for seed in &cache.seeds {
+        let answer = cache.common.dialer.ask(seed, &command).await;
         match read(answer, seed) {
             Ok(layout) => return Ok(layout),
             Err(error) => last = error,
@@ -201,33 +190,32 @@ async fn ask(shared: &Shared, rotation: &mut usize) -> Result<Layout, StoreError
 }
 
 /// Starts to connect to a node, which may have slots that were an earlier one's.
-fn connect(shared: &Shared, endpoint: Endpoint, tag: &str, earlier: Option<Primary>) -> Primary {
+fn connect(cache: &SlotCache, endpoint: Endpoint, tag: &str, earlier: Option<Primary>) -> Primary {
     // It never changes.
     let (_, address) = watch::channel(Ok(endpoint.clone()));
-    let (common, recheck) = (Arc::clone(&shared.common), shared.recheck.clone());
-    let earlier = earlier.as_ref().map(|earlier| &*earlier.node);
+    let (common, recheck) = (Arc::clone(&cache.common), cache.recheck.clone());
+    let earlier = earlier.as_ref().map(|earlier| &*earlier.node.pool);
+    let pool = ConnectionPool::new(common, address, recheck, Some(tag), earlier);
     Primary {
         endpoint,
-        node: Arc::new(Node::start(common, address, recheck, Some(tag), earlier)),
+        node: Arc::new(Node::start(pool)),
     }
 }
 
 /// Builds the map of a layout. Primaries of the previous map stay connected.
-fn build_map(shared: &Shared, layout: Layout) -> SlotMap {
-    let before = shared.map.load();
-    let known = before.primaries.iter();
-    let known: HashMap<_, _> = known.map(|primary| (&primary.endpoint, primary)).collect();
+fn build_map(cache: &SlotCache, layout: Layout) -> SlotMap {
+    let before = cache.map.load();
     let primaries = layout.primaries.into_iter().map(|owner| {
-        if let Some(primary) = known.get(&owner.endpoint) {
+        if let Some(primary) = before.at(&owner.endpoint) {
             primary.node.pool.probe_in(&owner.tag);
-            return (*primary).clone();
+            return primary;
         }
         let earlier = before.owner(owner.slot).ok();
-        connect(shared, owner.endpoint, &owner.tag, earlier)
+        connect(cache, owner.endpoint, &owner.tag, earlier)
     });
     SlotMap {
         primaries: primaries.collect(),
         owners: layout.owners,
-        why: None,
+        why: ConnectionError::NoNode.into(),
     }
 }

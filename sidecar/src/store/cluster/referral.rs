@@ -1,6 +1,7 @@
 //! Errors by which a node of a Cluster points to another node or to a later time. Pure.
 
-use redis::{ErrorKind, RedisError, ServerErrorKind};
+use redis::ErrorKind;
+use redis::ServerErrorKind::{Ask, ClusterDown, Moved, TryAgain};
 
 use super::layout::endpoint_of;
 use crate::policy::Endpoint;
@@ -22,21 +23,21 @@ pub enum Referral {
 impl Referral {
     /// What an error of the node at `asked` refers to, if it is a redirection.
     pub fn of(error: &StoreError, asked: &Endpoint) -> Option<Self> {
-        let to = |error: &RedisError| {
+        let (StoreError::Refused(error) | StoreError::Connection(ConnectionError::Redis(error))) =
+            error
+        else {
+            return None;
+        };
+        let to = || {
             let (place, _) = error.redirect_node()?;
             let (host, port) = place.rsplit_once(':')?;
             endpoint_of(host, port.parse().ok()?, asked)
         };
-        match error {
-            StoreError::Refused(error) | StoreError::Connection(ConnectionError::Redis(error)) => {
-                match error.kind() {
-                    ErrorKind::Server(ServerErrorKind::Moved) => Some(Self::Moved(to(error))),
-                    ErrorKind::Server(ServerErrorKind::Ask) => Some(Self::Ask(to(error))),
-                    ErrorKind::Server(ServerErrorKind::TryAgain) => Some(Self::Apart),
-                    ErrorKind::Server(ServerErrorKind::ClusterDown) => Some(Self::Later),
-                    _ => None,
-                }
-            }
+        match error.kind() {
+            ErrorKind::Server(Moved) => Some(Self::Moved(to())),
+            ErrorKind::Server(Ask) => Some(Self::Ask(to())),
+            ErrorKind::Server(TryAgain) => Some(Self::Apart),
+            ErrorKind::Server(ClusterDown) => Some(Self::Later),
             _ => None,
         }
     }

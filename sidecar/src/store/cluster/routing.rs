@@ -83,7 +83,7 @@ impl SlotCache {
         let known = named.and_then(|named| self.node_at(named, route.slot));
         // Two nodes may redirect to each other for a while.
         if route.referrals > 1 || known.is_none() {
-            let left = deadline.at().saturating_duration_since(Instant::now());
+            let left = deadline.at.saturating_duration_since(Instant::now());
             if left <= AGAIN_AFTER {
                 // Nothing was done.
                 return Err(match error {
@@ -97,13 +97,8 @@ impl SlotCache {
                 _ => self.refresh(left - AGAIN_AFTER).await,
             }
         }
-        route.target = match known {
-            Some(known) => known,
-            None => {
-                route.asking = false;
-                self.map().owner(route.slot)?
-            }
-        };
+        route.asking &= known.is_some();
+        route.target = known.map_or_else(|| self.map().owner(route.slot), Ok)?;
         Ok(true)
     }
 }

@@ -44,7 +44,8 @@ pub fn split(batch: &Batch, group: impl Fn(&str) -> &str) -> Vec<SubBatch> {
             };
             let of = group(&bucket.key);
             let sub_batch = sub_batches.entry(of).or_default();
-            let (bucket, cost) = (sub_batch.builder.copy_bucket(bucket), take.cost);
+            let bucket = sub_batch.builder.bucket(&bucket.key, bucket.spec);
+            let cost = take.cost;
             let (numbers, takes) = parts.entry(of).or_default();
             numbers.push(number);
             takes.push(Take { bucket, cost });

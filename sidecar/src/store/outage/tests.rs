@@ -9,7 +9,7 @@ const FAR: Duration = Duration::from_secs(600);
 
 /// A store that is up, and a share that has admitted the first of two decisions, over different keys.
 fn after_an_outage() -> (Outage, Store, Batch) {
-    let store = Store::open(&StoreAddress::Memory, Duration::from_secs(1));
+    let store = Store::open(&StoreAddress::Memory, Duration::from_secs(1), 1 << 20);
     let outage = Outage::new(1 << 20);
     outage.settle(FleetPosition { rank: 0, of: 1 });
     let batch = batch(vec![bucket("owed"), bucket("free")], &[[0], [1]]);
@@ -55,7 +55,7 @@ async fn a_decision_that_is_held_back_waits_for_the_write_back_and_then_goes_to_
 /// whole quota over what it had yet to write back, as did the second sidecar by a half.
 #[test]
 fn the_first_to_report_after_an_outage_takes_no_larger_share() {
-    let store = Store::open(&StoreAddress::Memory, Duration::from_secs(1));
+    let store = Store::open(&StoreAddress::Memory, Duration::from_secs(1), 1 << 20);
     let (outage, start) = (Outage::new(1 << 20), Instant::now());
     let report = |after_ms, of| {
         let now = start + Duration::from_millis(after_ms);
@@ -85,7 +85,7 @@ fn the_first_to_report_after_an_outage_takes_no_larger_share() {
 /// held: it took that decision for as old, and freed its units, which the share then admitted again (tests/chaos).
 #[test]
 fn a_sweep_keeps_what_is_admitted_while_it_waits() {
-    let store = Store::open(&StoreAddress::Memory, Duration::from_secs(1));
+    let store = Store::open(&StoreAddress::Memory, Duration::from_secs(1), 1 << 20);
     let (outage, alone) = (Outage::new(1 << 20), FleetPosition { rank: 0, of: 1 });
     outage.settle(alone);
     let mut owed = bucket("owed");

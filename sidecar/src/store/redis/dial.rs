@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, RedisConnectionInfo, Value};
+use redis::{AsyncConnectionConfig, Cmd, RedisConnectionInfo, RedisResult, Value};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::stream;
-use crate::policy::{CredentialFiles, Endpoint, RedisStore, TlsFiles, Topology};
+use crate::policy::{CredentialFiles, Endpoint, RedisStore, TlsFiles};
 use crate::store::error::{ConnectionError, StoreError};
 
 /// The lower bound of the timeout for TLS and for a peer's first answers.
@@ -32,14 +33,19 @@ pub struct Dialer {
     pub store_timeout: Duration,
 }
 
-/// A connection that has just been opened.
+/// A connection that has just been opened. It closes when this is dropped.
 pub struct Dialled {
     /// The connection.
     pub connection: MultiplexedConnection,
-    /// Drives it, until it is dropped.
-    pub driver: JoinSet<()>,
+    /// The name that was resolved.
+    pub endpoint: Endpoint,
     /// The address of its peer, if it has one.
     pub peer: Option<IpAddr>,
+    /// As whom it was opened: see [`Dialer::credentials`].
+    pub credentials: Option<u64>,
+    /// Loses its sender when the connection closes.
+    pub closed: watch::Receiver<()>,
+    _driver: JoinSet<()>,
 }
 
 impl Dialer {
@@ -50,10 +56,7 @@ impl Dialer {
             tls: url.tls.then(|| options.tls.clone()),
             given: (url.username.clone(), url.password.clone()),
             files: options.credentials.clone(),
-            database: match url.topology {
-                Topology::Cluster(_) => 0,
-                _ => url.database,
-            },
+            database: url.database,
             answer_timeout: MIN_ANSWER_TIMEOUT.max(store_timeout),
             store_timeout,
         }
@@ -71,6 +74,7 @@ impl Dialer {
 
     /// Connects. Every wait in it has a deadline.
     pub async fn dial(&self, endpoint: &Endpoint) -> Result<Dialled, StoreError> {
+        let credentials = self.credentials().await;
         let identity = self.identity().await?;
         let (stream, peer) = stream::open(endpoint, self.tls.as_ref(), self.answer_timeout).await?;
         // The caller's deadline is the only timeout.
@@ -78,19 +82,24 @@ impl Dialer {
             .set_connection_timeout(None)
             .set_response_timeout(None);
         let setup = MultiplexedConnection::new_with_config(&identity, stream, config);
-        match timeout(self.answer_timeout, setup).await {
-            Err(_) => Err(ConnectionError::Silent(self.answer_timeout).into()),
-            Ok(Err(error)) => Err(StoreError::from(error).on_new_connection()),
-            Ok(Ok((connection, task))) => {
-                let mut driver = JoinSet::new();
-                driver.spawn(task);
-                Ok(Dialled {
-                    connection,
-                    driver,
-                    peer,
-                })
-            }
-        }
+        let (connection, task) = self
+            .answer(setup)
+            .await
+            .map_err(StoreError::on_new_connection)?;
+        let (open, closed) = watch::channel(());
+        let mut driver = JoinSet::new();
+        driver.spawn(async move {
+            task.await;
+            drop(open);
+        });
+        Ok(Dialled {
+            connection,
+            endpoint: endpoint.clone(),
+            peer,
+            credentials,
+            closed,
+            _driver: driver,
+        })
     }
 
     /// A hash of the files that are read to connect; `None` where one cannot be read.
@@ -112,11 +121,13 @@ impl Dialer {
     /// Sends one command, on a connection of its own.
     pub async fn ask(&self, endpoint: &Endpoint, command: &Cmd) -> Result<Value, StoreError> {
         let mut dialled = self.dial(endpoint).await?;
-        let answer = command.query_async(&mut dialled.connection);
-        match timeout(self.answer_timeout, answer).await {
-            Ok(answer) => answer.map_err(StoreError::from),
-            Err(_) => Err(ConnectionError::Silent(self.answer_timeout).into()),
-        }
+        self.answer(command.query_async(&mut dialled.connection))
+            .await
+    }
+
+    async fn answer<T>(&self, call: impl Future<Output = RedisResult<T>>) -> Result<T, StoreError> {
+        let answer = timeout(self.answer_timeout, call).await;
+        Ok(answer.map_err(|_| ConnectionError::Silent(self.answer_timeout))??)
     }
 
     async fn identity(&self) -> Result<RedisConnectionInfo, ConnectionError> {

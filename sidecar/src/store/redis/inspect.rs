@@ -1,7 +1,6 @@
 //! Looks after a connection in use: whether it still leads to where its node is, as whom it should, and whether that Redis
 //! evicts keys.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -9,9 +8,10 @@ use tracing::{info, warn};
 
 use super::backoff::random_part;
 use super::connection::{Connection, Deadline};
-use super::open::{Opened, Origin, open};
+use super::dial::Dialled;
+use super::open::{Opened, open};
 use super::pool::ConnectionPool;
-use super::probe::role;
+use super::probe::is_replica;
 use super::stream::addresses;
 use crate::store::error::{ConnectionError, StoreError};
 use crate::telemetry::labels::ConnectionCause;
@@ -24,26 +24,18 @@ const MISSING: u32 = 3;
 
 /// Waits until a connection has to be replaced, and returns the one that replaces it; meanwhile it is used. Fails with the
 /// reason why nothing may use it any longer.
-pub async fn inspect(
-    pool: &ConnectionPool,
-    connection: &Arc<Connection>,
-    origin: &Origin,
-) -> Result<Opened, StoreError> {
+pub async fn inspect(pool: &ConnectionPool, connection: &Connection) -> Result<Opened, StoreError> {
     let mut missing = 0;
-    // At once, if no connection has: so a server that may evict keys is reported before it does.
-    let mut pause = if pool.knows_server() {
-        LOOK_EVERY
-    } else {
-        Duration::ZERO
-    };
+    // At once: so a server that may evict keys is reported before it does.
+    let mut pause = Duration::ZERO;
     loop {
         sleep(pause - random_part(pause / 4)).await;
         pause = LOOK_EVERY;
         let server = ask(pool, connection).await?;
-        let is_missing = is_missing(origin).await;
+        let is_missing = is_missing(&connection.dialled).await;
         missing = if is_missing { missing + 1 } else { 0 };
         let credentials = pool.common.dialer.credentials().await;
-        let cause = if credentials.is_some() && credentials != origin.credentials {
+        let cause = if credentials.is_some() && credentials != connection.dialled.credentials {
             info!("the files of the user or of TLS have changed: connects anew");
             ConnectionCause::Credentials
         } else if missing >= MISSING {
@@ -74,22 +66,14 @@ pub async fn ask(
     connection: &Connection,
 ) -> Result<Option<(String, String)>, StoreError> {
     let deadline = || Deadline::after(pool.common.dialer.answer_timeout);
-    let asked: Result<String, _> = connection.ask(&redis::cmd("INFO"), deadline()).await;
-    let info = match asked {
-        Ok(info) => info,
-        // The user may not.
-        Err(StoreError::Refused(_)) if !pool.clustered => {
-            return match role(connection, deadline()).await {
-                Err(error @ StoreError::Connection(ConnectionError::Replica)) => Err(error),
-                _ => Ok(None),
-            };
-        }
-        // The supervisor notices it.
-        Err(_) => return Ok(None),
-    };
-    if !pool.clustered && field(&info, "role") == Some("slave") {
+    if !pool.clustered && is_replica(connection, deadline()).await.unwrap_or(false) {
         return Err(ConnectionError::Replica.into());
     }
+    let asked: Result<String, _> = connection.ask(&redis::cmd("INFO"), false, deadline()).await;
+    // The user may not, or the supervisor notices it.
+    let Ok(info) = asked else {
+        return Ok(None);
+    };
     let policy = field(&info, "maxmemory_policy").filter(|policy| *policy != "noeviction");
     let evicts = policy.filter(|_| field(&info, "maxmemory") != Some("0"));
     let evicted = field(&info, "evicted_keys").and_then(|keys| keys.parse().ok());
@@ -101,13 +85,13 @@ pub async fn ask(
         );
     }
     let own = field(&info, "run_id").unwrap_or_default();
-    let newer = pool.newer_server(connection.opened(), own);
+    let newer = pool.newer_server(connection.opened, own);
     Ok(newer.map(|newer| (own.to_owned(), newer)))
 }
 
 /// Whether a name is known not to have the address of a connection.
-async fn is_missing(origin: &Origin) -> bool {
-    let (Some(peer), Ok(now)) = (origin.peer, addresses(&origin.endpoint).await) else {
+async fn is_missing(dialled: &Dialled) -> bool {
+    let (Some(peer), Ok(now)) = (dialled.peer, addresses(&dialled.endpoint).await) else {
         return false;
     };
     !now.is_empty() && now.iter().all(|address| address.ip() != peer)

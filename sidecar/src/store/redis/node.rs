@@ -8,7 +8,6 @@ use tokio::task::JoinSet;
 
 use super::connection::Deadline;
 use super::pool::ConnectionPool;
-pub use super::pool::{AddressWatch, Common, Recheck};
 use super::sharding::watch;
 use super::supervise::supervise;
 use crate::store::error::{ConnectionError, StoreError};
@@ -21,19 +20,11 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts to connect, in the current runtime. In a Cluster, `tag` is in a slot of this node, which was `before`'s.
-    pub fn start(
-        common: Arc<Common>,
-        address: AddressWatch,
-        recheck: Recheck,
-        tag: Option<&str>,
-        before: Option<&Self>,
-    ) -> Self {
-        let clock_of = before.and_then(|before| before.pool.last_connection());
-        let pool = ConnectionPool::new(common, address, recheck, tag, clock_of);
+    /// Starts to connect, in the current runtime.
+    pub fn start(pool: ConnectionPool) -> Self {
         let pool = Arc::new(pool);
         let mut tasks = JoinSet::new();
-        for number in 0..pool.count() {
+        for number in 0..pool.common.connections {
             tasks.spawn(supervise(Arc::clone(&pool), number));
         }
         if !pool.clustered {
@@ -45,7 +36,7 @@ impl Node {
         }
     }
 
-    /// Sends a command as a sign of life; after ASK (`asking`) as any other call.
+    /// Sends a command as a sign of life.
     pub async fn announce<T: FromRedisValue>(
         &self,
         command: &Cmd,
@@ -53,22 +44,13 @@ impl Node {
         deadline: Deadline,
     ) -> Result<T, StoreError> {
         // Why there is none.
-        let connection = self.pool.connection(deadline).await?;
-        if asking {
-            return connection.query(command, true, deadline).await;
-        }
+        self.pool.connection(deadline).await?;
         let quietest = self.pool.quietest().ok_or(ConnectionError::NotYet)?;
         let began = Instant::now();
-        let answer = quietest.announce(command, deadline).await;
+        let answer = quietest.announce(command, asking, deadline).await;
         if answer.is_ok() {
-            self.pool.common.monitor.note_round_trip(began.elapsed());
+            self.pool.common.monitor.facts().round_trip = began.elapsed();
         }
         answer
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        self.pool.unregister();
     }
 }

@@ -1,7 +1,7 @@
 //! The connections of a node: which are usable, since when none is, and why.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -9,14 +9,14 @@ use sluicegate_engine::Batch;
 use tokio::sync::{Mutex, MutexGuard, Notify, watch};
 use tokio::time::timeout_at;
 
+use super::clock::Clock;
+use super::common::Common;
 use super::connection::{Connection, Deadline};
-use super::dial::Dialer;
 use super::probe::{probe, run};
 use crate::lock::lock;
-use crate::policy::{Endpoint, RedisStore};
-use crate::store::commands::Script;
-use crate::store::error::{ConnectionError, StoreError};
-use crate::store::health::{ComponentId, Monitor};
+use crate::policy::Endpoint;
+use crate::store::error::{ConnectionError, StoreError, is_not_yet};
+use crate::store::health::ComponentId;
 
 /// The node's current address, or why it is unknown.
 pub type AddressWatch = watch::Receiver<Result<Endpoint, StoreError>>;
@@ -27,33 +27,6 @@ const DOWN_AFTER: Duration = Duration::from_millis(100);
 
 /// Requests that the address, or the slot map, be checked again now.
 pub type Recheck = watch::Sender<()>;
-
-/// What all nodes of a store share.
-pub struct Common {
-    /// How to connect.
-    pub dialer: Dialer,
-    /// The script to call.
-    pub script: Script,
-    /// Connections per node.
-    pub connections: usize,
-    /// Where health is reported.
-    pub monitor: Arc<Monitor>,
-    /// Counts how often the clock of a node was found to have stepped.
-    pub clock_steps: Arc<AtomicU64>,
-}
-
-impl Common {
-    /// For the nodes of this store.
-    pub fn new(store: &RedisStore, timeout: Duration, monitor: Arc<Monitor>) -> Self {
-        Self {
-            dialer: Dialer::new(store, timeout),
-            script: Script::new(&store.options.key_prefix),
-            connections: store.options.connections,
-            monitor,
-            clock_steps: Arc::default(),
-        }
-    }
-}
 
 /// A node's connections, shared by their supervisors and the callers.
 pub struct ConnectionPool {
@@ -84,8 +57,8 @@ pub struct ConnectionPool {
     down_since: ArcSwapOption<Instant>,
     /// Why Redis refused the last probe, if it did.
     refusal: ArcSwapOption<StoreError>,
-    /// The last usable connection, here or to the node that had these slots before, for its estimate of Redis's clock.
-    last: ArcSwapOption<Connection>,
+    /// What the last usable connection, here or to the node that had these slots before, knows of Redis's clock.
+    last_clock: ArcSwapOption<std::sync::Mutex<Clock>>,
 }
 
 /// What is known of the server at the node's address.
@@ -102,18 +75,18 @@ struct Server {
 type Entry = Result<Arc<Connection>, StoreError>;
 
 impl ConnectionPool {
-    /// Without a connection yet. In a Cluster, `tag` is in a slot of this node, and `clock_of` a connection to the node that had
-    /// its slots before: if this one's clock is behind, that is a step.
+    /// Without a connection yet. In a Cluster, `tag` is in a slot of this node, which was `before`'s: if this one's clock is
+    /// behind, that is a step.
     pub fn new(
         common: Arc<Common>,
         address: AddressWatch,
         recheck: Recheck,
         tag: Option<&str>,
-        clock_of: Option<Arc<Connection>>,
+        before: Option<&Self>,
     ) -> Self {
         let entry = |_| ArcSwap::from_pointee(Err(ConnectionError::NotYet.into()));
         Self {
-            entries: (0..common.connections.max(1)).map(entry).collect(),
+            entries: (0..common.connections).map(entry).collect(),
             address,
             recheck,
             clustered: tag.is_some(),
@@ -127,14 +100,9 @@ impl ConnectionPool {
             component: common.monitor.add(),
             down_since: ArcSwapOption::empty(),
             refusal: ArcSwapOption::empty(),
-            last: ArcSwapOption::new(clock_of),
+            last_clock: ArcSwapOption::new(before.and_then(Self::last_clock)),
             common,
         }
-    }
-
-    /// The number of connections to keep.
-    pub fn count(&self) -> usize {
-        self.entries.len()
     }
 
     /// Probes in the slot of this tag from now on.
@@ -146,11 +114,11 @@ impl ConnectionPool {
     /// deadline; afterwards fails at once with the reason.
     pub async fn connection(&self, deadline: Deadline) -> Result<Arc<Connection>, StoreError> {
         let mut picked = self.pick();
-        if let Err(StoreError::Connection(ConnectionError::NotYet)) = picked {
+        if picked.as_ref().is_err_and(is_not_yet) {
             let mut attempted = self.attempted.subscribe();
             let attempted = attempted.wait_for(|attempted| *attempted);
             // If no attempt completes in time, the reason is still `NotYet`.
-            let _ = timeout_at(deadline.at().into(), attempted).await;
+            let _ = timeout_at(deadline.at.into(), attempted).await;
             picked = self.pick();
         }
         picked.map_err(StoreError::before_call)
@@ -164,14 +132,6 @@ impl ConnectionPool {
             .is_some_and(|since| since.elapsed() >= DOWN_AFTER)
     }
 
-    /// Removes the node from the store's health.
-    pub fn unregister(&self) {
-        self.common
-            .monitor
-            .note_eviction(lock(&self.server).evicts, false, 0);
-        self.common.monitor.up(self.component);
-    }
-
     /// Probes a connection of the node, and notes whether Redis refuses to write.
     ///
     /// # Errors
@@ -182,7 +142,7 @@ impl ConnectionPool {
         deadline: Deadline,
     ) -> Result<(), StoreError> {
         let probe = self.probe.load_full();
-        let refusal = match run(&probe, connection, &self.common.script, deadline).await {
+        let refusal = match run(&probe, connection, deadline).await {
             Err(error) if error.ends_connection() || matches!(error, StoreError::Timeout(_)) => {
                 return Err(error);
             }
@@ -208,21 +168,15 @@ impl ConnectionPool {
             let entries = self.entries.iter().rev();
             let mut causes =
                 entries.filter_map(|entry| entry.load().as_ref().as_ref().err().cloned());
-            let lost = causes
-                .find(|cause| !matches!(cause, StoreError::Connection(ConnectionError::NotYet)));
+            let lost = causes.find(|cause| !is_not_yet(cause));
             lost.unwrap_or(ConnectionError::NotYet.into())
         })
     }
 
-    fn usable(&self) -> impl Iterator<Item = Arc<Connection>> {
+    /// The connections that calls may use.
+    pub fn usable(&self) -> impl Iterator<Item = Arc<Connection>> {
         let entries = self.entries.iter();
         entries.filter_map(|entry| entry.load().as_ref().as_ref().ok().cloned())
-    }
-
-    /// For how long no connection has had an answer.
-    pub fn silent_for(&self) -> Duration {
-        let silent = self.usable().map(|connection| connection.silent_for());
-        silent.min().unwrap_or_default()
     }
 
     /// The connection that needs a sign of life most: one that did not answer, or has been silent for longest.
@@ -249,35 +203,29 @@ impl ConnectionPool {
 
     /// Redis's clock now, if known; a lost connection's estimate remains valid.
     pub fn clock_us(&self) -> Option<u64> {
-        self.last
-            .load()
-            .as_ref()
-            .and_then(|connection| connection.clock_us())
+        lock(&*self.last_clock()?).at(Instant::now())
     }
 
-    /// The last usable connection.
-    pub fn last_connection(&self) -> Option<Arc<Connection>> {
-        self.last.load_full()
+    /// What the last usable connection knows of Redis's clock.
+    pub fn last_clock(&self) -> Option<Arc<std::sync::Mutex<Clock>>> {
+        self.last_clock.load_full()
     }
 
-    /// Offers a connection to calls.
-    pub fn set_usable(&self, number: usize, connection: &Arc<Connection>) {
-        let mut known = self.usable();
-        let is_new = !known.any(|known| Arc::ptr_eq(&known, connection));
-        self.last.store(Some(Arc::clone(connection)));
-        self.set(number, Ok(Arc::clone(connection)));
+    /// Offers a connection to calls, or withdraws it.
+    pub fn set(&self, number: usize, entry: Entry) {
+        let is_known = |new| self.usable().any(|known| Arc::ptr_eq(&known, new));
+        let is_new = entry.as_ref().is_ok_and(|new| !is_known(new));
+        if let Ok(connection) = &entry {
+            self.last_clock.store(Some(Arc::clone(&connection.clock)));
+        }
+        if let Some(former) = self.entries.get(number) {
+            former.store(Arc::new(entry));
+        }
         self.report();
         self.attempted.send_replace(true);
         if is_new {
             self.connected.notify_one();
         }
-    }
-
-    /// Withdraws a connection from calls.
-    pub fn set_unusable(&self, number: usize, cause: StoreError) {
-        self.set(number, Err(cause));
-        self.report();
-        self.attempted.send_replace(true);
     }
 
     /// Notes the `run_id` of a connection that was opened then. Returns that of a later connection, if it is another one.
@@ -288,7 +236,7 @@ impl ConnectionPool {
                 return (known.as_str() != run_id).then(|| known.clone());
             }
             Some((_, known)) if known.as_str() != run_id => {
-                self.common.monitor.count_server_change();
+                self.common.monitor.facts().server_changes += 1;
                 server.evicted = None;
             }
             _ => {}
@@ -297,18 +245,14 @@ impl ConnectionPool {
         None
     }
 
-    /// Whether any connection has told who the server is.
-    pub fn knows_server(&self) -> bool {
-        lock(&self.server).newest.is_some()
-    }
-
     /// Notes whether the server evicts keys, and how many it has; whether it begins to.
     pub fn note_eviction(&self, evicts: bool, evicted: u64) -> bool {
         let mut server = lock(&self.server);
         let before = server.evicted.replace(evicted).unwrap_or(evicted);
         let did = std::mem::replace(&mut server.evicts, evicts);
-        let keys = evicted.saturating_sub(before);
-        self.common.monitor.note_eviction(did, evicts, keys);
+        let mut facts = self.common.monitor.facts();
+        facts.evicted += evicted.saturating_sub(before);
+        facts.evicting = (facts.evicting + u64::from(evicts)).saturating_sub(did.into());
         evicts && !did
     }
 
@@ -339,10 +283,16 @@ impl ConnectionPool {
     pub fn is_refusing(&self) -> bool {
         self.refusal.load().is_some()
     }
+}
 
-    fn set(&self, number: usize, state: Entry) {
-        if let Some(entry) = self.entries.get(number) {
-            entry.store(Arc::new(state));
-        }
+impl Drop for ConnectionPool {
+    /// Removes the node from the store's health.
+    fn drop(&mut self) {
+        let evicts = u64::from(lock(&self.server).evicts);
+        let monitor = &self.common.monitor;
+        let mut facts = monitor.facts();
+        facts.evicting = facts.evicting.saturating_sub(evicts);
+        drop(facts);
+        monitor.up(self.component);
     }
 }

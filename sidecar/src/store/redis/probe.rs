@@ -1,12 +1,11 @@
 //! The probe of a connection: a call of the script that writes. A Redis that is full, is read-only or forbids a command
 //! of the script would still answer PING.
 
-use redis::ErrorKind;
 use redis::ServerErrorKind::{Ask, Moved, TryAgain};
+use redis::{ErrorKind, Value};
 use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Take};
 
 use super::connection::{Connection, Deadline};
-use crate::store::commands::Script;
 use crate::store::error::{ConnectionError, StoreError};
 
 /// Large enough that both buckets admit every probe.
@@ -43,10 +42,9 @@ pub fn probe(tag: &str) -> Batch {
 pub async fn run(
     probe: &Batch,
     connection: &Connection,
-    script: &Script,
     deadline: Deadline,
 ) -> Result<(), StoreError> {
-    let decide = || connection.invoke(script, probe, false, deadline);
+    let decide = || connection.invoke(probe, false, deadline);
     let mut decided = decide().await;
     if matches!(decided, Err(StoreError::Late)) {
         // Its clock is ahead of the previous node's, which the late reply has shown.
@@ -68,17 +66,12 @@ pub fn is_elsewhere(error: &StoreError) -> bool {
     matches!(error.kind(), ErrorKind::Server(Moved | Ask | TryAgain))
 }
 
-/// Fails if this Redis reports that it is a replica. Succeeds where the ACL does not permit the question.
-pub async fn role(connection: &Connection, deadline: Deadline) -> Result<(), StoreError> {
-    let answer: Result<Vec<redis::Value>, _> = connection.ask(&redis::cmd("ROLE"), deadline).await;
-    match answer {
-        Ok(role) => match role.first() {
-            Some(redis::Value::BulkString(role)) if role == b"slave" => {
-                Err(ConnectionError::Replica.into())
-            }
-            _ => Ok(()),
-        },
-        Err(StoreError::Refused(_)) => Ok(()),
+/// Whether this Redis reports that it is a replica; not where the ACL does not permit the question.
+pub async fn is_replica(connection: &Connection, deadline: Deadline) -> Result<bool, StoreError> {
+    let role = redis::cmd("ROLE");
+    match connection.ask::<Vec<Value>>(&role, false, deadline).await {
+        Ok(role) => Ok(role.first() == Some(&Value::BulkString(b"slave".to_vec()))),
+        Err(StoreError::Refused(_)) => Ok(false),
         Err(error) => Err(error),
     }
 }

@@ -12,10 +12,10 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::dial::{Dialer, Dialled};
-use super::node::{AddressWatch, Recheck};
+use super::pool::{AddressWatch, Recheck};
 use crate::lock::lock;
 use crate::policy::Endpoint;
-use crate::store::error::{ConnectionError, StoreError};
+use crate::store::error::{ConnectionError, StoreError, is_not_yet};
 
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The shortest pause between two polls, and the poll interval of a sentinel that has no answer.
@@ -23,13 +23,6 @@ const MIN_POLL_INTERVAL: Duration = Duration::from_millis(100);
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// For how long the answer of a sentinel that has become silent counts: another one may know only the primary before.
 const REMEMBERED: Duration = Duration::from_secs(60);
-
-/// Polls the sentinels until it is dropped.
-pub struct Sentinels {
-    /// The primary's address.
-    pub primary: AddressWatch,
-    _tasks: JoinSet<()>,
-}
 
 /// The primary that a sentinel names, if it knows one, and the configuration epoch: 0 if its user may not read that.
 type Named = Result<Option<(Endpoint, u64)>, StoreError>;
@@ -40,39 +33,28 @@ struct Answers {
     primary: watch::Sender<Result<Endpoint, StoreError>>,
 }
 
-struct SentinelClient {
-    dialer: Arc<Dialer>,
-    endpoint: Endpoint,
-    name: String,
-    connection: Option<Dialled>,
-}
-
-impl Sentinels {
-    /// Starts to poll, in the current runtime; also at once after each `recheck`.
-    pub fn ask(dialer: Dialer, sentinels: Vec<Endpoint>, name: &str, recheck: &Recheck) -> Self {
-        let unknown = || ConnectionError::NotYet.into();
-        let (sender, primary) = watch::channel(Err(unknown()));
-        let nothing = sentinels.iter().map(|_| (Instant::now(), Err(unknown())));
-        let answers = Arc::new(Answers {
-            last: Mutex::new(nothing.collect()),
-            primary: sender,
-        });
-        let dialer = Arc::new(dialer);
-        let mut tasks = JoinSet::new();
-        for (number, endpoint) in sentinels.into_iter().enumerate() {
-            let client = SentinelClient {
-                dialer: Arc::clone(&dialer),
-                endpoint,
-                name: name.to_owned(),
-                connection: None,
-            };
-            tasks.spawn(client.poll(number, Arc::clone(&answers), recheck.subscribe()));
-        }
-        Self {
-            primary,
-            _tasks: tasks,
-        }
+/// Starts to poll, in the current runtime; also at once after each `recheck`. Returns the primary's address.
+pub fn poll_all(
+    dialer: Dialer,
+    sentinels: &[Endpoint],
+    name: &str,
+    recheck: &Recheck,
+    tasks: &mut JoinSet<()>,
+) -> AddressWatch {
+    let unknown = || ConnectionError::NotYet.into();
+    let (sender, primary) = watch::channel(Err(unknown()));
+    let nothing = sentinels.iter().map(|_| (Instant::now(), Err(unknown())));
+    let answers = Arc::new(Answers {
+        last: Mutex::new(nothing.collect()),
+        primary: sender,
+    });
+    let dialer = Arc::new(dialer);
+    for (number, endpoint) in sentinels.iter().enumerate() {
+        let sentinel = (Arc::clone(&dialer), endpoint.clone(), name.to_owned());
+        let recheck = recheck.subscribe();
+        tasks.spawn(poll(number, sentinel, Arc::clone(&answers), recheck));
     }
+    primary
 }
 
 impl Answers {
@@ -109,58 +91,59 @@ fn primary<'a>(all: impl Iterator<Item = &'a Named> + Clone) -> Result<Endpoint,
         return Ok(endpoint.clone());
     }
     let errors = || all.clone().filter_map(|named| named.as_ref().err());
-    let is_unknown =
-        |error: &&StoreError| matches!(error, StoreError::Connection(ConnectionError::NotYet));
-    let error = errors().find(is_unknown).or_else(|| errors().last());
+    let unknown = errors().find(|error| is_not_yet(error));
+    let error = unknown.or_else(|| errors().last());
     Err(error.map_or(ConnectionError::NoPrimary.into(), StoreError::clone))
 }
 
-impl SentinelClient {
-    async fn poll(
-        mut self,
-        number: usize,
-        answers: Arc<Answers>,
-        mut recheck: watch::Receiver<()>,
-    ) {
-        loop {
-            let named = self.ask().await;
-            let succeeded = matches!(named, Ok(Some(_)));
-            if named.is_err() {
-                self.connection = None;
-            }
-            answers.note(number, named);
-            sleep(MIN_POLL_INTERVAL).await;
-            if succeeded {
-                tokio::select! {
-                    () = sleep(POLL_INTERVAL) => {}
-                    Ok(()) = recheck.changed() => {}
-                }
-            }
-        }
-    }
-
-    async fn ask(&mut self) -> Named {
-        if self.connection.is_none() {
-            self.connection = Some(self.dialer.dial(&self.endpoint).await?);
-        }
-        let named = self.query("GET-MASTER-ADDR-BY-NAME").await?;
-        let Some(named) = primary_of(named).map_err(RedisError::from)? else {
-            return Ok(None);
+/// Polls one of them, for ever, by one connection for as long as it answers.
+async fn poll(
+    number: usize,
+    (dialer, endpoint, name): (Arc<Dialer>, Endpoint, String),
+    answers: Arc<Answers>,
+    mut recheck: watch::Receiver<()>,
+) {
+    let mut kept = None;
+    loop {
+        let named = async {
+            let mut connection = match kept.take() {
+                Some(connection) => connection,
+                None => dialer.dial(&endpoint).await?,
+            };
+            let named = ask(&mut connection, &name).await?;
+            kept = Some(connection);
+            Ok(named)
         };
-        let facts = self.query("MASTER").await.ok();
-        let facts = facts.and_then(|facts| HashMap::<String, String>::from_redis_value(facts).ok());
-        let epoch = facts.and_then(|facts| facts.get("config-epoch")?.parse().ok());
-        Ok(Some((named, epoch.unwrap_or(0))))
+        let named = named.await;
+        let succeeded = matches!(named, Ok(Some(_)));
+        answers.note(number, named);
+        sleep(MIN_POLL_INTERVAL).await;
+        if succeeded {
+            tokio::select! {
+                () = sleep(POLL_INTERVAL) => {}
+                Ok(()) = recheck.changed() => {}
+            }
+        }
     }
+}
 
-    async fn query(&mut self, what: &str) -> Result<Value, StoreError> {
-        let dialled = self.connection.as_mut().ok_or(ConnectionError::Closed)?;
-        let mut command = redis::cmd("SENTINEL");
-        command.arg(what).arg(&self.name);
-        let answer = command.query_async(&mut dialled.connection);
-        let answer = timeout(ANSWER_TIMEOUT, answer).await;
-        Ok(answer.map_err(|_| ConnectionError::Silent(ANSWER_TIMEOUT))??)
-    }
+async fn ask(sentinel: &mut Dialled, name: &str) -> Named {
+    let named = query(sentinel, "GET-MASTER-ADDR-BY-NAME", name).await?;
+    let Some(named) = primary_of(named).map_err(RedisError::from)? else {
+        return Ok(None);
+    };
+    let facts = query(sentinel, "MASTER", name).await.ok();
+    let facts = facts.and_then(|facts| HashMap::<String, String>::from_redis_value(facts).ok());
+    let epoch = facts.and_then(|facts| facts.get("config-epoch")?.parse().ok());
+    Ok(Some((named, epoch.unwrap_or(0))))
+}
+
+async fn query(sentinel: &mut Dialled, what: &str, name: &str) -> Result<Value, StoreError> {
+    let mut command = redis::cmd("SENTINEL");
+    command.arg(what).arg(name);
+    let answer = command.query_async(&mut sentinel.connection);
+    let answer = timeout(ANSWER_TIMEOUT, answer).await;
+    Ok(answer.map_err(|_| ConnectionError::Silent(ANSWER_TIMEOUT))??)
 }
 
 /// The address that a sentinel answers; `None` if it knows no primary of that name.

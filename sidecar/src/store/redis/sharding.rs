@@ -12,7 +12,6 @@ use super::backoff::random_part;
 use super::connection::{Connection, Deadline};
 use super::inspect;
 use super::pool::ConnectionPool;
-use crate::store::commands::Script;
 use crate::store::error::{ConnectionError, StoreError};
 
 /// Keys with a tag each. Over two Redis, all of them are in one place once in eight times.
@@ -36,7 +35,7 @@ pub async fn watch(pool: Arc<ConnectionPool>) {
             look_by_new(&pool).await
         } else if let Some(connection) = pool.quietest() {
             let deadline = Deadline::after(pool.common.dialer.answer_timeout);
-            is_sharded(&connection, &pool.common.script, deadline).await
+            is_sharded(&connection, deadline).await
         } else {
             Err(ConnectionError::NotYet.into())
         };
@@ -59,12 +58,10 @@ pub async fn watch(pool: Arc<ConnectionPool>) {
 /// Looks by a new connection, and notes which server it leads to.
 async fn look_by_new(pool: &ConnectionPool) -> Result<bool, StoreError> {
     let (common, address) = (&pool.common, pool.address.borrow().clone()?);
-    let dialled = common.dialer.dial(&address).await?;
-    let steps = Arc::clone(&common.clock_steps);
-    let connection = Connection::new(dialled.connection.clone(), None, steps);
+    let connection = Connection::open(common, &address, None).await?;
     inspect::ask(pool, &connection).await?;
     let deadline = Deadline::after(common.dialer.answer_timeout);
-    is_sharded(&connection, &common.script, deadline).await
+    is_sharded(&connection, deadline).await
 }
 
 /// Writes marks, each with a tag of its own, and counts them in one call, which is sent by the first one's tag, and in a call for
@@ -72,26 +69,23 @@ async fn look_by_new(pool: &ConnectionPool) -> Result<bool, StoreError> {
 ///
 /// # Errors
 /// Redis does not answer, or refuses a command.
-pub async fn is_sharded(
-    connection: &Connection,
-    script: &Script,
-    deadline: Deadline,
-) -> Result<bool, StoreError> {
+pub async fn is_sharded(connection: &Connection, deadline: Deadline) -> Result<bool, StoreError> {
     // Other keys than those of earlier looks, whose marks prove nothing now.
     let look_number = RandomState::new().hash_one(());
     let marks: Vec<_> = (0..MARKS)
-        .map(|number| script.key(&format!("sg:{{mark-{look_number}-{number}}}:probe")))
+        .map(|number| format!("sg:{{mark-{look_number}-{number}}}:probe"))
+        .map(|mark| connection.common.script.key(&mark))
         .collect();
     let marked = marks.iter().map(|mark| async move {
         let mut set = redis::cmd("SET");
         set.arg(mark).arg(1).arg("PX").arg(MARK_TTL.as_millis());
-        connection.ask::<()>(&set, deadline).await
+        connection.ask::<()>(&set, false, deadline).await
     });
     try_join_all(marked).await?;
     let look = |keys: &[String]| {
         let mut look = redis::cmd("EVAL");
         look.arg(LOOK).arg(keys.len()).arg(keys);
-        async move { connection.ask::<usize>(&look, deadline).await }
+        async move { connection.ask::<usize>(&look, false, deadline).await }
     };
     let together = look(&marks).await?;
     let alone = try_join_all(marks.chunks(1).map(look)).await?;
@@ -103,13 +97,10 @@ mod tests {
     use std::collections::HashSet;
     use std::io::{BufRead, BufReader, Read, Write};
     use std::net::{TcpListener, TcpStream};
-    use std::sync::Arc;
-    use std::sync::atomic::AtomicU64;
-
-    use redis::aio::MultiplexedConnection;
-    use redis::{AsyncConnectionConfig, RedisConnectionInfo};
 
     use super::*;
+    use crate::policy::{Endpoint, RedisOptions, RedisStore};
+    use crate::store::redis::common::Common;
 
     /// A proxy in front of so many Redis, in what a look needs; they may lose what they are told.
     fn serve(stream: TcpStream, count: usize, loses: bool) {
@@ -158,14 +149,18 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::spawn(move || serve(listener.accept().unwrap().0, shards, loses));
-        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
-        let (config, identity) = (AsyncConnectionConfig::new(), RedisConnectionInfo::default());
-        let opened = MultiplexedConnection::new_with_config(&identity, stream, config).await;
-        let (connection, driver) = opened.unwrap();
-        tokio::spawn(driver);
-        let connection = Connection::new(connection, None, Arc::new(AtomicU64::new(0)));
-        let deadline = Deadline::after(Duration::from_secs(60));
-        let sharded = is_sharded(&connection, &Script::new("edge/"), deadline).await;
+        let store = RedisStore {
+            url: format!("redis://{address}").parse().unwrap(),
+            options: RedisOptions {
+                key_prefix: "edge/".to_owned(),
+                ..RedisOptions::default()
+            },
+        };
+        let patience = Duration::from_secs(60);
+        let common = Arc::new(Common::new(&store, patience, Arc::default()));
+        let endpoint = Endpoint::Tcp(address.ip().to_string(), address.port());
+        let connection = Connection::open(&common, &endpoint, None).await.unwrap();
+        let sharded = is_sharded(&connection, Deadline::after(patience)).await;
         sharded.unwrap()
     }
 

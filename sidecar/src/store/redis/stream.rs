@@ -6,11 +6,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use socket2::{SockRef, TcpKeepalive};
+use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::tls;
 use crate::policy::{Endpoint, TlsFiles};
@@ -21,7 +22,7 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Per address. The kernel resends its SYN after a second; a new attempt comes sooner.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// The kernel closes a connection whose sent data was not acknowledged for this long.
-const USER_TIMEOUT: Duration = Duration::from_secs(2);
+const USER_TIMEOUT_MS: u32 = 2_000;
 /// Keepalive, for idle connections.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
@@ -59,13 +60,9 @@ pub async fn addresses(endpoint: &Endpoint) -> Result<Vec<SocketAddr>, Connectio
     let Endpoint::Tcp(host, port) = endpoint else {
         return Ok(Vec::new());
     };
-    let found = timeout(
-        RESOLVE_TIMEOUT,
-        tokio::net::lookup_host((host.as_str(), *port)),
-    );
-    let found = found
-        .await
-        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    let found = tokio::net::lookup_host((host.as_str(), *port));
+    let found = timeout(RESOLVE_TIMEOUT, found).await;
+    let found = found.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     let found = found.map_err(|error| ConnectionError::Resolve(Arc::new(error)))?;
     Ok(found.collect())
 }
@@ -86,15 +83,13 @@ async fn tcp(addresses: &[SocketAddr]) -> Result<TcpStream, ConnectionError> {
 }
 
 fn set_options(socket: &TcpStream) -> io::Result<()> {
-    let socket = SockRef::from(socket);
-    socket.set_tcp_nodelay(true)?;
-    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
-    socket.set_tcp_keepalive(
-        &TcpKeepalive::new()
-            .with_time(KEEPALIVE_IDLE)
-            .with_interval(KEEPALIVE_INTERVAL)
-            .with_retries(KEEPALIVE_PROBES),
-    )
+    socket.set_nodelay(true)?;
+    sockopt::set_tcp_user_timeout(socket, USER_TIMEOUT_MS)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES)?;
+    Ok(())
 }
 
 async fn encrypt(
@@ -102,7 +97,9 @@ async fn encrypt(
     files: &TlsFiles,
     host: &str,
 ) -> Result<Box<dyn Stream>, ConnectionError> {
-    let name = tls::expected_name(files, host)?;
+    let failed = |error| ConnectionError::Tls(Arc::new(error));
+    let name = files.server_name.as_deref().unwrap_or(host).to_owned();
+    let name = ServerName::try_from(name).map_err(|error| failed(io::Error::other(error)))?;
     let files = files.clone();
     let configuration = tokio::task::spawn_blocking(move || tls::configuration(&files))
         .await
@@ -110,7 +107,7 @@ async fn encrypt(
     let stream = TlsConnector::from(Arc::new(configuration))
         .connect(name, socket)
         .await
-        .map_err(|error| ConnectionError::Tls(Arc::new(error)))?;
+        .map_err(failed)?;
     Ok(Box::new(stream))
 }
 

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::backoff::Backoff;
 use super::connection::{Connection, ConnectionHealth, Deadline};
 use super::inspect::inspect;
 use super::open::{Opened, open, slow};
-use super::pool::{AddressWatch, ConnectionPool};
+use super::pool::ConnectionPool;
 use crate::store::error::{ConnectionError, StoreError};
 use crate::telemetry::labels::ConnectionCause;
 
@@ -43,25 +42,19 @@ pub async fn supervise(pool: Arc<ConnectionPool>, number: usize) {
             Err(cause) => cause,
             Ok(opened) => {
                 if opened.slow.is_none() {
-                    pool.set_usable(number, &opened.connection);
+                    pool.set(number, Ok(Arc::clone(&opened.connection)));
                 }
                 drop(turn);
                 let since = Instant::now();
-                let Opened { mut driver, .. } = opened;
-                let (connection, slow) = (&opened.connection, opened.slow);
-                let watched = (&mut driver, opened.address);
+                let connection = Arc::clone(&opened.connection);
                 let ended = tokio::select! {
-                    cause = watch(&pool, number, connection, watched, slow) => Err(cause),
-                    next = inspect(&pool, connection, &opened.origin) => next,
+                    cause = watch(&pool, number, opened) => Err(cause),
+                    next = inspect(&pool, &connection) => next,
                 };
                 let cause = match ended {
+                    // Calls that are under way on this connection keep it open.
                     Ok(next) => {
                         successor = Some(next);
-                        let answers_until = pool.common.dialer.store_timeout;
-                        tokio::spawn(async move {
-                            sleep(answers_until).await;
-                            drop(driver);
-                        });
                         continue;
                     }
                     Err(cause) => cause,
@@ -73,7 +66,7 @@ pub async fn supervise(pool: Arc<ConnectionPool>, number: usize) {
                 cause
             }
         };
-        pool.set_unusable(number, cause);
+        pool.set(number, Err(cause));
         pool.recheck.send_replace(());
         tokio::select! {
             () = sleep(backoff.pause(was_slow)) => {}
@@ -82,18 +75,14 @@ pub async fn supervise(pool: Arc<ConnectionPool>, number: usize) {
     }
 }
 
-/// Watches a connection, with its driver and its address, until it is useless; returns why. It is not offered while it is
-/// suspected: not answering, or, as one that is `slow`, too late for decisions.
-async fn watch(
-    pool: &ConnectionPool,
-    number: usize,
-    connection: &Arc<Connection>,
-    (driver, mut address): (&mut JoinSet<()>, AddressWatch),
-    slow_at_first: Option<StoreError>,
-) -> StoreError {
-    let mut changes = connection.health_changes();
+/// Watches a connection until it is useless; returns why. It is not offered while it is suspected: not answering, or, as one
+/// that is `slow`, too late for decisions.
+async fn watch(pool: &ConnectionPool, number: usize, opened: Opened) -> StoreError {
+    let (connection, mut address) = (&opened.connection, opened.address);
+    let mut closed = connection.dialled.closed.clone();
+    let mut changes = connection.health.subscribe();
     let mut backoff = Backoff::default();
-    let mut suspected = slow_at_first;
+    let mut suspected = opened.slow;
     // Of one that is too slow, from one probe to the next.
     let mut slow_pause = backoff.pause(true);
     loop {
@@ -112,7 +101,7 @@ async fn watch(
                 ConnectionHealth::Suspect(cause) => suspected = Some(cause),
                 ConnectionHealth::Questioned => {}
             },
-            _ = driver.join_next() => return ConnectionError::Closed.into(),
+            _ = closed.changed() => return ConnectionError::Closed.into(),
             Ok(()) = address.changed() => return ConnectionError::Moved.into(),
             () = sleep(pause) => if idle && !pool.is_refusing() && !is_to_be_probed(pool, connection) {
                 continue;
@@ -120,7 +109,7 @@ async fn watch(
         }
         let within = match &suspected {
             Some(cause) => {
-                pool.set_unusable(number, cause.clone());
+                pool.set(number, Err(cause.clone()));
                 pool.question_all();
                 connection.may_be_silent_for()
             }
@@ -140,10 +129,10 @@ async fn watch(
         if suspected.is_some() {
             suspected = slow(pool, began.elapsed());
         }
-        connection.set_healthy();
+        connection.health.send_replace(ConnectionHealth::Healthy);
         if suspected.is_none() {
             backoff.reset();
-            pool.set_usable(number, connection);
+            pool.set(number, Ok(Arc::clone(connection)));
         }
         slow_pause = backoff.pause(true);
     }
@@ -152,6 +141,6 @@ async fn watch(
 /// Whether this connection is the one to ask a node that has been silent.
 fn is_to_be_probed(pool: &ConnectionPool, connection: &Arc<Connection>) -> bool {
     let quietest = pool.quietest();
-    pool.silent_for() >= IDLE_PROBE_AFTER
-        && quietest.is_some_and(|quietest| Arc::ptr_eq(&quietest, connection))
+    quietest.is_some_and(|quietest| Arc::ptr_eq(&quietest, connection))
+        && (pool.usable()).all(|one| one.silent_for() >= IDLE_PROBE_AFTER)
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
 
 use crate::policy::TlsFiles;
@@ -28,27 +28,16 @@ pub fn configuration(files: &TlsFiles) -> Result<ClientConfig, ConnectionError> 
         .map_err(|error| unusable("tls.certificate", error))
 }
 
-/// The name that the peer's certificate must contain.
-pub fn expected_name(files: &TlsFiles, host: &str) -> Result<ServerName<'static>, ConnectionError> {
-    let name = files.server_name.as_deref().unwrap_or(host);
-    ServerName::try_from(name.to_owned())
-        .map_err(|error| ConnectionError::Tls(Arc::new(io::Error::other(error))))
-}
-
 fn roots(files: &TlsFiles) -> Result<RootCertStore, ConnectionError> {
     let mut roots = RootCertStore::empty();
-    match &files.ca {
-        Some(ca) => {
-            for certificate in certificates("tls.ca", ca)? {
-                roots
-                    .add(certificate)
-                    .map_err(|error| unusable("tls.ca", error))?;
-            }
-        }
+    let Some(ca) = &files.ca else {
         // Skips certificates of the system that cannot be parsed.
-        None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        return Ok(roots);
+    };
+    for certificate in certificates("tls.ca", ca)? {
+        let added = roots.add(certificate);
+        added.map_err(|error| unusable("tls.ca", error))?;
     }
     Ok(roots)
 }

@@ -1,6 +1,5 @@
 //! What a share has admitted and the store does not know: kept as records, and written back. Pure.
 
-use sluicegate_engine::script::WriteBack;
 use sluicegate_engine::{Algorithm, Bucket, BucketSpec, FleetPosition, MAX_RECORDS, Record};
 
 /// How long the store remembers a write-back by its name. A repetition after that would be recorded twice, which never
@@ -24,53 +23,20 @@ pub(super) struct Pending {
     pub records: Vec<Record>,
 }
 
-/// A bucket and the records to write back.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Debt {
-    /// With the whole limit's specification.
-    pub bucket: Bucket,
-    /// In order of time.
-    pub records: Vec<Record>,
-}
-
-impl Debt {
-    /// The bucket, in the same slot, that marks the call of this name as executed. On a Cluster each debt is a call of its
-    /// own, so the mark is the debt's: debts of one subject share their slot.
-    pub fn once(&self, name: &str) -> Bucket {
-        Bucket {
-            key: format!("{}:written:{name}", self.bucket.key),
-            spec: BucketSpec {
-                algorithm: Algorithm::SlidingLog,
-                quota: 1,
-                window_us: ONCE_US,
-            },
-        }
-    }
-
-    /// As the script's argument.
-    pub fn write(&self) -> WriteBack<'_> {
-        WriteBack {
-            bucket: &self.bucket,
-            records: &self.records,
-        }
-    }
-
-    /// Whether all records are older than their window.
-    pub(super) fn is_expired(&self, now_us: u64) -> bool {
-        let mut records = self.records.iter();
-        records.all(|record| !is_held(&self.bucket.spec, record, now_us))
+/// The bucket, in the same slot as this one, that marks the call of this name as executed. On a Cluster each write-back is a call
+/// of its own, so the mark is the bucket's: buckets of one subject share their slot.
+pub fn once(bucket: &Bucket, name: &str) -> Bucket {
+    Bucket {
+        key: format!("{}:written:{name}", bucket.key),
+        spec: BucketSpec {
+            algorithm: Algorithm::SlidingLog,
+            quota: 1,
+            window_us: ONCE_US,
+        },
     }
 }
 
 impl Pending {
-    pub fn new(spec: BucketSpec, position: FleetPosition, record: Record) -> Self {
-        Self {
-            spec,
-            position,
-            records: vec![record],
-        }
-    }
-
     /// Whether nothing of it is held any more; `in_engine` returns what the share's engine holds for the bucket.
     pub fn is_over(&self, now_us: u64, in_engine: impl FnOnce() -> Vec<Record>) -> bool {
         let mut records = self.records.iter();

@@ -104,8 +104,14 @@ fn write_back(share: &mut Share, store: &mut Memory, now_us: u64) {
     for debt in &debts {
         store.write_back(now_us, &debt.bucket, &debt.records);
     }
-    share.written(&debts);
-    assert!(share.nothing_pending());
+    written(share, &debts);
+    assert_eq!(share.pending(), 0);
+}
+
+/// The store has recorded these.
+fn written(share: &mut Share, debts: &[WriteBack]) {
+    let rest = share.answered(debts.to_vec(), &vec![true; debts.len()], |_| None);
+    assert!(rest.is_empty());
 }
 
 /// What is left of a bucket in a store.
@@ -128,8 +134,8 @@ fn a_share_admits_its_part_and_owes_it_to_the_whole_bucket() {
     assert_eq!(debts[0].records, owed);
     // Until it is known to be written.
     assert!(share.is_pending(&whole[0]));
-    share.written(&debts);
-    assert!(share.nothing_pending());
+    written(&mut share, &debts);
+    assert_eq!(share.pending(), 0);
 }
 
 #[test]
@@ -151,15 +157,17 @@ fn admissions_during_a_write_back_are_owed_separately() {
     ask(&mut share, START_US, one_of(1), &whole);
     let debts = share.start_write_back(9, |_| Some(START_US));
     ask(&mut share, START_US + 5, one_of(1), &whole);
-    share.written(&debts);
+    written(&mut share, &debts);
     assert!(share.is_pending(&whole[0]));
     let left = admitted(&mut share, START_US + 6, one_of(1), &whole, 10);
     assert_eq!(left, 8);
     let debts = share.start_write_back(9, |_| Some(START_US + 7));
     assert_eq!(debts[0].records, [at(5, 1), at(6, 8)]);
     let at = |after_us: u64| move |_: &str| Some(START_US + after_us);
-    assert!(!share.forget_if_expired(&debts, at(7)) && share.is_pending(&whole[0]));
-    assert!(share.forget_if_expired(&debts, at(7 + MINUTE_US)) && share.nothing_pending());
+    let rest = share.answered(debts.clone(), &[false], at(7));
+    assert!(rest == debts && share.is_pending(&whole[0]));
+    let rest = share.answered(rest, &[false], at(7 + MINUTE_US));
+    assert!(rest.is_empty() && share.pending() == 0, "it has expired");
 }
 
 #[test]
@@ -168,7 +176,7 @@ fn records_older_than_their_window_are_not_written_back() {
     ask(&mut share, START_US, one_of(1), &whole);
     let debts = share.start_write_back(9, |_| Some(START_US + MINUTE_US));
     assert!(debts.is_empty());
-    assert!(share.nothing_pending());
+    assert_eq!(share.pending(), 0);
 }
 
 /// On a Cluster each debt is written back by a call of its own, and two windows of one subject have one slot: with a mark
@@ -176,13 +184,7 @@ fn records_older_than_their_window_are_not_written_back() {
 #[test]
 fn each_debt_has_a_mark_of_its_own_in_its_slot() {
     let keys = ["sg:{s}:l:log1:1s", "sg:{s}:l:log1:1h", "sg:{s}:m:log1:1s"];
-    let marks = keys.map(|key| {
-        let debt = Debt {
-            bucket: bucket(key, 1),
-            records: Vec::new(),
-        };
-        debt.once("name-1").key
-    });
+    let marks = keys.map(|key| once(&bucket(key, 1), "name-1").key);
     assert!(marks.iter().all(|mark| mark.starts_with("sg:{s}:")));
     let all = marks.iter().map(String::as_str).chain(keys);
     let different: HashSet<_> = all.collect();
@@ -202,12 +204,12 @@ fn a_later_outage_finds_what_the_share_has_admitted_in_the_window() {
     };
     assert_eq!(admitted(&mut share, 0), 10);
     let debts = share.start_write_back(9, |_| Some(START_US + 50));
-    share.written(&debts);
-    assert!(share.nothing_pending(), "the store decides");
+    written(&mut share, &debts);
+    assert_eq!(share.pending(), 0, "the store decides");
     assert_eq!(admitted(&mut share, 1_000), 0, "until it is down again");
     assert_eq!(admitted(&mut share, MINUTE_US + 20), 10, "a window later");
     let debts = share.start_write_back(9, |_| Some(START_US + MINUTE_US + 50));
-    share.written(&debts);
+    written(&mut share, &debts);
     share.sweep(2 * MINUTE_US);
     assert!(share.engine.is_empty(), "nothing is left of it");
 }
@@ -222,10 +224,10 @@ fn a_bucket_is_pending_until_every_call_for_it_is_answered() {
     ask(&mut share, START_US + 2, one_of(1), &whole);
     let later = share.start_write_back(9, |_| Some(START_US + 3));
     assert_eq!(share.pending(), 1);
-    share.written(&later);
-    assert!(share.is_pending(&whole[0]) && !share.nothing_pending());
-    share.written(&unanswered);
-    assert!(share.nothing_pending());
+    written(&mut share, &later);
+    assert!(share.is_pending(&whole[0]));
+    written(&mut share, &unanswered);
+    assert_eq!(share.pending(), 0);
 }
 
 /// Each key that was ever asked for stayed until the store was back, and the sidecar grew by a megabyte a second.
@@ -262,7 +264,7 @@ fn a_token_bucket_is_written_back_by_one_call_at_a_time() {
     let mut sent = unanswered.clone();
     sent.extend(share.start_write_back(9, |_| Some(START_US)));
     // Repeated, and answered.
-    share.written(&unanswered);
+    written(&mut share, &unanswered);
     sent.extend(share.start_write_back(9, |_| Some(START_US)));
     let units = sent.iter().flat_map(|debt| &debt.records).map(|r| r.units);
     assert_eq!(units.sum::<u64>(), 5);
@@ -332,12 +334,12 @@ fn a_token_buckets_share_stays_until_its_level_is_written_back() {
     let debts = share.start_write_back(9, |_| Some(START_US));
     assert_eq!(debts.len(), 2);
     assert_eq!(remaining(&mut share, 0, one_of(1), "k"), 2, "sent");
-    share.written(&debts);
+    written(&mut share, &debts);
     // It goes on holding all three, of which half a one has drained, until the last of them is written back.
     assert_eq!(remaining(&mut share, 1_000_000, one_of(1), "k"), 1, "of 5");
     let debts = share.start_write_back(9, |_| Some(START_US + 1_000_000));
     assert_eq!(debts[0].records, [at(1_000_000, 2)]);
-    share.written(&debts);
+    written(&mut share, &debts);
     assert_eq!(remaining(&mut share, 1_000_000, one_of(1), "k"), 5);
 }
 
@@ -352,12 +354,14 @@ fn of_a_write_back_that_fails_in_part_only_the_rest_is_sent_again() {
     }
     let mut debts = share.start_write_back(9, |_| Some(START_US));
     debts.sort_by(|a, b| a.bucket.key.cmp(&b.bucket.key));
-    let rest = share.answered(debts.clone(), &[true, false, true]);
+    let rest = share.answered(debts.clone(), &[true, false, true], |_| None);
     assert_eq!(rest, debts[1..2]);
     let pending = keys.each_ref().map(|key| share.is_pending(key));
     assert_eq!(pending, [false, true, false]);
     // Its node's clock decides whether it has expired.
     let clock = |of: &'static str| move |key: &str| (key == of).then_some(START_US + MINUTE_US);
-    assert!(!share.forget_if_expired(&rest, clock("a")));
-    assert!(share.forget_if_expired(&rest, clock("b")) && share.nothing_pending());
+    let rest = share.answered(rest, &[false], clock("a"));
+    assert_eq!(rest, debts[1..2]);
+    let rest = share.answered(rest, &[false], clock("b"));
+    assert!(rest.is_empty() && share.pending() == 0);
 }

@@ -4,6 +4,8 @@ use std::sync::OnceLock;
 
 use prometheus::{IntCounter, IntCounterVec};
 
+use super::families::Families;
+use crate::telemetry::history::Counts;
 use crate::telemetry::labels::Outcome;
 use crate::telemetry::labels::Source::{self, Certificate, Filter, Override, Share, Store};
 
@@ -22,16 +24,17 @@ const DENYING: &[Source] = &[Store, Share, Certificate, Filter, Override];
 #[derive(Debug)]
 pub struct DecisionCounters {
     family: IntCounterVec,
-    limit: String,
+    /// The limit's name; empty for decisions without a limit.
+    pub limit: String,
     /// By outcome and source, in the order of their values.
     counters: [[OnceLock<IntCounter>; Source::ALL.len()]; Outcome::ALL.len()],
 }
 
 impl DecisionCounters {
     /// Counts in `sluicegate_decisions_total` under the name of this limit.
-    pub fn new(family: IntCounterVec, limit: &str) -> Self {
+    pub fn new(families: &Families, limit: &str) -> Self {
         Self {
-            family,
+            family: families.decisions.clone(),
             limit: limit.to_owned(),
             counters: Default::default(),
         }
@@ -44,6 +47,19 @@ impl DecisionCounters {
                 .iter()
                 .for_each(|source| self.count(outcome, *source, 0));
         }
+    }
+
+    /// The counts so far, summed over sources, of the outcomes that a client or an operator notices.
+    pub fn counts(&self) -> Counts {
+        use Outcome::{Admitted, Denied, Error, ShadowDenied, Unavailable};
+        [Admitted, Denied, Unavailable, Error, ShadowDenied].map(|outcome| {
+            let of_outcome = self.counters.get(outcome as usize);
+            let counters = of_outcome.into_iter().flatten();
+            counters
+                .filter_map(OnceLock::get)
+                .map(IntCounter::get)
+                .sum()
+        })
     }
 
     /// Counts decisions. With a `count` of 0, the series exists from now on.

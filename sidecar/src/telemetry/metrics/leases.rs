@@ -11,7 +11,7 @@ use sluicegate_protocol::LimitStatus;
 
 use super::PolicyMetrics;
 use super::families::Families;
-use crate::telemetry::labels::{LEASE_REFUSALS, Outcome, Source, lease_refusal};
+use crate::telemetry::labels::{LEASE_REFUSALS, Outcome, Source};
 
 /// All leases of a sidecar, for the live page.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -25,50 +25,50 @@ pub struct LeaseTotals {
 /// The metrics of one limit's leases.
 #[derive(Debug)]
 pub struct LeaseMetrics {
-    granted: IntCounter,
-    spent: IntCounter,
-    returned: IntCounter,
+    /// Units that the store has granted.
+    pub granted: IntCounter,
+    /// Units spent so far.
+    pub spent: IntCounter,
+    /// Units that the store has taken back.
+    pub returned: IntCounter,
     refused: BTreeMap<LeaseRefusal, IntCounter>,
-    /// Units that no lease holds, and that are neither spent nor returned yet.
-    on_the_way: AtomicU64,
+    /// Units that are neither spent nor returned yet.
+    held: AtomicU64,
 }
 
 impl LeaseMetrics {
     /// Registers all series, at 0.
     pub(super) fn new(families: &Families, limit: &str) -> Self {
         let units = |event| families.lease_units.with_label_values(&[limit, event]);
-        let refused = LEASE_REFUSALS.map(|refusal| {
-            let labels = [limit, lease_refusal(refusal)];
-            (refusal, families.lease_refusals.with_label_values(&labels))
+        let refused = LEASE_REFUSALS.map(|(refusal, name)| {
+            let refusals = &families.lease_refusals;
+            (refusal, refusals.with_label_values(&[limit, name]))
         });
         Self {
             granted: units("granted"),
             spent: units("spent"),
             returned: units("returned"),
             refused: refused.into(),
-            on_the_way: AtomicU64::new(0),
+            held: AtomicU64::new(0),
         }
     }
 
     /// The store has granted units.
     pub fn count_granted(&self, units: u64) {
         self.granted.inc_by(units);
+        self.held.fetch_add(units, Ordering::Relaxed);
     }
 
-    /// Units that were on the way to decisions were spent.
+    /// Units were spent.
     pub fn count_spent(&self, units: u64) {
         self.spent.inc_by(units);
-        self.remove_on_the_way(units);
+        self.held.fetch_sub(units, Ordering::Relaxed);
     }
 
-    /// Units spent so far.
-    pub fn spent(&self) -> u64 {
-        self.spent.get()
-    }
-
-    /// The store has taken units back.
-    pub fn count_returned(&self, units: u64) {
-        self.returned.inc_by(units);
+    /// Units have left their lease for the store, which has taken so many of them back: the others count there for one window.
+    pub fn count_returned(&self, units: u64, taken_back: u64) {
+        self.returned.inc_by(taken_back);
+        self.held.fetch_sub(units, Ordering::Relaxed);
     }
 
     /// A key got no lease.
@@ -78,19 +78,9 @@ impl LeaseMetrics {
         }
     }
 
-    /// Units have left their lease, for a decision or for the store.
-    pub fn add_on_the_way(&self, units: u64) {
-        self.on_the_way.fetch_add(units, Ordering::Relaxed);
-    }
-
-    /// They have arrived.
-    pub fn remove_on_the_way(&self, units: u64) {
-        self.on_the_way.fetch_sub(units, Ordering::Relaxed);
-    }
-
-    /// Units that are held, if the leases have so many.
-    pub fn held(&self, leased: u64) -> u64 {
-        leased.saturating_add(self.on_the_way.load(Ordering::Relaxed))
+    /// Units that are held.
+    pub fn held(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
     }
 }
 
@@ -100,15 +90,12 @@ impl PolicyMetrics {
         self.leases.get(limit).map(Arc::clone)
     }
 
-    /// What leases hold and have spent, if a limit of the policy has leases; `held`: what they have, by limit.
-    pub fn lease_totals(&self, held: &BTreeMap<String, u64>) -> Option<LeaseTotals> {
-        let held_of = |limit: &String| held.get(limit).copied().unwrap_or(0);
-        let held = self.leases.iter();
-        let held = held.map(|(limit, of_limit)| of_limit.held(held_of(limit)));
-        let spent = self.leases.values().map(|of_limit| of_limit.spent());
+    /// What leases hold and have spent, if a limit of the policy has leases.
+    pub fn lease_totals(&self) -> Option<LeaseTotals> {
+        let of_limits = || self.leases.values();
         (!self.leases.is_empty()).then(|| LeaseTotals {
-            held: held.sum(),
-            spent: spent.sum(),
+            held: of_limits().map(|of_limit| of_limit.held()).sum(),
+            spent: of_limits().map(|of_limit| of_limit.spent.get()).sum(),
         })
     }
 

@@ -1,6 +1,6 @@
 //! The metrics of one limit. They are looked up once per decision.
 
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use prometheus::{Histogram, IntCounter};
 use sluicegate_protocol::{LimitStatus, TopLimit, Verdict};
@@ -15,8 +15,7 @@ use crate::telemetry::top::{DenialCounts, Nearest, RecentKeys};
 /// The metrics of one limit.
 #[derive(Debug)]
 pub struct LimitMetrics {
-    pub(super) limit: String,
-    pub(super) decisions: DecisionCounters,
+    pub(super) decisions: Arc<DecisionCounters>,
     pub(super) refused_quotas: IntCounter,
     used: Histogram,
     subjects: Mutex<Subjects>,
@@ -32,11 +31,9 @@ struct Subjects {
 
 impl LimitMetrics {
     /// Makes the series of a limit, at 0.
-    pub(super) fn new(families: &Families, limit: &str) -> Self {
-        let decisions = DecisionCounters::new(families.decisions.clone(), limit);
+    pub(super) fn new(families: &Families, limit: &str, decisions: Arc<DecisionCounters>) -> Self {
         decisions.start();
         Self {
-            limit: limit.to_owned(),
             decisions,
             refused_quotas: families.refused_quotas.with_label_values(&[limit]),
             used: families.used.with_label_values(&[limit]),
@@ -65,7 +62,7 @@ impl LimitMetrics {
     /// Counts denials of a key, if it is known, for [`LimitMetrics::top`].
     pub(super) fn count_denials(&self, key: Option<&str>, count: u64, now_us: u64) {
         let subject = key.map(Subject::of);
-        let mut subjects = self.subjects();
+        let mut subjects = lock(&self.subjects);
         subjects.denied.count(subject, count, now_us);
         key.into_iter().for_each(|key| subjects.keys.keep(key));
     }
@@ -75,7 +72,7 @@ impl LimitMetrics {
         let used = status.quota.saturating_sub(status.remaining);
         let used = ratio(used, status.quota);
         self.used.observe(used);
-        let mut subjects = self.subjects();
+        let mut subjects = lock(&self.subjects);
         if subjects.nearest.note(key, used, now_us) {
             subjects.keys.keep(key);
         }
@@ -83,31 +80,28 @@ impl LimitMetrics {
 
     /// The key with these digits, if it was denied or near the limit lately.
     pub(super) fn key_of(&self, digits: &str) -> Option<String> {
-        self.subjects().keys.find(digits).map(str::to_owned)
+        lock(&self.subjects).keys.find(digits).map(str::to_owned)
     }
 
     /// The most denied subject's share of the denials: its lower bound, since an alert on it must not fire because of the
     /// sketch's error.
     pub(super) fn top_denied_ratio(&self, now_us: u64) -> f64 {
-        let top = self.top(now_us);
-        let least = top.most_denied.first().map(|one| one.count - one.error);
-        ratio(least.unwrap_or(0), top.denied_total)
+        let mut subjects = lock(&self.subjects);
+        let top = subjects.denied.top(now_us);
+        let least = top.first().map(|one| one.count - one.error);
+        ratio(least.unwrap_or(0), subjects.denied.total(now_us))
     }
 
     /// The most denied subjects and those nearest to the limit.
     pub(super) fn top(&self, now_us: u64) -> TopLimit {
-        let mut subjects = self.subjects();
+        let mut subjects = lock(&self.subjects);
         TopLimit {
-            limit: self.limit.clone(),
+            limit: self.decisions.limit.clone(),
             most_denied: subjects.denied.top(now_us),
             nearest: subjects.nearest.top(now_us),
             denied_total: subjects.denied.total(now_us),
             since_seconds: subjects.denied.span_us(now_us) / 1_000_000,
         }
-    }
-
-    fn subjects(&self) -> MutexGuard<'_, Subjects> {
-        lock(&self.subjects)
     }
 }
 

@@ -34,7 +34,7 @@ pub struct PolicyMetrics {
 /// What the metrics of all policies share: names that come over the wire, and decisions without a limit.
 #[derive(Debug)]
 pub struct Shared {
-    pub without_limit: DecisionCounters,
+    pub without_limit: Arc<DecisionCounters>,
     pub shadow_decisions: IntCounterVec,
     /// Names of the rules that sent shadow decisions. They come over the wire, so the number of label values is bounded.
     pub shadow_rules: Mutex<BTreeSet<String>>,
@@ -102,16 +102,14 @@ impl PolicyMetrics {
         (outcome, source): (Outcome, Source),
         count: u64,
     ) {
-        let (limit, decisions) = match limit_metrics {
-            Some(of_limit) => (of_limit.limit.as_str(), &of_limit.decisions),
-            None => ("", &self.shared.without_limit),
-        };
+        let without_limit = &self.shared.without_limit;
+        let decisions = limit_metrics.map_or(without_limit, |of_limit| &of_limit.decisions);
         decisions.count(outcome.as_shadow(), source, count);
         let rule = self.shared.shadow_rule(rule);
         let add = |outcome: Outcome, count| {
-            let labels = [rule, limit, outcome.name()];
-            let decisions = self.shared.shadow_decisions.with_label_values(&labels);
-            decisions.inc_by(count);
+            let labels = [rule, &decisions.limit, outcome.name()];
+            let shadow_decisions = &self.shared.shadow_decisions;
+            shadow_decisions.with_label_values(&labels).inc_by(count);
         };
         add(outcome, count);
         // They exist from the first decision of a rule on, so that their rates are right from the second on.

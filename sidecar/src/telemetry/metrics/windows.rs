@@ -1,28 +1,23 @@
 //! The windows of the limits in force: quota, length and burst, so that a panel can show use against the limit.
 
 use prometheus::GaugeVec;
-use sluicegate_engine::{Algorithm, BucketSpec};
+use sluicegate_engine::Algorithm;
 
 use super::families::Families;
 use crate::policy::{Policy, window_name};
 
-/// The windows of a policy, each with the name of its limit.
-pub fn windows(policy: &Policy) -> Vec<(String, BucketSpec)> {
-    let windows = policy.limits().flat_map(|limit| {
-        let of_limit = limit.windows.iter();
-        of_limit.map(|spec| (limit.name.clone(), *spec))
-    });
-    windows.collect()
-}
-
-/// Sets the gauges of these windows, and removes those of others. Calendar windows differ in length: theirs is that of the
+/// Sets the gauges of a policy's windows, and removes those of others. Calendar windows differ in length: theirs is that of the
 /// one that it is now.
-pub fn set(families: &Families, windows: &[(String, BucketSpec)], unix_ms: u64) {
+pub fn set(families: &Families, policy: &Policy, unix_ms: u64) {
     for gauges in [&families.quota, &families.window_seconds, &families.burst] {
         gauges.reset();
     }
+    let windows = policy.limits().flat_map(|limit| {
+        let of_limit = limit.windows.iter();
+        of_limit.map(|spec| (limit.name.as_str(), spec))
+    });
     for (limit, spec) in windows {
-        let labels = [limit.as_str(), &window_name(spec)];
+        let labels = [limit, &window_name(spec)];
         // Quotas and windows are under 2^53, where doubles are exact.
         let set = |gauges: &GaugeVec, value| gauges.with_label_values(&labels).set(value);
         let length_us = spec.length_us(unix_ms.saturating_mul(1_000));
@@ -45,7 +40,7 @@ mod tests {
         let families = Families::register(&registry).unwrap();
         for text in policies {
             let policy = Policy::parse(&format!("limits:{text}")).unwrap();
-            set(&families, &windows(&policy), unix_ms);
+            set(&families, &policy, unix_ms);
         }
         let text = prometheus::TextEncoder::new();
         let text = text.encode_to_string(&registry.gather()).unwrap();

@@ -4,7 +4,7 @@ use std::env::var;
 use std::time::Duration;
 
 use opentelemetry::{Key, KeyValue};
-use opentelemetry_otlp::{ExporterBuildError, SpanExporter as OtlpExporter};
+use opentelemetry_otlp::SpanExporter as OtlpExporter;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData, SpanExporter};
@@ -25,24 +25,11 @@ const PROTOCOLS: [&str; 2] = [
 const PROTOCOL: &str = "http/protobuf";
 const SERVICE: Key = Key::from_static_str("service.name");
 
-/// Why spans cannot be exported as the environment asks. Never has the values, which may hold a password.
-#[derive(Debug, thiserror::Error)]
-pub enum TracesError {
-    /// Another protocol than the one that is supported.
-    #[error("{0} is not `{PROTOCOL}`, the only supported protocol for spans")]
-    Protocol(&'static str),
-    /// Not an `http://` URL.
-    #[error(
-        "{0} is not an http:// URL such as http://127.0.0.1:4318: run a collector beside the sidecar, which can forward spans over TLS"
-    )]
-    Endpoint(&'static str),
-    /// The library rejected the settings.
-    #[error("spans cannot be sent: the OTEL_EXPORTER_OTLP_ variables are invalid")]
-    Exporter(#[source] ExporterBuildError),
-}
-
 /// Creates and sends spans; `None` if the environment does not turn tracing on.
-pub fn provider() -> Result<Option<SdkTracerProvider>, TracesError> {
+///
+/// # Errors
+/// Spans cannot be exported as the environment asks. Never has the values, which may hold a password.
+pub fn provider() -> Result<Option<SdkTracerProvider>, String> {
     let endpoint = first_set(ENDPOINTS);
     let disabled = var("OTEL_SDK_DISABLED").is_ok_and(|on| on.eq_ignore_ascii_case("true"));
     let none = var("OTEL_TRACES_EXPORTER").is_ok_and(|exporter| exporter == "none");
@@ -50,19 +37,23 @@ pub fn provider() -> Result<Option<SdkTracerProvider>, TracesError> {
         return Ok(None);
     };
     if !endpoint.starts_with("http://") {
-        return Err(TracesError::Endpoint(name));
+        return Err(format!(
+            "{name} is not an http:// URL such as http://127.0.0.1:4318: run a collector beside the sidecar, which can \
+             forward spans over TLS"
+        ));
     }
     if let Some((name, protocol)) = first_set(PROTOCOLS)
         && protocol != PROTOCOL
     {
-        return Err(TracesError::Protocol(name));
+        return Err(format!(
+            "{name} is not `{PROTOCOL}`, the only supported protocol for spans"
+        ));
     }
-    let exporter = OtlpExporter::builder()
-        .with_http()
-        .build()
-        .map_err(TracesError::Exporter)?;
+    let exporter = OtlpExporter::builder().with_http().build();
     let exporter = LoggingExporter {
-        exporter,
+        exporter: exporter.map_err(|_| {
+            "spans cannot be sent: the OTEL_EXPORTER_OTLP_ variables are invalid".to_owned()
+        })?,
         failures: FailureLog::of("the collector", "the collector does not accept spans"),
     };
     // The exporter sends from a thread of its own.

@@ -45,7 +45,7 @@ fn a_look_past_the_buckets_of_a_node_that_is_away_finds_many() {
         let debts = share.start_write_back(32, now_us);
         assert!(!debts.is_empty());
         written += debts.len();
-        share.written(&debts);
+        super::written(&mut share, &debts);
     }
     assert!(asked.get() < 2 * AWAY, "{} clocks", asked.get());
     assert_eq!(share.pending(), AWAY);

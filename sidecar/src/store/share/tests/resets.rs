@@ -17,7 +17,7 @@ fn a_reset_empties_the_share_and_what_it_owes() {
         share.reset("k");
         assert_eq!(admitted(&mut share), 50, "the share is whole again");
         share.reset("k");
-        assert!(share.nothing_pending() && share.start_write_back(9, |_| Some(LATE_US)).is_empty());
+        assert!(share.pending() == 0 && share.start_write_back(9, |_| Some(LATE_US)).is_empty());
         assert_eq!(left(&mut store, LATE_US, &whole), 100, "nothing is owed");
     }
 }
