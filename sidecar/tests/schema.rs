@@ -242,6 +242,9 @@ fn the_schema_refuses_what_the_filter_refuses() {
     assert!(parse(good.to_string().as_bytes()).is_ok());
     let table = r#"
         /version | 2
+        /version | 3
+        /rule_sets | { "default": "gateway" }
+        /until_rules | { "then": "allow" }
         /sidecar | {}
         /sidecar | { "cluster": "" }
         /sidecar | { "cluster": "s", "timeout": 50 }
@@ -291,6 +294,39 @@ fn the_schema_refuses_what_the_filter_refuses() {
         let accepted = [by_filter, validator.is_valid(&broken)];
         // By the filter and the schema.
         assert_eq!(accepted, [false; 2], "{pointer} {value}");
+    }
+}
+
+#[test]
+fn the_schema_knows_what_belongs_to_a_configuration_whose_rules_come_from_the_sidecar() {
+    let validator = jsonschema::validator_for(&json_schema()).unwrap();
+    let good = json!({ "version": 2, "sidecar": { "cluster": "s" },
+        "rule_sets": { "default": "gateway", "others": ["internal"], "by": "route_name" },
+        "until_rules": { "hold": "1s", "then": "allow" } });
+    let by_filter = |value: &Value| {
+        let read = sluicegate_rules::config::read(value.to_string().as_bytes());
+        read.is_ok_and(|read| sluicegate_rules::config::validate(&read).is_ok())
+    };
+    assert_eq!([by_filter(&good), validator.is_valid(&good)], [true; 2]);
+    for (field, value) in [
+        ("rule_sets", Value::Null),
+        ("rule_sets", json!({})),
+        ("rule_sets", json!({ "default": "a", "by": "header" })),
+        ("until_rules", json!({ "then": "perhaps" })),
+        (
+            "rules",
+            json!([{ "name": "r", "checks": [], "when_unavailable": "deny" }]),
+        ),
+        ("reply", json!({})),
+        ("upstream_paths", json!("go")),
+    ] {
+        let mut broken = good.clone();
+        broken[field] = value.clone();
+        if value.is_null() {
+            broken.as_object_mut().unwrap().remove(field);
+        }
+        let accepted = [by_filter(&broken), validator.is_valid(&broken)];
+        assert_eq!(accepted, [false; 2], "{field} {value}");
     }
 }
 

@@ -233,6 +233,9 @@ impl Builder {
     }
 
     fn add(&mut self, at: &str, file: &schema::Rule) -> Result<(), ConfigError> {
+        if self.rules.len() == MAX_RULES {
+            return invalid("rules", format_args!("has more than {MAX_RULES} entries"));
+        }
         if self.rules.iter().any(|earlier| earlier.name == file.name) {
             let why = format_args!("another rule has the name `{}` already", file.name);
             return invalid(&format!("{at}.name"), why);
@@ -246,8 +249,8 @@ impl Builder {
     }
 
     fn finish(self) -> Result<RuleSet, ConfigError> {
-        if self.rules.is_empty() || self.rules.len() > MAX_RULES {
-            let why = format_args!("has {} entries: give 1 to {MAX_RULES}", self.rules.len());
+        if self.rules.is_empty() {
+            let why = format_args!("has 0 entries: give 1 to {MAX_RULES}");
             return invalid("rules", why);
         }
         let (mut parameters, mut methods) = (Vec::new(), Vec::new());

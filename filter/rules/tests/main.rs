@@ -8,6 +8,7 @@
 //! | `matching`, `paths` | which requests a rule applies to, and attacks through a request's target |
 //! | `keys`, `evaluate` | keys, limits and costs; the checks of a question |
 //! | `answers`, `access_log` | what clients and the access log get of an answer |
+//! | `pushed` | configurations whose rules come from the sidecar |
 //! | `rule_sets` | several rule sets at once |
 //! | `upstreams`, `upstream_queries`, `readers` | rules beside models of servers |
 #![allow(
@@ -26,6 +27,7 @@ mod evaluate;
 mod keys;
 mod matching;
 mod paths;
+mod pushed;
 mod readers;
 mod rule_sets;
 mod support;

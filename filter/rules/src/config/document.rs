@@ -29,6 +29,8 @@ pub const FORMAT: u64 = 1;
 pub const MAX_BYTES: usize = 256 * 1024;
 /// Most bytes of a line: reading one must not take long.
 pub const MAX_LINE_BYTES: usize = 16 * 1024;
+/// Most regular expressions of a document. Each can take 80 KB of memory.
+pub const MAX_EXPRESSIONS: usize = 1_024;
 
 /// The first line.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -134,6 +136,10 @@ impl Document {
             return Ok(false);
         };
         if let Some(text) = line.get("regex").and_then(Value::as_str) {
+            if self.expressions.len() == MAX_EXPRESSIONS {
+                let why = format_args!("there are more than {MAX_EXPRESSIONS}");
+                return invalid("regex", why);
+            }
             let regex = expressions::whole(text);
             let regex = regex.or_else(|why| invalid("regex", format_args!("`{text}`: {why}")))?;
             self.expressions.push(regex);
@@ -143,10 +149,24 @@ impl Document {
             };
             let at = format!("rules.{set}.rules[{}]", builder.rules.len());
             let rule: schema::Rule = from_value(&rule)?;
+            // One line must not compile several.
+            let mut unknown = None;
+            rule.matcher.expressions(&mut |text| {
+                unknown = unknown.or(expressions::known(text).is_none().then_some(text))
+            });
+            if let Some(text) = unknown {
+                return invalid(
+                    &at,
+                    format_args!("no line before it has the expression `{text}`"),
+                );
+            }
             builder.add(&at, &rule)?;
         } else {
-            self.close()?;
             let line: SetLine = from_value(&line)?;
+            self.close()?;
+            if self.sets.contains_key(&line.set) {
+                return invalid("set", format_args!("`{}` is there already", line.set));
+            }
             let pair = |window: Vec<u64>| Some((*window.first()?, *window.get(1)?));
             let windows = line.windows.into_iter();
             let windows = windows
@@ -220,3 +240,6 @@ pub fn validate(set: &Value) -> Result<(schema::RuleSetFile, RuleSet), ConfigErr
     }
     Ok((file, builder.finish()?))
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,8 +18,7 @@ thread_local! {
 /// An expression that matches a whole value, as Envoy's own do: a partial match would leave a gap. So would a `.` that
 /// does not match a newline, because a path or query can contain `%0A`.
 pub(super) fn whole(text: &str) -> Result<Rc<Regex>, regex_lite::Error> {
-    let known = COMPILED.with_borrow(|compiled| compiled.get(text).and_then(Weak::upgrade));
-    if let Some(known) = known {
+    if let Some(known) = known(text) {
         return Ok(known);
     }
     let compile = |text: &str| {
@@ -38,6 +37,11 @@ pub(super) fn whole(text: &str) -> Result<Rc<Regex>, regex_lite::Error> {
         compiled.insert(text.to_owned(), Rc::downgrade(&regex))
     });
     Ok(regex)
+}
+
+/// An expression that is compiled already.
+pub(super) fn known(text: &str) -> Option<Rc<Regex>> {
+    COMPILED.with_borrow(|compiled| compiled.get(text).and_then(Weak::upgrade))
 }
 
 /// The text from which [`whole`] has compiled an expression.
