@@ -52,7 +52,7 @@ struct SetLine {
     reply: Option<schema::Reply>,
     #[serde(default)]
     upstream_paths: schema::UpstreamPaths,
-    /// Of each limit: quota, and length in milliseconds.
+    /// Of each limit: quota, and length in milliseconds. Without limits whose windows vary in length.
     #[serde(default)]
     windows: BTreeMap<String, Vec<Vec<u64>>>,
 }

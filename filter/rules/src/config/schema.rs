@@ -87,7 +87,7 @@ pub enum RouteProperty {
 pub struct UntilRules {
     /// How long a request waits for them, at most `10s`.
     pub hold: String,
-    /// What happens to it then: `deny` answers 503, `allow` lets it pass.
+    /// What happens to it then: `deny` (the default) answers 503, `allow` lets it pass.
     pub then: WhenUnavailable,
 }
 
