@@ -78,13 +78,16 @@ pub const FIXED: [&str; 20] = [
 /// Also counted for announcements, before there may be any rules.
 pub const ERROR_UNKNOWN_CLUSTER: &str = "error_unknown_cluster";
 
-/// Counters of rules that the sidecar pushes, whichever they are.
-pub const OF_UPDATES: [&str; 4] = [
+/// Counters of a configuration before it has rules, and of those that the sidecar pushes, whichever they are.
+pub const OF_UPDATES: [&str; 5] = [
+    CONFIGURATION_UNBUILT,
     RULES_UPDATED,
     RULES_REFUSED,
     NO_RULES_ALLOWED,
     NO_RULES_DENIED,
 ];
+/// The VM had too much memory for another configuration.
+pub const CONFIGURATION_UNBUILT: &str = "configuration_unbuilt";
 /// Rules from the sidecar came into force.
 pub const RULES_UPDATED: &str = "rules_updated";
 /// Rules from the sidecar could not be used.
