@@ -236,6 +236,32 @@ fn an_expression_is_compiled_by_a_line_of_its_own_and_nowhere_else() {
 }
 
 #[test]
+fn what_a_filter_would_take_too_long_for_is_refused() {
+    let long = "a".repeat(MAX_EXPRESSION_BYTES + 1);
+    let line = format!(r#"{{"regex":"{long}"}}"#);
+    refused(&document(&[&line]), "regex", "4097 bytes");
+    let matcher = format!(r#"{{"not":{{"path_regex":"{long}"}}}}"#);
+    let text = document(&[&set("gateway"), &rule("r", &matcher)]);
+    refused(&text, "rules.gateway.rules[0].match", "4097 bytes");
+    let tiers: Vec<String> = (1..=MAX_LIMITS)
+        .map(|n| format!(r#""t{n}":"l{n}","#))
+        .collect();
+    let limit =
+        |tiers: &str| format!(r#"{{"by":{{"header":"x"}},"map":{{{tiers}"default":"d"}}}}"#);
+    let of = |tiers: &str| {
+        let rule =
+            rule("r", "{}").replace(r#""limit":"l""#, &format!(r#""limit":{}"#, limit(tiers)));
+        document(&[&set("gateway"), &rule])
+    };
+    refused(
+        &of(&tiers.concat()),
+        "rules.gateway.rules[0].checks",
+        "select 257 limits",
+    );
+    assert!(compiled(&of(&tiers[1..].concat()), &["gateway"]).is_ok());
+}
+
+#[test]
 fn an_expression_that_would_be_huge_is_refused_in_little_time() {
     for regex in [
         "(?:){4294967295}",
