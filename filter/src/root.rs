@@ -7,22 +7,31 @@ use proxy_wasm::traits::{Context, HttpContext, RootContext};
 use proxy_wasm::types::ContextType;
 
 use sluicegate_protocol::FilterInfo;
-use sluicegate_rules::{CONFIGURATION_REFUSED, ConfigError, config};
+use sluicegate_rules::{
+    CONFIGURATION_REFUSED, CONFIGURATION_UNBUILT, ConfigError, Pushed, Rules, config,
+};
 
 use crate::callouts::Callouts;
 use crate::host;
 use crate::plugin::Plugin;
+use crate::rule_updates::MAX_MEMORY;
 use crate::stream::Stream;
 
 /// The root context; without a configuration until `on_configure` has accepted one.
 pub struct Root {
     id: u32,
     callouts: Option<Rc<Callouts>>,
+    /// What to do with requests if a configuration was not built for lack of memory: nothing else of it is kept.
+    unbuilt: Option<Rc<Pushed>>,
 }
 
 impl Root {
     pub const fn new(id: u32) -> Self {
-        Self { id, callouts: None }
+        Self {
+            id,
+            callouts: None,
+            unbuilt: None,
+        }
     }
 }
 
@@ -36,10 +45,37 @@ fn read(configuration: &[u8]) -> Result<Plugin, ConfigError> {
     Ok(Plugin::new(settings, rules, announcement.to_string()))
 }
 
+/// What to do with requests without the rest of this configuration. `None` means 503: also if it cannot be read.
+fn without_rules(configuration: &[u8]) -> Option<Pushed> {
+    let file = config::read(configuration).ok()?;
+    if !file.rules.is_empty() {
+        // They would be compiled.
+        return None;
+    }
+    match config::validate(&file).ok()?.1 {
+        Rules::Pushed(pushed) => Some(pushed),
+        Rules::Inline(_) => None,
+    }
+}
+
 impl RootContext for Root {
-    /// Reads the configuration. If it is invalid, logs the reason and returns false.
+    /// Reads the configuration. If it is invalid, logs the reason and returns false. If the VM has no room for it, returns true
+    /// and lets no request pass that the configuration would not let pass: the VM would end when an allocation fails, or Envoy
+    /// pass everything.
     fn on_configure(&mut self, size: usize) -> bool {
         let configuration = host::plugin_configuration(size).unwrap_or_default();
+        let memory = host::memory_bytes();
+        if memory > MAX_MEMORY {
+            self.unbuilt = without_rules(&configuration).map(Rc::new);
+            host::add_to_counter(CONFIGURATION_UNBUILT, 1);
+            let line = format!(
+                "sluicegate: configuration not built, and its requests are not metered: the VM has {} MiB of memory already, \
+                 which a restart of Envoy frees",
+                memory >> 20
+            );
+            host::log(host::Level::Critical, &line);
+            return true;
+        }
         match read(&configuration) {
             Ok(plugin) => {
                 host::log(
@@ -78,7 +114,11 @@ impl RootContext for Root {
     }
 
     fn create_http_context(&self, id: u32) -> Option<Box<dyn HttpContext>> {
-        Some(Box::new(Stream::new(id, self.callouts.clone())))
+        Some(Box::new(Stream::new(
+            id,
+            self.callouts.clone(),
+            self.unbuilt.clone(),
+        )))
     }
 }
 

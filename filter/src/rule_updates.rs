@@ -17,9 +17,9 @@ use crate::plugin::Plugin;
 const GRACE: Duration = Duration::from_secs(5);
 /// How long answers must name other rules until a request that does not bring them is given up.
 const GIVE_UP_US: u64 = 1_000_000;
-/// Above this size of the VM no rules are compiled any more: an allocation that fails would end the VM. It has at most 1 GiB in
+/// Above this size of the VM nothing is compiled any more: an allocation that fails would end the VM. It has at most 1 GiB in
 /// Envoy.
-const MAX_MEMORY: usize = 512 << 20;
+pub const MAX_MEMORY: usize = 512 << 20;
 
 /// What is in force is in the plugin; this is what may follow.
 #[derive(Default)]
@@ -210,7 +210,7 @@ impl RuleUpdates {
         host::add_to_counter(RULES_REFUSED, 1);
         let line = format!("sluicegate: rules {digest} refused, the earlier ones stay: {why}");
         host::log(host::Level::Error, &line);
-        updates.refuse(digest, why);
+        updates.refuse(digest, &why);
     }
 
     /// Logs what is wrong, unless that was the last thing to be logged.

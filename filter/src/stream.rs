@@ -4,17 +4,19 @@ use std::rc::Rc;
 
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
-use sluicegate_rules::{Conclusion, HeaderFields, Reply};
+use sluicegate_rules::{Conclusion, HeaderFields, Pushed, Reply};
 
 use crate::callouts::{Callouts, Decision};
-use crate::host;
+use crate::host::{self, CurrentRequest};
 use crate::waiter::{self, State, Waiter};
 
 /// A request's context.
 pub struct Stream {
     id: u32,
-    // `None` if Envoy runs a filter whose configuration was refused: then every request is.
+    // `None` if Envoy runs a filter whose configuration was refused, or was not built: then every request is refused, unless
+    // `unbuilt` says otherwise.
     callouts: Option<Rc<Callouts>>,
+    unbuilt: Option<Rc<Pushed>>,
     /// Set if the request is waiting or has waited.
     waiter: Option<Rc<Waiter>>,
     /// Header fields to add to the response, if it has not waited.
@@ -24,10 +26,11 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub fn new(id: u32, callouts: Option<Rc<Callouts>>) -> Self {
+    pub fn new(id: u32, callouts: Option<Rc<Callouts>>, unbuilt: Option<Rc<Pushed>>) -> Self {
         Self {
             id,
             callouts,
+            unbuilt,
             waiter: None,
             response_headers: HeaderFields::default(),
             held: false,
@@ -36,9 +39,7 @@ impl Stream {
 
     fn decide(&mut self) -> Action {
         let Some(callouts) = self.callouts.clone() else {
-            // Envoy runs a configuration that the filter could not build.
-            host::reply(&Reply::not_configured());
-            return Action::Pause;
+            return waiter::apply(None, self.not_configured());
         };
         match callouts.decide(self.id) {
             Decision::Concluded(Conclusion::Continue(headers)) => {
@@ -51,6 +52,16 @@ impl Stream {
                 Action::Pause
             }
         }
+    }
+
+    /// Envoy runs a configuration that the filter could not build.
+    fn not_configured(&self) -> Conclusion {
+        let Some(pushed) = &self.unbuilt else {
+            return Conclusion::Answer(Reply::not_configured());
+        };
+        let (conclusion, counter) = pushed.without_rules(&CurrentRequest::read());
+        host::add_to_counter(counter, 1);
+        conclusion
     }
 
     fn hold(&self) -> Action {

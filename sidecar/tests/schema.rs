@@ -9,7 +9,7 @@ use sluicegate::lint::Found;
 use sluicegate::policy::{Policy, policy_schema};
 use sluicegate_rules::config::schema::json_schema;
 use sluicegate_rules::{
-    COUNTERS_OF_RULE, FIXED_COUNTERS, counter_of_limit, counter_of_rule, parse,
+    COUNTERS_OF_RULE, FIXED_COUNTERS, OF_UPDATES, counter_of_limit, counter_of_rule, parse,
 };
 
 /// Compares a file with its expected content, or writes it.
@@ -155,11 +155,20 @@ fn counters() -> String {
         unavailable_allowed | of those, let through without a verdict
         unavailable_denied | of those, answered with 503 because there was no verdict
     ";
-    let [fixed, of_rule] = [fixed, of_rule].map(|table| rows(table).collect::<Vec<[String; 2]>>());
+    let of_updates = "
+        configuration_unbuilt | plugin configurations that the filter did not build, because its VM had 512 MiB of memory already: their requests get `until_rules.then`, with `version: 1` 503
+        rules_updated | changes of rules that came into force, in each worker
+        rules_refused | rules from the sidecar that could not be used: the earlier ones stay in force
+        no_rules_allowed | requests let through because no rules were known in time
+        no_rules_denied | requests answered with 503 because no rules were known in time
+    ";
+    let [fixed, of_updates, of_rule] =
+        [fixed, of_updates, of_rule].map(|table| rows(table).collect::<Vec<[String; 2]>>());
     assert!(fixed.iter().map(|[name, _]| name).eq(&FIXED_COUNTERS));
+    assert!(of_updates.iter().map(|[name, _]| name).eq(&OF_UPDATES));
     assert!(of_rule.iter().map(|[name, _]| name).eq(&COUNTERS_OF_RULE));
     let mut page = "\n| counter | counts |\n|---|---|\n".to_owned();
-    for [name, what] in fixed {
+    for [name, what] in fixed.into_iter().chain(of_updates) {
         writeln!(page, "| `{name}` | {what} |").unwrap();
     }
     for [name, what] in of_rule {
@@ -242,6 +251,9 @@ fn the_schema_refuses_what_the_filter_refuses() {
     assert!(parse(good.to_string().as_bytes()).is_ok());
     let table = r#"
         /version | 2
+        /version | 3
+        /rule_sets | { "default": "gateway" }
+        /until_rules | { "then": "allow" }
         /sidecar | {}
         /sidecar | { "cluster": "" }
         /sidecar | { "cluster": "s", "timeout": 50 }
@@ -291,6 +303,39 @@ fn the_schema_refuses_what_the_filter_refuses() {
         let accepted = [by_filter, validator.is_valid(&broken)];
         // By the filter and the schema.
         assert_eq!(accepted, [false; 2], "{pointer} {value}");
+    }
+}
+
+#[test]
+fn the_schema_knows_what_belongs_to_a_configuration_whose_rules_come_from_the_sidecar() {
+    let validator = jsonschema::validator_for(&json_schema()).unwrap();
+    let good = json!({ "version": 2, "sidecar": { "cluster": "s" },
+        "rule_sets": { "default": "gateway", "others": ["internal"], "by": "route_name" },
+        "until_rules": { "hold": "1s", "then": "allow" } });
+    let by_filter = |value: &Value| {
+        let read = sluicegate_rules::config::read(value.to_string().as_bytes());
+        read.is_ok_and(|read| sluicegate_rules::config::validate(&read).is_ok())
+    };
+    assert_eq!([by_filter(&good), validator.is_valid(&good)], [true; 2]);
+    for (field, value) in [
+        ("rule_sets", Value::Null),
+        ("rule_sets", json!({})),
+        ("rule_sets", json!({ "default": "a", "by": "header" })),
+        ("until_rules", json!({ "then": "perhaps" })),
+        (
+            "rules",
+            json!([{ "name": "r", "checks": [], "when_unavailable": "deny" }]),
+        ),
+        ("reply", json!({})),
+        ("upstream_paths", json!("go")),
+    ] {
+        let mut broken = good.clone();
+        broken[field] = value.clone();
+        if value.is_null() {
+            broken.as_object_mut().unwrap().remove(field);
+        }
+        let accepted = [by_filter(&broken), validator.is_valid(&broken)];
+        assert_eq!(accepted, [false; 2], "{field} {value}");
     }
 }
 

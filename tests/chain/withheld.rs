@@ -89,6 +89,7 @@ async fn a_call_that_envoy_withholds_fails_and_ends_no_vm() {
             &["proxy_get_header_map_value", "proxy_enqueue_shared_queue"],
         ),
         ("no callouts", undecided, &["proxy_http_call"]),
+        ("no configuration", undecided, &["proxy_on_configure"]),
     ] {
         let envoy = withholding(withheld, &rules, &sidecar).await;
         for status in statuses {

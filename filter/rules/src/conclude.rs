@@ -75,7 +75,8 @@ impl Question {
         let mut headers = HeaderFields::default();
         if let Some((style, texts)) = telling.zip(self.texts_of(check)) {
             let until_ms = limit_status.reset_ms;
-            style.write(&texts.policy, limit_status, until_ms, &mut headers);
+            let listed = self.listed(&texts.name);
+            style.write(texts, listed, limit_status, until_ms, &mut headers);
         }
         Conclusion::Continue(headers)
     }
@@ -86,7 +87,13 @@ impl Question {
         match self.rules.rules.get(check.rule).zip(self.texts_of(check)) {
             Some((rule, texts)) => Reply {
                 subject: Some(texts.subject(&check.key)),
-                ..Reply::too_many_requests(texts, limit_status, &rule.reply, self.grpc)
+                ..Reply::too_many_requests(
+                    texts,
+                    self.listed(&texts.name),
+                    limit_status,
+                    &rule.reply,
+                    self.grpc,
+                )
             },
             // Cannot happen: every check of a question has a rule.
             None => Reply::unavailable(None, "decision", self.grpc),
@@ -95,6 +102,21 @@ impl Question {
 
     fn texts_of(&self, check: &ResolvedCheck) -> Option<&LimitTexts> {
         self.rules.rules.get(check.rule)?.limits.get(check.limit)
+    }
+
+    /// The texts of all limits of the enforced checks, each limit once. The quota that a claim gives is known of the limit that
+    /// decided only: of another one, nothing would be true.
+    fn listed<'a>(&'a self, decided: &'a str) -> impl Iterator<Item = &'a LimitTexts> {
+        let is_known =
+            move |check: &ResolvedCheck| check.quota.is_none() || self.limit_name(check) == decided;
+        let each = self.checks.iter().enumerate();
+        let once = each.filter(move |(index, check)| {
+            let name = self.limit_name(check);
+            let mut earlier = self.checks.iter().take(*index);
+            let is_repeated = |earlier| is_known(earlier) && self.limit_name(earlier) == name;
+            is_known(check) && !earlier.any(is_repeated)
+        });
+        once.filter_map(|(_, check)| self.texts_of(check))
     }
 
     /// The answer does not say which check costs too much, so rule and limit are named only if all checks have the

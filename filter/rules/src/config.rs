@@ -18,7 +18,7 @@ mod checks;
 pub mod document;
 mod either;
 mod error;
-pub(crate) mod expressions;
+mod expressions;
 mod fingerprint;
 mod key_components;
 mod matching;
@@ -128,7 +128,7 @@ pub fn validate(file: &schema::Configuration) -> Result<(Settings, Rules), Confi
     };
     let rules = match (file.version, &file.rule_sets) {
         (1, None) if file.until_rules.is_none() => {
-            let mut builder = Builder::new(&file.reply, &file.upstream_paths, BTreeMap::new())?;
+            let mut builder = Builder::new(&file.reply, &file.upstream_paths, Windows::new())?;
             for (index, rule) in file.rules.iter().enumerate() {
                 builder.add(&format!("rules[{index}]"), rule)?;
             }
@@ -200,13 +200,16 @@ fn pushed(file: &schema::Configuration, sets: &schema::RuleSets) -> Result<Pushe
     })
 }
 
+/// The windows of limits, if they are known: quota, and length in milliseconds.
+type Windows = BTreeMap<String, Vec<(u64, u64)>>;
+
 /// Validates rules one by one, and makes a set of them.
 #[derive(Debug)]
 struct Builder {
     reply: schema::Reply,
     upstream: Upstream,
     semicolon: Option<schema::QuerySemicolon>,
-    windows: BTreeMap<String, Vec<(u64, u64)>>,
+    windows: Windows,
     rules: Vec<Rule>,
     counters: Counters,
     memo_slots: usize,
@@ -216,7 +219,7 @@ impl Builder {
     fn new(
         reply: &Option<schema::Reply>,
         upstream_paths: &schema::UpstreamPaths,
-        windows: BTreeMap<String, Vec<(u64, u64)>>,
+        windows: Windows,
     ) -> Result<Self, ConfigError> {
         let reply = reply.clone().unwrap_or_default();
         replies::validate("reply", &reply)?;
@@ -233,11 +236,14 @@ impl Builder {
     }
 
     fn add(&mut self, at: &str, file: &schema::Rule) -> Result<(), ConfigError> {
+        if self.rules.len() == MAX_RULES {
+            return invalid("rules", format_args!("has more than {MAX_RULES} entries"));
+        }
         if self.rules.iter().any(|earlier| earlier.name == file.name) {
             let why = format_args!("another rule has the name `{}` already", file.name);
             return invalid(&format!("{at}.name"), why);
         }
-        let mut rule = validate_rule(at, file, &self.reply)?;
+        let mut rule = validate_rule(at, file, &self.reply, &self.windows)?;
         rule.matcher = rule.matcher.memoized(&mut self.memo_slots);
         let limits = rule.limits.iter().map(|limit| limit.name.as_str());
         self.counters.add_rule(&rule.name, rule.shadow, limits);
@@ -246,8 +252,8 @@ impl Builder {
     }
 
     fn finish(self) -> Result<RuleSet, ConfigError> {
-        if self.rules.is_empty() || self.rules.len() > MAX_RULES {
-            let why = format_args!("has {} entries: give 1 to {MAX_RULES}", self.rules.len());
+        if self.rules.is_empty() {
+            let why = format_args!("has 0 entries: give 1 to {MAX_RULES}");
             return invalid("rules", why);
         }
         let (mut parameters, mut methods) = (Vec::new(), Vec::new());
@@ -271,6 +277,7 @@ fn validate_rule(
     at: &str,
     file: &schema::Rule,
     reply: &schema::Reply,
+    windows: &Windows,
 ) -> Result<Rule, ConfigError> {
     name(&format!("{at}.name"), &file.name)?;
     if file.shadow && file.stop {
@@ -291,9 +298,10 @@ fn validate_rule(
     };
     let (matcher, variables) = matching::validate(&format!("{at}.match"), &file.matcher)?;
     let (checks, limits) = checks::validate(&format!("{at}.checks"), &file.checks, &variables)?;
-    let limits = limits
-        .iter()
-        .map(|limit| LimitTexts::new(&file.name, limit));
+    let limits = limits.iter().map(|limit| {
+        let windows = windows.get(limit).cloned().unwrap_or_default();
+        LimitTexts::new(&file.name, limit, windows)
+    });
     let reply = file.reply.as_ref().unwrap_or(reply);
     replies::validate(&format!("{at}.reply"), reply)?;
     Ok(Rule {

@@ -82,10 +82,10 @@ pub use request::{Headers, Request};
 pub use rule::RuleSet;
 pub use settings::{Pushed, Settings};
 pub use stats::{
-    CONFIGURATION_REFUSED, Counters, ERROR_UNKNOWN_CLUSTER, FIXED as FIXED_COUNTERS,
-    NO_RULES_ALLOWED, NO_RULES_DENIED, OF_RULE as COUNTERS_OF_RULE, OF_UPDATES,
-    PREFIX as COUNTERS_PREFIX, RULES_REFUSED, RULES_UPDATED, name_of_limit as counter_of_limit,
-    name_of_rule as counter_of_rule,
+    CONFIGURATION_REFUSED, CONFIGURATION_UNBUILT, Counters, ERROR_UNKNOWN_CLUSTER,
+    FIXED as FIXED_COUNTERS, NO_RULES_ALLOWED, NO_RULES_DENIED, OF_RULE as COUNTERS_OF_RULE,
+    OF_UPDATES, PREFIX as COUNTERS_PREFIX, RULES_REFUSED, RULES_UPDATED,
+    name_of_limit as counter_of_limit, name_of_rule as counter_of_rule,
 };
 pub use tick_clock::TickClock;
 pub use updates::Updates;

@@ -49,9 +49,10 @@ pub(crate) enum NoValue {
 }
 
 impl Reply {
-    /// A limit denied the request.
-    pub(crate) fn too_many_requests(
+    /// A limit denied the request; `listed` are all limits of the request.
+    pub(crate) fn too_many_requests<'a>(
         texts: &LimitTexts,
+        listed: impl Iterator<Item = &'a LimitTexts>,
         limit_status: &LimitStatus<'_>,
         style: &ReplyStyle,
         grpc: bool,
@@ -65,8 +66,7 @@ impl Reply {
             // gRPC clients with a retry policy obey it (gRFC A6); a denial is our only reply that may be retried.
             headers.add_number("grpc-retry-pushback-ms", retry_after_ms);
         }
-        let policy = &texts.policy;
-        (style.headers).write(policy, limit_status, retry_after_ms, &mut headers);
+        (style.headers).write(texts, listed, limit_status, retry_after_ms, &mut headers);
         let (content_type, body) = match &style.body {
             Some(body) if !grpc => {
                 let content_type = style.content_type.as_deref();

@@ -3,14 +3,10 @@
 use sluicegate_protocol::WithoutStore;
 
 use crate::claims::Claim;
-#[cfg(feature = "schema")]
-use crate::config::expressions;
 use crate::config::schema::{Reply, WhenMissing, WhenUnavailable};
 use crate::cost::Cost;
 use crate::key_component::{ComponentSource, KeyComponent};
 use crate::matcher::Matcher;
-#[cfg(feature = "schema")]
-use crate::matcher::{Condition, OnPath};
 use crate::reply::LimitTexts;
 use crate::request_view::ViewOptions;
 use crate::stats::Counters;
@@ -86,23 +82,6 @@ impl RuleSet {
             let limits = rule.limits.iter();
             limits.map(|limit| (rule.name.as_str(), limit.name.as_str()))
         })
-    }
-
-    /// The text of every regular expression.
-    #[cfg(feature = "schema")]
-    pub fn expressions(&self) -> Vec<String> {
-        let mut found = Vec::new();
-        for rule in &self.rules {
-            rule.matcher.visit(&mut |matcher| match matcher {
-                Matcher::OnPath(OnPath::Regex(regex))
-                | Matcher::Header(_, Condition::Regex(regex))
-                | Matcher::Query(_, Condition::Regex(regex)) => {
-                    found.push(expressions::text_of(regex).to_owned());
-                }
-                _ => {}
-            });
-        }
-        found
     }
 
     /// A rule's name.

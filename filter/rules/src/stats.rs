@@ -5,7 +5,8 @@
 //! those and of nothing else. Elsewhere `stats_tags` with the same expression do. A name is read to the end of its mark, so
 //! it may contain dots.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 
 /// All counters of one rule set; each is identified by its index in the list of names.
 #[derive(Debug, Default)]
@@ -19,6 +20,23 @@ pub struct Counters {
 /// What all names begin with, after Envoy's own `wasmcustom.`. Not the plugin's name: Istio and Envoy Gateway choose that,
 /// and no dashboard could know it. Plugins of one Envoy share the counters that have the same name.
 pub const PREFIX: &str = "sluicegate.";
+
+/// Most different rules that have counters of their own in a VM's life, and most limits of rules: Envoy never frees a counter,
+/// and a sidecar may push other names a thousand times.
+const MAX_OWN_RULES: usize = 512;
+const MAX_OWN_LIMITS: usize = 8_192;
+/// Stands for the names of all later ones.
+const OTHER: &str = "_other";
+
+thread_local! {
+    static OWN_RULES: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
+    static OWN_LIMITS: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
+}
+
+/// Whether one of this name has counters of its own.
+fn has_own(known: &mut BTreeSet<String>, most: usize, name: &str) -> bool {
+    known.contains(name) || known.len() < most && known.insert(name.to_owned())
+}
 
 /// The name of a rule's counter.
 pub fn name_of_rule(rule: &str, name: &str) -> String {
@@ -60,13 +78,16 @@ pub const FIXED: [&str; 20] = [
 /// Also counted for announcements, before there may be any rules.
 pub const ERROR_UNKNOWN_CLUSTER: &str = "error_unknown_cluster";
 
-/// Counters of rules that the sidecar pushes, whichever they are.
-pub const OF_UPDATES: [&str; 4] = [
+/// Counters of a configuration before it has rules, and of those that the sidecar pushes, whichever they are.
+pub const OF_UPDATES: [&str; 5] = [
+    CONFIGURATION_UNBUILT,
     RULES_UPDATED,
     RULES_REFUSED,
     NO_RULES_ALLOWED,
     NO_RULES_DENIED,
 ];
+/// The VM had too much memory for another configuration.
+pub const CONFIGURATION_UNBUILT: &str = "configuration_unbuilt";
 /// Rules from the sidecar came into force.
 pub const RULES_UPDATED: &str = "rules_updated";
 /// Rules from the sidecar could not be used.
@@ -118,6 +139,8 @@ impl Counters {
         limits: impl Iterator<Item = &'l str>,
     ) {
         self.starts.push(self.counters.len());
+        let own_rule = OWN_RULES.with_borrow_mut(|known| has_own(known, MAX_OWN_RULES, rule));
+        let rule = if own_rule { rule } else { OTHER };
         for name in OF_RULE {
             self.add(name_of_rule(rule, name));
         }
@@ -127,6 +150,11 @@ impl Counters {
             &["denied"]
         };
         for limit in limits {
+            let own = own_rule && {
+                let pair = format!("{rule};{limit}");
+                OWN_LIMITS.with_borrow_mut(|known| has_own(known, MAX_OWN_LIMITS, &pair))
+            };
+            let limit = if own { limit } else { OTHER };
             for name in of_limit {
                 self.add(name_of_limit(rule, limit, name));
             }
@@ -191,5 +219,67 @@ impl Counters {
 
     pub(crate) fn shadow_admitted(&self, rule: usize, limit: usize) -> usize {
         self.of_limit(rule, limit.saturating_mul(2).saturating_add(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A set with this many rules, which have three limits each; every tenth is a shadow rule.
+    fn set(first: usize, rules: usize, limits: &[String]) -> Counters {
+        let mut counters = Counters::new();
+        for n in first..first + rules {
+            let limits = limits.iter().map(String::as_str);
+            counters.add_rule(&format!("rule-{n}"), n % 10 == 0, limits);
+        }
+        counters
+    }
+
+    fn named(prefix: &str, count: usize) -> Vec<String> {
+        (0..count).map(|n| format!("{prefix}-{n}")).collect()
+    }
+
+    #[test]
+    fn a_thousand_sets_with_names_of_their_own_leave_a_bounded_number_of_counters() {
+        let mut names = BTreeSet::new();
+        for n in 0..1_000 {
+            let limits = named(&format!("limit-{n}"), 3);
+            let counters = set(n * 16, 16, &limits);
+            counters.count(counters.denied(1, 2));
+            let counted: Vec<_> = counters.take().map(|(name, _)| name.to_owned()).collect();
+            let expected = if n * 16 < MAX_OWN_RULES {
+                format!(
+                    "rule=.=rule-{};.;limit=.=limit-{n}-2;.;rule_limit_denied",
+                    n * 16 + 1
+                )
+            } else {
+                "rule=.=_other;.;limit=.=_other;.;rule_limit_denied".to_owned()
+            };
+            assert_eq!(counted, [expected]);
+            names.extend(counters.names().map(str::to_owned));
+        }
+        let of_rules = (MAX_OWN_RULES + 1) * OF_RULE.len();
+        assert!(
+            names.len() <= FIXED.len() + of_rules + MAX_OWN_RULES * 3 * 2 + 3,
+            "{}",
+            names.len()
+        );
+        // A set from before keeps its names, and so does one that has some of them.
+        let limits = named("limit-1", 3);
+        let again = set(16, 16, &limits);
+        assert!(again.names().all(|name| !name.contains("_other")));
+    }
+
+    #[test]
+    fn limits_with_names_of_their_own_are_bounded_too() {
+        let mut names = BTreeSet::new();
+        for n in 0..100 {
+            let limits = named(&format!("limit-{n}"), 100);
+            names.extend(set(1, 2, &limits).names().map(str::to_owned));
+        }
+        let of_limits = names.iter().filter(|name| name.contains("limit=.="));
+        assert_eq!(of_limits.count(), MAX_OWN_LIMITS + 2);
+        assert!(names.contains("rule=.=rule-1;.;limit=.=_other;.;rule_limit_denied"));
     }
 }

@@ -8,6 +8,8 @@
 const FORGOTTEN_US: u64 = 2_000_000;
 /// How long to wait after a request that failed, or that was answered at once.
 const RETRY_US: u64 = 500_000;
+/// Longest reason that is kept, in characters: it is sent in a header.
+const MAX_WHY: usize = 500;
 /// Most sidecars that are remembered.
 const MAX_INSTANCES: usize = 16;
 
@@ -88,8 +90,8 @@ impl Updates {
     }
 
     /// These cannot be used.
-    pub fn refuse(&mut self, digest: String, why: String) {
-        self.refused = Some((digest, why));
+    pub fn refuse(&mut self, digest: String, why: &str) {
+        self.refused = Some((digest, why.chars().take(MAX_WHY).collect()));
     }
 }
 
@@ -128,7 +130,8 @@ mod tests {
     fn refused_rules_are_not_fetched_again_until_others_are_named() {
         let mut updates = running("a");
         assert!(updates.named("b", 1, S));
-        updates.refuse("b".to_owned(), "too large".to_owned());
+        updates.refuse("b".to_owned(), &"é".repeat(16_384));
+        assert_eq!(updates.refused(), Some(("b", "é".repeat(500).as_str())));
         assert_eq!(updates.known(), Some("b"));
         assert!(!updates.named("b", 1, S));
         assert!(updates.named("c", 1, S), "others may replace them");

@@ -8,6 +8,8 @@
 //! | `matching`, `paths` | which requests a rule applies to, and attacks through a request's target |
 //! | `keys`, `evaluate` | keys, limits and costs; the checks of a question |
 //! | `answers`, `access_log` | what clients and the access log get of an answer |
+//! | `listed_windows` | what clients are told of all windows of a limit |
+//! | `pushed` | configurations whose rules come from the sidecar |
 //! | `rule_sets` | several rule sets at once |
 //! | `upstreams`, `upstream_queries`, `readers` | rules beside models of servers |
 #![allow(
@@ -24,8 +26,10 @@ mod answers;
 mod broken;
 mod evaluate;
 mod keys;
+mod listed_windows;
 mod matching;
 mod paths;
+mod pushed;
 mod readers;
 mod rule_sets;
 mod support;

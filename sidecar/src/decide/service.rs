@@ -225,7 +225,11 @@ impl Service {
         }
         families.rules.reset();
         if let Some(digest) = epoch.policy.rules.told() {
-            let source = if self.policy.source.is_last_good() { "last_good" } else { "file" };
+            let source = if self.policy.source.is_last_good() {
+                "last_good"
+            } else {
+                "file"
+            };
             let info = families.rules.with_label_values(&[digest.as_str(), source]);
             info.set(1.0);
         }

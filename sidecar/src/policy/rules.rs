@@ -15,8 +15,6 @@ use super::limits::Limit;
 
 /// Most sets of a policy.
 const MAX_SETS: usize = 64;
-/// Most different regular expressions of all sets together: each takes a filter up to a millisecond and up to 64 KiB.
-const MAX_EXPRESSIONS: usize = 1_024;
 
 /// The rule sets of a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -66,9 +64,9 @@ impl RuleSetFile {
         Some(rule.referenced.line())
     }
 
-    fn check(&self, limits: &BTreeMap<String, &Limit>) -> Result<RuleSet, Mistake> {
+    fn check(&self, limits: &BTreeMap<String, &Limit>) -> Result<(RuleSet, Vec<String>), Mistake> {
         let of_field = |error: ConfigError| (self.line_of(&error.field), error.to_string());
-        let set = document::validate(&self.value()).map_err(of_field)?;
+        let (set, expressions) = document::validate(&self.value()).map_err(of_field)?;
         for (rule, limit) in set.limits() {
             if limits.contains_key(limit) {
                 continue;
@@ -85,7 +83,7 @@ impl RuleSetFile {
             let line = index.clone().find(named).map(|one| one.referenced.line());
             return Err((line, why));
         }
-        Ok(set)
+        Ok((set, expressions))
     }
 }
 
@@ -113,7 +111,7 @@ impl RuleSets {
             }
             let within =
                 |(line, why): Mistake| (line.or(at_set), format!("rule set `{name}`: {why}"));
-            let compiled = set.value.check(limits).map_err(within)?;
+            let (compiled, found) = set.value.check(limits).map_err(within)?;
             let of_set: BTreeMap<&str, Value> = (compiled.limits())
                 .filter_map(|(_, limit)| Some((limit, windows_of(limits.get(limit)?))))
                 .collect();
@@ -122,8 +120,7 @@ impl RuleSets {
             head["set"] = name.as_str().into();
             head["windows"] = json!(of_set);
             lines.push((at_set, head));
-            let new = compiled
-                .expressions()
+            let new = found
                 .into_iter()
                 .filter(|text| expressions.insert(text.clone()));
             lines.extend(new.map(|text| (at_set, json!({ "regex": text }))));
@@ -145,10 +142,11 @@ impl RuleSets {
             );
             sets.insert(name.clone(), set.value.value());
         }
-        if expressions.len() > MAX_EXPRESSIONS {
+        if expressions.len() > document::MAX_EXPRESSIONS {
             let why = format!(
-                "`rules` has {} regular expressions: give at most {MAX_EXPRESSIONS}",
-                expressions.len()
+                "`rules` has {} regular expressions: give at most {}",
+                expressions.len(),
+                document::MAX_EXPRESSIONS
             );
             return Err((None, why));
         }

@@ -169,7 +169,9 @@ impl Metrics {
         });
         let limits: BTreeMap<_, _> = limits.collect();
         known.clone_from(&limits);
-        let leased = policy.decided_limits().filter(|limit| limit.lease.is_some());
+        let leased = policy
+            .decided_limits()
+            .filter(|limit| limit.lease.is_some());
         let leases = leased.map(|limit| {
             let new = || LeaseMetrics::new(&self.families, &limit.name);
             (limit.name.clone(), known_or(&self.leases, &limit.name, new))

@@ -163,5 +163,6 @@ fn answer(input: &mut Input<'_>) -> Answer<'static> {
         instance: input.number(),
         verdicts: input.list(4, verdict),
         leases: input.list(3, part),
+        rules: input.flag().then(|| input.text(13).into()),
     }
 }

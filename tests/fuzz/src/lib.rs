@@ -9,6 +9,7 @@
 //! | `corpus.rs` | the files in `corpus/` |
 //! | `command.rs` | the program `fuzz` |
 //! | `configuration.rs` | the filter's configuration |
+//! | `rules_document.rs` | the rules that a sidecar pushes |
 //! | `policy.rs` | the sidecar's policy |
 //! | `keys.rs` | keys and paths: requests through a parsed rule set |
 //! | `question.rs` | the wire: what the filter writes and the sidecar reads |
@@ -48,6 +49,7 @@ mod policy;
 mod question;
 mod queue;
 mod replies;
+mod rules_document;
 
 // What tests of other packages have already: the model of the engine, and made-up requests. By path, because those tests
 // are no library, and one for all of them would compile everything that any of them needs.
@@ -71,8 +73,9 @@ mod support;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets. `tests/fuzz/run` names them too.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 14] = [
     ("configuration", configuration::run),
+    ("rules_document", rules_document::run),
     ("policy", policy::run),
     ("keys", keys::run),
     ("question", question::run),

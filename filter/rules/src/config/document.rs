@@ -29,6 +29,12 @@ pub const FORMAT: u64 = 1;
 pub const MAX_BYTES: usize = 256 * 1024;
 /// Most bytes of a line: reading one must not take long.
 pub const MAX_LINE_BYTES: usize = 16 * 1024;
+/// Most regular expressions of a document. Each can take 80 KB of memory.
+pub const MAX_EXPRESSIONS: usize = 1_024;
+/// Longest of them. Compiling one takes at most 0.8 ms then; with 16 KiB it takes 1.8 ms before it is found to be too large.
+pub const MAX_EXPRESSION_BYTES: usize = 4_096;
+/// Most limits that the checks of a rule can select: texts are made for each, and 900 take 4 ms.
+const MAX_LIMITS: usize = 256;
 
 /// The first line.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -50,7 +56,7 @@ struct SetLine {
     reply: Option<schema::Reply>,
     #[serde(default)]
     upstream_paths: schema::UpstreamPaths,
-    /// Of each limit: quota, and length in milliseconds.
+    /// Of each limit: quota, and length in milliseconds. Without limits whose windows vary in length.
     #[serde(default)]
     windows: BTreeMap<String, Vec<Vec<u64>>>,
 }
@@ -134,6 +140,11 @@ impl Document {
             return Ok(false);
         };
         if let Some(text) = line.get("regex").and_then(Value::as_str) {
+            if self.expressions.len() == MAX_EXPRESSIONS {
+                let why = format_args!("there are more than {MAX_EXPRESSIONS}");
+                return invalid("regex", why);
+            }
+            bounded_expression("regex", text)?;
             let regex = expressions::whole(text);
             let regex = regex.or_else(|why| invalid("regex", format_args!("`{text}`: {why}")))?;
             self.expressions.push(regex);
@@ -143,10 +154,25 @@ impl Document {
             };
             let at = format!("rules.{set}.rules[{}]", builder.rules.len());
             let rule: schema::Rule = from_value(&rule)?;
+            bounded(&at, &rule)?;
+            // One line must not compile several.
+            let mut unknown = None;
+            rule.matcher.expressions(&mut |text| {
+                unknown = unknown.or(expressions::known(text).is_none().then_some(text))
+            });
+            if let Some(text) = unknown {
+                return invalid(
+                    &at,
+                    format_args!("no line before it has the expression `{text}`"),
+                );
+            }
             builder.add(&at, &rule)?;
         } else {
-            self.close()?;
             let line: SetLine = from_value(&line)?;
+            self.close()?;
+            if self.sets.contains_key(&line.set) {
+                return invalid("set", format_args!("`{}` is there already", line.set));
+            }
             let pair = |window: Vec<u64>| Some((*window.first()?, *window.get(1)?));
             let windows = line.windows.into_iter();
             let windows = windows
@@ -207,16 +233,54 @@ impl Document {
     }
 }
 
-/// Validates a rule set, for the sidecar: then a filter can compile it too.
+/// Refuses a rule for which a filter takes too long in one call.
+fn bounded(at: &str, rule: &schema::Rule) -> Result<(), ConfigError> {
+    let limits = rule.checks.iter().map(|check| match &check.limit {
+        schema::Limit::Name(_) => 1,
+        schema::Limit::Tiers(tiers) => tiers.map.len(),
+    });
+    let limits: usize = limits.sum();
+    if limits > MAX_LIMITS {
+        let why = format_args!("select {limits} limits: at most {MAX_LIMITS} are possible");
+        return invalid(&format!("{at}.checks"), why);
+    }
+    let (mut checked, at) = (Ok(()), format!("{at}.match"));
+    rule.matcher.expressions(&mut |text| {
+        if checked.is_ok() {
+            checked = bounded_expression(&at, text);
+        }
+    });
+    checked
+}
+
+fn bounded_expression(at: &str, text: &str) -> Result<(), ConfigError> {
+    if text.len() > MAX_EXPRESSION_BYTES {
+        let why = format_args!(
+            "an expression has {} bytes: at most {MAX_EXPRESSION_BYTES} are possible",
+            text.len()
+        );
+        return invalid(at, why);
+    }
+    Ok(())
+}
+
+/// Validates a rule set, for the sidecar: then a filter can compile it too. Also returns its regular expressions.
 ///
 /// # Errors
 /// The first thing that is wrong, with field, value and remedy.
 #[cfg(feature = "schema")]
-pub fn validate(set: &Value) -> Result<RuleSet, ConfigError> {
+pub fn validate(set: &Value) -> Result<(RuleSet, Vec<String>), ConfigError> {
     let file: schema::RuleSetFile = from_value(set)?;
     let mut builder = Builder::new(&file.reply, &file.upstream_paths, BTreeMap::new())?;
+    let mut expressions = Vec::new();
     for (index, rule) in file.rules.iter().enumerate() {
-        builder.add(&format!("rules[{index}]"), rule)?;
+        let at = format!("rules[{index}]");
+        bounded(&at, rule)?;
+        builder.add(&at, rule)?;
+        (rule.matcher).expressions(&mut |text| expressions.push(text.to_owned()));
     }
-    builder.finish()
+    Ok((builder.finish()?, expressions))
 }
+
+#[cfg(test)]
+mod tests;

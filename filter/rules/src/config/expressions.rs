@@ -18,8 +18,7 @@ thread_local! {
 /// An expression that matches a whole value, as Envoy's own do: a partial match would leave a gap. So would a `.` that
 /// does not match a newline, because a path or query can contain `%0A`.
 pub(super) fn whole(text: &str) -> Result<Rc<Regex>, regex_lite::Error> {
-    let known = COMPILED.with_borrow(|compiled| compiled.get(text).and_then(Weak::upgrade));
-    if let Some(known) = known {
+    if let Some(known) = known(text) {
         return Ok(known);
     }
     let compile = |text: &str| {
@@ -40,11 +39,7 @@ pub(super) fn whole(text: &str) -> Result<Rc<Regex>, regex_lite::Error> {
     Ok(regex)
 }
 
-/// The text from which [`whole`] has compiled an expression.
-#[cfg(feature = "schema")]
-pub(crate) fn text_of(regex: &Regex) -> &str {
-    let text = regex.as_str();
-    text.strip_prefix("^(?:")
-        .and_then(|text| text.strip_suffix(")$"))
-        .unwrap_or(text)
+/// An expression that is compiled already.
+pub(super) fn known(text: &str) -> Option<Rc<Regex>> {
+    COMPILED.with_borrow(|compiled| compiled.get(text).and_then(Weak::upgrade))
 }

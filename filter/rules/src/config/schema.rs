@@ -17,6 +17,14 @@ pub use upstream::{
 /// The whole configuration of the plugin.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(extend(
+    "if" = { "properties": { "version": { "const": 2 } }, "required": ["version"] },
+    "then" = { "required": ["rule_sets"], "properties": { "rules": false, "reply": false, "upstream_paths": false } },
+    "else" = {
+        "required": ["rules"],
+        "properties": { "rules": { "minItems": 1 }, "rule_sets": false, "until_rules": false },
+    },
+)))]
 #[serde(deny_unknown_fields)]
 pub struct Configuration {
     /// 1: the rules are here, in `rules`. 2: they are in the policy, and the sidecar pushes them (docs/rules.md).
@@ -79,7 +87,7 @@ pub enum RouteProperty {
 pub struct UntilRules {
     /// How long a request waits for them, at most `10s`.
     pub hold: String,
-    /// What happens to it then: `deny` answers 503, `allow` lets it pass.
+    /// What happens to it then: `deny` (the default) answers 503, `allow` lets it pass.
     pub then: WhenUnavailable,
 }
 
@@ -221,6 +229,18 @@ pub struct Match {
     pub any: Vec<Match>,
     /// This must not match.
     pub not: Option<Box<Match>>,
+}
+
+impl Match {
+    /// Calls this with each regular expression.
+    pub fn expressions<'a>(&'a self, one: &mut dyn FnMut(&'a str)) {
+        let fields = self.headers.iter().chain(&self.query);
+        let of_fields = fields.filter_map(|field| field.regex.as_deref());
+        let here = self.path_regex.as_deref().into_iter().chain(of_fields);
+        here.for_each(&mut *one);
+        let inner = self.all.iter().chain(&self.any).chain(self.not.as_deref());
+        inner.for_each(|inner| inner.expressions(one));
+    }
 }
 
 /// A condition on a header or query parameter: its `name` and exactly one test. If it is sent several times, one value

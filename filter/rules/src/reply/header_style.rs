@@ -2,6 +2,7 @@
 
 use sluicegate_protocol::LimitStatus;
 
+use super::LimitTexts;
 use super::header_fields::{HeaderFields, number};
 use crate::config::schema::Headers;
 
@@ -9,19 +10,22 @@ use crate::config::schema::Headers;
 const LARGEST: u64 = 999_999_999_999_999;
 
 impl Headers {
-    /// Adds the fields for a limit's status. `name` is the beginning of the policy's name ([`policy_name`]); `until_ms`
-    /// becomes `t` (see [`available`]).
-    pub(crate) fn write(
+    /// Adds the fields for the status of the limit that decided. `listed` are all limits of the request, this one too;
+    /// `until_ms` becomes `t` (see [`available`]).
+    pub(crate) fn write<'a>(
         self,
-        name: &str,
+        texts: &LimitTexts,
+        listed: impl Iterator<Item = &'a LimitTexts>,
         limit_status: &LimitStatus<'_>,
         until_ms: u64,
         fields: &mut HeaderFields,
     ) {
         if matches!(self, Self::Draft | Self::Both) {
-            fields.add("ratelimit-policy", |text| policy(text, name, limit_status));
+            fields.add("ratelimit-policy", |text| {
+                policies(text, texts, listed, limit_status)
+            });
             fields.add("ratelimit", |text| {
-                available(text, name, limit_status, until_ms)
+                available(text, &texts.policy, limit_status, until_ms)
             });
         }
         if matches!(self, Self::Legacy | Self::Both) {
@@ -32,11 +36,38 @@ impl Headers {
     }
 }
 
-/// `"per-key/60s";q=100;w=60`. The draft's windows are whole seconds; `w` is optional and left out for others.
-fn policy(text: &mut String, name: &str, limit_status: &LimitStatus<'_>) {
-    policy_name(text, name, limit_status.window_ms);
-    parameter(text, ";q=", limit_status.quota);
-    if let Some(seconds) = whole_seconds(limit_status.window_ms) {
+/// The windows of all these limits, the same for every request that they limit. Of the limit that decided, the window that
+/// decided and no other, if it is not one of those that are known: an override or a claim has replaced them.
+fn policies<'a>(
+    text: &mut String,
+    decided: &LimitTexts,
+    listed: impl Iterator<Item = &'a LimitTexts>,
+    limit_status: &LimitStatus<'_>,
+) {
+    let window = (limit_status.quota, limit_status.window_ms);
+    let start = text.len();
+    for texts in listed {
+        let is_own = texts.name == decided.name && !texts.windows.contains(&window);
+        if !is_own && texts.policies.is_empty() {
+            continue;
+        }
+        if text.len() > start {
+            text.push_str(", ");
+        }
+        if is_own {
+            policy(text, &texts.policy, window);
+        } else {
+            text.push_str(&texts.policies);
+        }
+    }
+}
+
+/// `"per-key/60s";q=100;w=60`. The draft's windows are whole seconds; `w` is optional and left out for others. `name` is the
+/// beginning of the policy's name ([`policy_name`]).
+pub(super) fn policy(text: &mut String, name: &str, (quota, window_ms): (u64, u64)) {
+    policy_name(text, name, window_ms);
+    parameter(text, ";q=", quota);
+    if let Some(seconds) = whole_seconds(window_ms) {
         parameter(text, ";w=", seconds);
     }
 }
@@ -100,9 +131,9 @@ mod tests {
     /// `RateLimit-Policy` and `RateLimit`.
     fn written(limit: &str, limit_status: &LimitStatus<'_>, until_ms: u64) -> (String, String) {
         let (mut first, mut second) = (String::new(), String::new());
-        let name = LimitTexts::new("rule", limit).policy;
-        policy(&mut first, &name, limit_status);
-        available(&mut second, &name, limit_status, until_ms);
+        let texts = LimitTexts::new("rule", limit, Vec::new());
+        policies(&mut first, &texts, [&texts].into_iter(), limit_status);
+        available(&mut second, &texts.policy, limit_status, until_ms);
         (first, second)
     }
 

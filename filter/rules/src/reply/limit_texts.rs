@@ -8,6 +8,7 @@ use sluicegate_protocol::LimitStatus;
 
 use super::details::details;
 use super::header_fields::number;
+use super::header_style::policy;
 use super::problem::Problem;
 use crate::key::subject;
 
@@ -24,6 +25,10 @@ pub(crate) struct LimitTexts {
     pub details: Arc<str>,
     /// The policy's name in the `RateLimit` fields, up to the length of its window.
     pub policy: String,
+    /// Its windows, if they are known: quota, and length in milliseconds.
+    pub windows: Vec<(u64, u64)>,
+    /// What `RateLimit-Policy` lists for them: `"per-key/2s";q=5;w=2, "per-key/60s";q=100;w=60`.
+    pub policies: String,
     /// The problem detail of a denial: its text before, between and after its numbers.
     problem: Vec<String>,
     /// Likewise its human-readable text, which is all that gRPC clients get.
@@ -33,7 +38,15 @@ pub(crate) struct LimitTexts {
 }
 
 impl LimitTexts {
-    pub fn new(rule: &str, limit: &str) -> Self {
+    pub fn new(rule: &str, limit: &str, windows: Vec<(u64, u64)>) -> Self {
+        let name = format!("\"{limit}/");
+        let mut policies = String::new();
+        for window in &windows {
+            if !policies.is_empty() {
+                policies.push_str(", ");
+            }
+            policy(&mut policies, &name, *window);
+        }
         let detail = format!(
             "limit `{limit}` allows {NUMBER} per {NUMBER} ms and has {NUMBER} left; the same request is admitted in {NUMBER} ms"
         );
@@ -45,7 +58,9 @@ impl LimitTexts {
         Self {
             name: limit.to_owned(),
             details: details("denied", &[("rule", Some(rule)), ("limit", Some(limit))]).into(),
-            policy: format!("\"{limit}/"),
+            policy: name,
+            windows,
+            policies,
             problem: split(&format!("{without_last}{NUMBER}}}")),
             detail: split(&detail),
             last: RefCell::default(),

@@ -8,7 +8,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 
 use sluicegate_rules::{
-    Evaluation, Headers, Question, Request, ResolvedCheck, RuleSet, Settings, parse,
+    Document, Evaluation, Headers, Question, Request, ResolvedCheck, RuleSet, Settings, parse,
 };
 
 /// One configuration.
@@ -33,6 +33,25 @@ impl Rules {
             settings,
             set: Rc::new(set),
         }
+    }
+
+    /// As a sidecar pushes them: one set with this line, and these rules.
+    pub fn pushed(set: &str, rules: &[&str]) -> Self {
+        let lines = rules.iter().map(|rule| format!(r#"{{"rule":{rule}}}"#));
+        let lines: Vec<String> = std::iter::once(set.to_owned()).chain(lines).collect();
+        let head = format!(
+            r#"{{"format":1,"digest":"a41c09d2e7f3","instance":1,"lines":{}}}"#,
+            lines.len()
+        );
+        let text = format!("{head}\n{}\n", lines.join("\n"));
+        let mut document = Document::new(text.clone().into_bytes()).unwrap();
+        while document
+            .compile_line()
+            .unwrap_or_else(|error| panic!("{error}\n{text}"))
+        {}
+        let (settings, _) = parse(configuration(rules[0]).as_bytes()).unwrap();
+        let set = document.finish(&["s".to_owned()]).unwrap().remove(0);
+        Self { settings, set }
     }
 
     pub fn evaluate(&self, request: &FakeRequest) -> Evaluation {

@@ -1,0 +1,222 @@
+//! Configurations of version 2: the rules come from the sidecar, and a request's route names its set.
+
+use std::time::Duration;
+
+use prost::Message;
+use prost_types::value::Kind;
+use prost_types::{Struct, Value as Protobuf};
+use serde_json::{Value, json};
+use sluicegate_rules::{Conclusion, ConfigError, Pushed, Rules, WhenUnavailable, config};
+
+use crate::support::{FakeRequest, get};
+
+fn read(more: &Value) -> Result<Pushed, ConfigError> {
+    let mut configuration = json!({
+        "version": 2,
+        "sidecar": { "cluster": "sluicegate" },
+        "rule_sets": { "default": "gateway" },
+    });
+    let fields = configuration.as_object_mut().unwrap();
+    fields.extend(more.as_object().unwrap().clone());
+    fields.retain(|_, value| !value.is_null());
+    let bytes = configuration.to_string();
+    match config::validate(&config::read(bytes.as_bytes())?)?.1 {
+        Rules::Pushed(pushed) => Ok(pushed),
+        Rules::Inline(_) => panic!("{bytes}"),
+    }
+}
+
+/// Serialized metadata of a route, as Envoy passes it.
+fn metadata(namespace: &str, name: &str, value: Kind) -> Vec<u8> {
+    #[derive(Clone, PartialEq, Message)]
+    struct Metadata {
+        #[prost(btree_map = "string, message", tag = "1")]
+        filter_metadata: std::collections::BTreeMap<String, Struct>,
+    }
+    let field = (name.to_owned(), Protobuf { kind: Some(value) });
+    let fields = Struct {
+        fields: [field].into(),
+    };
+    let filter_metadata = [(namespace.to_owned(), fields)].into();
+    Metadata { filter_metadata }.encode_to_vec()
+}
+
+#[test]
+fn each_mistake_is_refused_with_field_and_remedy() {
+    let many: Vec<String> = (0..16).map(|n| n.to_string()).collect();
+    for (more, field, why) in [
+        (
+            json!({ "rule_sets": null }),
+            "rule_sets",
+            "give `{ default: NAME }`",
+        ),
+        (
+            json!({ "rules": [{ "name": "r", "checks": [], "when_unavailable": "deny" }] }),
+            "rules",
+            "move it there",
+        ),
+        (json!({ "reply": {} }), "reply", "belongs to the policy"),
+        (
+            json!({ "upstream_paths": "go" }),
+            "upstream_paths",
+            "belongs to the policy",
+        ),
+        (
+            json!({ "rule_sets": {} }),
+            "rule_sets",
+            "missing field `default`",
+        ),
+        (
+            json!({ "rule_sets": { "default": "" } }),
+            "rule_sets.default",
+            "1 to 64",
+        ),
+        (
+            json!({ "rule_sets": { "default": "a", "others": ["b c"] } }),
+            "rule_sets.others[0]",
+            "`b c`",
+        ),
+        (
+            json!({ "rule_sets": { "default": "a", "others": ["a"] } }),
+            "rule_sets.others[0]",
+            "listed already",
+        ),
+        (
+            json!({ "rule_sets": { "default": "a", "others": ["b", "b"] } }),
+            "rule_sets.others[1]",
+            "listed already",
+        ),
+        (
+            json!({ "rule_sets": { "default": "a", "others": many } }),
+            "rule_sets.others",
+            "give at most 15",
+        ),
+        (
+            json!({ "rule_sets": { "default": "a", "by": "route_nam" } }),
+            "rule_sets.by",
+            "did you mean `route_name`",
+        ),
+        (
+            json!({ "rule_sets": { "default": "a", "by": { "route_metadata": { "name": "n" } } } }),
+            "rule_sets.by.route_metadata",
+            "missing field `namespace`",
+        ),
+        (
+            json!({ "rule_sets": { "default": "a", "by": { "route_metadata": { "namespace": "", "name": "n" } } } }),
+            "rule_sets.by.route_metadata.namespace",
+            "is empty",
+        ),
+        (
+            json!({ "until_rules": { "hold": "11s" } }),
+            "until_rules.hold",
+            "between `0ms` and `10s`",
+        ),
+        (
+            json!({ "until_rules": { "hold": "soon" } }),
+            "until_rules.hold",
+            "`soon`",
+        ),
+        (
+            json!({ "until_rules": { "then": "alow" } }),
+            "until_rules.then",
+            "did you mean `allow`",
+        ),
+        (
+            json!({ "until_rules": { "holt": "1s" } }),
+            "until_rules.holt",
+            "did you mean `hold`",
+        ),
+    ] {
+        let error = read(&more).expect_err(field);
+        assert_eq!(error.field, field, "{more}: {error}");
+        assert!(error.why.contains(why), "{more}: no {why} in {error}");
+    }
+}
+
+#[test]
+fn a_program_that_needs_the_rules_is_told_where_they_are() {
+    let text = br#"{"version":2,"sidecar":{"cluster":"s"},"rule_sets":{"default":"a"}}"#;
+    let error = sluicegate_rules::parse(text).unwrap_err();
+    assert_eq!(error.field, "version");
+    assert!(error.why.contains("in the policy"), "{error}");
+}
+
+#[test]
+fn requests_wait_two_seconds_for_rules_and_are_denied_then_unless_the_configuration_says_otherwise()
+{
+    let default = read(&json!({})).unwrap();
+    assert_eq!(
+        (default.hold, default.then),
+        (Duration::from_secs(2), WhenUnavailable::Deny)
+    );
+    let until = read(&json!({ "until_rules": { "hold": "0ms", "then": "allow" } })).unwrap();
+    assert_eq!(
+        (until.hold, until.then),
+        (Duration::ZERO, WhenUnavailable::Allow)
+    );
+    let longest = read(&json!({ "until_rules": { "hold": "10s" } })).unwrap();
+    assert_eq!(
+        (longest.hold, longest.then),
+        (Duration::from_secs(10), WhenUnavailable::Deny)
+    );
+}
+
+#[test]
+fn without_rules_a_request_is_answered_or_passes_and_both_say_why() {
+    let pushed = read(&json!({})).unwrap();
+    let (conclusion, counter) = pushed.without_rules(&get("/", &[]));
+    let Conclusion::Answer(reply) = conclusion else {
+        panic!("{conclusion:?}")
+    };
+    assert_eq!((reply.status, counter), (503, "no_rules_denied"));
+    assert_eq!(&*reply.details, "sluicegate_unavailable{reason=no_rules}");
+    let grpc = get("/", &[("content-type", b"application/grpc")]);
+    let (Conclusion::Answer(reply), _) = pushed.without_rules(&grpc) else {
+        panic!("passed")
+    };
+    assert_eq!((reply.grpc_status, reply.headers.is_empty()), (14, true));
+    let pushed = read(&json!({ "until_rules": { "then": "allow" } })).unwrap();
+    let why = "sluicegate_unmetered{reason=no_rules}".to_owned();
+    let expected = (Conclusion::Unmetered(why), "no_rules_allowed");
+    assert_eq!(pushed.without_rules(&get("/", &[])), expected);
+}
+
+#[test]
+fn the_routes_name_is_that_of_its_set_if_it_is_listed() {
+    let route = |name: &str| get("/", &[]).with("xds.route_name", name.as_bytes());
+    let sets = json!({ "rule_sets": { "default": "a", "others": ["b", "c"], "by": "route_name" } });
+    let pushed = read(&sets).unwrap();
+    assert_eq!(pushed.sets, ["a", "b", "c"]);
+    let index = |request: FakeRequest| pushed.set_of(&request);
+    assert_eq!(
+        ["a", "b", "c", "d", ""].map(|name| index(route(name))),
+        [0, 1, 2, 0, 0]
+    );
+    assert_eq!(index(get("/", &[("xds.route_name", b"b")])), 0, "a header");
+    assert_eq!(index(FakeRequest::default()), 0);
+    let by_nothing = read(&json!({ "rule_sets": { "default": "a", "others": ["b"] } })).unwrap();
+    assert_eq!(by_nothing.set_of(&route("b")), 0);
+}
+
+#[test]
+fn a_text_in_the_routes_metadata_is_the_name_of_its_set_if_it_is_listed() {
+    let by = json!({ "route_metadata": { "namespace": "sluicegate", "name": "rules" } });
+    let sets = json!({ "rule_sets": { "default": "a", "others": ["b"], "by": by } });
+    let pushed = read(&sets).unwrap();
+    let of = |bytes: Vec<u8>| pushed.set_of(&get("/", &[]).with("xds.route_metadata", &bytes));
+    let text = |name: &str| Kind::StringValue(name.to_owned());
+    assert_eq!(of(metadata("sluicegate", "rules", text("b"))), 1);
+    for other in [
+        metadata("sluicegate", "rules", text("c")),
+        metadata("sluicegate", "other", text("b")),
+        metadata("other", "rules", text("b")),
+        metadata("sluicegate", "rules", Kind::NumberValue(1.0)),
+        vec![0xff; 9],
+        Vec::new(),
+    ] {
+        assert_eq!(of(other), 0);
+    }
+    // What a client can influence is not read.
+    let dynamic = metadata("sluicegate", "rules", text("b"));
+    assert_eq!(pushed.set_of(&get("/", &[]).with("metadata", &dynamic)), 0);
+}
