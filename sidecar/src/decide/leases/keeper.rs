@@ -173,7 +173,7 @@ impl Keeper<'_> {
             None => Some(LeaseRefusal::Store),
             Some(outcome) if !outcome.admitted => Some(LeaseRefusal::NearLimit),
             Some(_) => {
-                lease.metrics.granted.inc_by(grant.units);
+                lease.metrics.count_granted(grant.units);
                 useless_because(&grant, now_us)
             }
         };

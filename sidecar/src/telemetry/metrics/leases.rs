@@ -25,12 +25,10 @@ pub struct LeaseTotals {
 /// The metrics of one limit's leases.
 #[derive(Debug)]
 pub struct LeaseMetrics {
-    /// Units that the store has granted.
-    pub granted: IntCounter,
+    granted: IntCounter,
     /// Units spent so far.
     pub spent: IntCounter,
-    /// Units that the store has taken back.
-    pub returned: IntCounter,
+    returned: IntCounter,
     refused: BTreeMap<LeaseRefusal, IntCounter>,
     /// Units that are neither spent nor returned yet.
     held: AtomicU64,
