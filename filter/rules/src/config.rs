@@ -18,7 +18,7 @@ mod checks;
 pub mod document;
 mod either;
 mod error;
-pub(crate) mod expressions;
+mod expressions;
 mod fingerprint;
 mod key_components;
 mod matching;

@@ -263,20 +263,22 @@ fn bounded_expression(at: &str, text: &str) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Validates a rule set, for the sidecar: then a filter can compile it too.
+/// Validates a rule set, for the sidecar: then a filter can compile it too. Also returns its regular expressions.
 ///
 /// # Errors
 /// The first thing that is wrong, with field, value and remedy.
 #[cfg(feature = "schema")]
-pub fn validate(set: &Value) -> Result<RuleSet, ConfigError> {
+pub fn validate(set: &Value) -> Result<(RuleSet, Vec<String>), ConfigError> {
     let file: schema::RuleSetFile = from_value(set)?;
     let mut builder = Builder::new(&file.reply, &file.upstream_paths, Value::Null)?;
+    let mut expressions = Vec::new();
     for (index, rule) in file.rules.iter().enumerate() {
         let at = format!("rules[{index}]");
         bounded(&at, rule)?;
         builder.add(&at, rule)?;
+        (rule.matcher).expressions(&mut |text| expressions.push(text.to_owned()));
     }
-    builder.finish()
+    Ok((builder.finish()?, expressions))
 }
 
 #[cfg(test)]

@@ -70,12 +70,3 @@ pub fn free_unused(most: usize) {
         });
     });
 }
-
-/// The text from which [`whole`] has compiled an expression.
-#[cfg(feature = "schema")]
-pub(crate) fn text_of(regex: &Regex) -> &str {
-    let text = regex.as_str();
-    text.strip_prefix("^(?:")
-        .and_then(|text| text.strip_suffix(")$"))
-        .unwrap_or(text)
-}
