@@ -4,12 +4,16 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use sluicegate_protocol::Verdict;
+use sluicegate_rules::config::free_unused_expressions;
 use sluicegate_rules::{
     Conclusion, Counters, DenialCache, ERROR_UNKNOWN_CLUSTER, Leases, OF_UPDATES, OutageLog,
     Pushed, Question, RuleSet, Rules, Settings, Taken, VerdictError,
 };
 
 use crate::host::{self, CurrentRequest};
+
+/// Most expressions of replaced rules that are freed at once: half a millisecond.
+const MAX_FREED: usize = 8;
 
 pub struct Plugin {
     pub settings: Settings,
@@ -93,6 +97,7 @@ impl Plugin {
             }
         }
         replaced.retain(|set| Rc::strong_count(set) > 1);
+        free_unused_expressions(MAX_FREED);
     }
 
     /// Concludes for a request: counts, and logs missing verdicts.

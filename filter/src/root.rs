@@ -69,8 +69,8 @@ impl RootContext for Root {
             self.unbuilt = without_rules(&configuration).map(Rc::new);
             host::add_to_counter(CONFIGURATION_UNBUILT, 1);
             let line = format!(
-                "sluicegate: configuration not built, and its requests are not metered: the VM has {} MiB of memory already, \
-                 which a restart of Envoy frees",
+                "sluicegate: configuration not built, its requests get 503 or what `until_rules.then` says: the VM has {} MiB of \
+                 memory already, which a restart of Envoy frees",
                 memory >> 20
             );
             host::log(host::Level::Critical, &line);

@@ -30,10 +30,10 @@ mod structure;
 mod upstream;
 mod values;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub use error::{ConfigError, nearest};
+pub use expressions::free_unused as free_unused_expressions;
 pub use fingerprint::fingerprint;
 pub(crate) use values::MAX_NAME_BYTES;
 
@@ -128,7 +128,7 @@ pub fn validate(file: &schema::Configuration) -> Result<(Settings, Rules), Confi
     };
     let rules = match (file.version, &file.rule_sets) {
         (1, None) if file.until_rules.is_none() => {
-            let mut builder = Builder::new(&file.reply, &file.upstream_paths, Windows::new())?;
+            let mut builder = Builder::new(&file.reply, &file.upstream_paths, Windows::Null)?;
             for (index, rule) in file.rules.iter().enumerate() {
                 builder.add(&format!("rules[{index}]"), rule)?;
             }
@@ -200,8 +200,14 @@ fn pushed(file: &schema::Configuration, sets: &schema::RuleSets) -> Result<Pushe
     })
 }
 
-/// The windows of limits, if they are known: quota, and length in milliseconds.
-type Windows = BTreeMap<String, Vec<(u64, u64)>>;
+/// For each limit, a list of its windows: quota, and length in milliseconds. Null if they are not known.
+type Windows = serde_json::Value;
+
+fn windows_of(limit: &str, windows: &Windows) -> Vec<(u64, u64)> {
+    let listed = windows.get(limit).and_then(Windows::as_array);
+    let pair = |pair: &Windows| Some((pair.get(0)?.as_u64()?, pair.get(1)?.as_u64()?));
+    listed.into_iter().flatten().filter_map(pair).collect()
+}
 
 /// Validates rules one by one, and makes a set of them.
 #[derive(Debug)]
@@ -298,10 +304,9 @@ fn validate_rule(
     };
     let (matcher, variables) = matching::validate(&format!("{at}.match"), &file.matcher)?;
     let (checks, limits) = checks::validate(&format!("{at}.checks"), &file.checks, &variables)?;
-    let limits = limits.iter().map(|limit| {
-        let windows = windows.get(limit).cloned().unwrap_or_default();
-        LimitTexts::new(&file.name, limit, windows)
-    });
+    let limits = limits
+        .iter()
+        .map(|limit| LimitTexts::new(&file.name, limit, windows_of(limit, windows)));
     let reply = file.reply.as_ref().unwrap_or(reply);
     replies::validate(&format!("{at}.reply"), reply)?;
     Ok(Rule {

@@ -6,7 +6,6 @@
 //! it may contain dots.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
 
 /// All counters of one rule set; each is identified by its index in the list of names.
 #[derive(Debug, Default)]
@@ -29,13 +28,21 @@ const MAX_OWN_LIMITS: usize = 8_192;
 const OTHER: &str = "_other";
 
 thread_local! {
-    static OWN_RULES: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
-    static OWN_LIMITS: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
+    // In order: a set would make the VM's code larger.
+    static OWN_RULES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    static OWN_LIMITS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Whether one of this name has counters of its own.
-fn has_own(known: &mut BTreeSet<String>, most: usize, name: &str) -> bool {
-    known.contains(name) || known.len() < most && known.insert(name.to_owned())
+fn has_own(known: &mut Vec<String>, most: usize, name: &str) -> bool {
+    match known.binary_search_by(|known| known.as_str().cmp(name)) {
+        Ok(_) => true,
+        Err(_) if known.len() == most => false,
+        Err(index) => {
+            known.insert(index, name.to_owned());
+            true
+        }
+    }
 }
 
 /// The name of a rule's counter.
@@ -225,6 +232,7 @@ impl Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     /// A set with this many rules, which have three limits each; every tenth is a shadow rule.
     fn set(first: usize, rules: usize, limits: &[String]) -> Counters {

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::LazyLock;
 
 use sluicegate_rules::config::document::{Document, MAX_BYTES, MAX_EXPRESSIONS, MAX_LINE_BYTES};
+use sluicegate_rules::config::free_unused_expressions;
 use sluicegate_rules::{ConfigError, RuleSet, Settings, parse};
 
 use crate::configuration;
@@ -23,9 +24,11 @@ static REQUESTS: LazyLock<Vec<FakeRequest>> = LazyLock::new(|| {
 });
 
 pub fn run(data: &[u8]) {
+    // Those of an earlier input would be known.
+    free_unused_expressions(usize::MAX);
     let mut input = Input::new(data);
     let kind = input.byte();
-    let sets = if kind % 2 == 0 { 1 } else { NAMES.len() };
+    let sets = 1 + usize::from(kind & 1);
     let rest = input.rest();
     let bytes = match kind % 8 {
         // A head that fits is not found by chance.

@@ -12,11 +12,11 @@
 //! already. Each set begins with a line of its own; its regular expressions come before its rules, which then only look them
 //! up.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use regex_lite::Regex;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::error::{ConfigError, invalid};
@@ -57,8 +57,8 @@ struct SetLine {
     #[serde(default)]
     upstream_paths: schema::UpstreamPaths,
     /// Of each limit: quota, and length in milliseconds. Without limits whose windows vary in length.
-    #[serde(default)]
-    windows: BTreeMap<String, Vec<Vec<u64>>>,
+    #[serde(default, rename = "windows")]
+    _windows: Option<IgnoredAny>,
 }
 
 /// A document, compiled line by line.
@@ -69,9 +69,9 @@ pub struct Document {
     bytes: Vec<u8>,
     read: usize,
     lines: usize,
-    /// Sets that are complete, by name.
-    sets: BTreeMap<String, RuleSet>,
-    open: Option<(String, Builder)>,
+    /// Sets that are complete, with their names.
+    sets: Vec<(String, RuleSet)>,
+    open: Option<Box<(String, Builder)>>,
     /// Until the rules that need them are read.
     expressions: Vec<Rc<Regex>>,
 }
@@ -92,7 +92,7 @@ impl Document {
             bytes,
             read: 0,
             lines: 0,
-            sets: BTreeMap::new(),
+            sets: Vec::new(),
             open: None,
             expressions: Vec::new(),
         };
@@ -149,7 +149,7 @@ impl Document {
             let regex = regex.or_else(|why| invalid("regex", format_args!("`{text}`: {why}")))?;
             self.expressions.push(regex);
         } else if let Some(rule) = line.get_mut("rule").map(Value::take) {
-            let Some((set, builder)) = &mut self.open else {
+            let Some((set, builder)) = self.open.as_deref_mut() else {
                 return invalid("rule", "comes before any set");
             };
             let at = format!("rules.{set}.rules[{}]", builder.rules.len());
@@ -168,17 +168,15 @@ impl Document {
             }
             builder.add(&at, &rule)?;
         } else {
+            let windows = line.get_mut("windows").map(Value::take);
             let line: SetLine = from_value(&line)?;
             self.close()?;
-            if self.sets.contains_key(&line.set) {
+            if self.sets.iter().any(|(name, _)| *name == line.set) {
                 return invalid("set", format_args!("`{}` is there already", line.set));
             }
-            let pair = |window: Vec<u64>| Some((*window.first()?, *window.get(1)?));
-            let windows = line.windows.into_iter();
-            let windows = windows
-                .map(|(limit, windows)| (limit, windows.into_iter().filter_map(pair).collect()));
-            let builder = Builder::new(&line.reply, &line.upstream_paths, windows.collect())?;
-            self.open = Some((line.set, builder));
+            let windows = windows.unwrap_or_default();
+            let builder = Builder::new(&line.reply, &line.upstream_paths, windows)?;
+            self.open = Some(Box::new((line.set, builder)));
         }
         Ok(true)
     }
@@ -194,8 +192,8 @@ impl Document {
         }
         let mut sets = Vec::with_capacity(names.len());
         for name in names {
-            match self.sets.remove(name) {
-                Some(set) => sets.push(Rc::new(set)),
+            match self.sets.iter().position(|(known, _)| known == name) {
+                Some(index) => sets.push(Rc::new(self.sets.swap_remove(index).1)),
                 None => {
                     let why = format_args!("the policy has no rule set `{name}`");
                     return invalid("rule_sets", why);
@@ -206,8 +204,9 @@ impl Document {
     }
 
     fn close(&mut self) -> Result<(), ConfigError> {
-        if let Some((name, builder)) = self.open.take() {
-            self.sets.insert(name, builder.finish()?);
+        if let Some(open) = self.open.take() {
+            let (name, builder) = *open;
+            self.sets.push((name, builder.finish()?));
         }
         Ok(())
     }
@@ -271,7 +270,7 @@ fn bounded_expression(at: &str, text: &str) -> Result<(), ConfigError> {
 #[cfg(feature = "schema")]
 pub fn validate(set: &Value) -> Result<(RuleSet, Vec<String>), ConfigError> {
     let file: schema::RuleSetFile = from_value(set)?;
-    let mut builder = Builder::new(&file.reply, &file.upstream_paths, BTreeMap::new())?;
+    let mut builder = Builder::new(&file.reply, &file.upstream_paths, Value::Null)?;
     let mut expressions = Vec::new();
     for (index, rule) in file.rules.iter().enumerate() {
         let at = format!("rules[{index}]");

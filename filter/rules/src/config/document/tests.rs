@@ -101,7 +101,10 @@ fn a_document_that_is_cut_off_anywhere_is_refused() {
     let whole = small();
     assert!(compiled(&whole, &["gateway"]).is_ok());
     for end in 0..whole.len() {
-        assert!(compiled(&whole[..end], &["gateway"]).is_err(), "{end}");
+        assert!(
+            compiled(whole.get(..end).unwrap(), &["gateway"]).is_err(),
+            "{end}"
+        );
     }
     let (cut, _) = whole.trim_end().rsplit_once('\n').unwrap();
     refused(&format!("{cut}\n"), "rules", "has 0 entries");
@@ -275,6 +278,20 @@ fn an_expression_that_would_be_huge_is_refused_in_little_time() {
 }
 
 #[test]
+fn what_nothing_uses_any_more_does_not_become_more() {
+    for version in 0..20 {
+        let lines: Vec<String> = (0..10)
+            .map(|n| format!(r#"{{"regex":"/{version}/{n}"}}"#))
+            .collect();
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let text = document(&[&lines[..], &[&set("gateway"), &rule("r", "{}")]].concat());
+        compiled(&text, &["gateway"]).unwrap();
+        let known = |version: &u32| expressions::known(&format!("/{version}/9")).is_some();
+        assert!((0..=version).filter(known).count() <= 2, "{version}");
+    }
+}
+
+#[test]
 fn two_documents_share_the_expressions_that_both_have() {
     let of = |more: &str| {
         let matcher = r#"{"path_regex":"/shared/.*","headers":[{"name":"h","regex":"REGEX"}]}"#;
@@ -295,6 +312,11 @@ fn two_documents_share_the_expressions_that_both_have() {
     assert!(!Rc::ptr_eq(&before_has[1], &after_has[1]));
     let gone = Rc::downgrade(&before_has[1]);
     drop((before, before_has));
-    assert!(gone.upgrade().is_none(), "it is kept only while it is used");
+    assert!(gone.upgrade().is_some(), "freed with the set");
+    expressions::free_unused(0);
+    assert!(gone.upgrade().is_some());
+    expressions::free_unused(1);
+    assert!(gone.upgrade().is_none());
+    expressions::free_unused(usize::MAX);
     assert!(expressions::known("/shared/.*").is_some());
 }
