@@ -13,7 +13,7 @@ pub const CLOSED: &str = "/closed";
 /// A path whose requests are let through without a verdict, like all others.
 pub const OPEN: &str = "/open";
 
-const RULES: &str = "rules:\n";
+const RULES: &str = "\n    rules:\n";
 const SIDECAR: &str = "sidecar: { cluster: sluicegate }";
 
 /// A folder with both files.
@@ -31,27 +31,18 @@ pub fn write(folder: &Path) -> PathBuf {
 }
 
 fn envoy(given: &str) -> String {
-    let patient = replaced(
-        given,
-        SIDECAR,
-        "sidecar: { cluster: sluicegate, timeout: 2s }",
-    );
-    let indentation: String = patient
-        .lines()
-        .find(|line| line.trim_end().ends_with(RULES.trim_end()))
-        .map(|line| line.chars().take_while(|c| *c == ' ').collect())
-        .unwrap_or_default();
-    // A separate subject, so that each rule counts a request once.
-    let rule = format!(
-        "{RULES}{indentation}  - {{ name: closed, match: {{ path_prefix: {CLOSED} }}, when_unavailable: deny, \
-         checks: [{{ limit: per-key, key: [{{ header: x-api-key }}, {{ constant: closed }}] }}] }}\n"
-    );
-    replaced(&patient, RULES, &rule)
+    let patient = "sidecar: { cluster: sluicegate, timeout: 2s }";
+    replaced(given, SIDECAR, patient)
 }
 
 fn policy(given: &str) -> String {
     let patient = replaced(given, "per: 2s", "per: 50s");
-    format!("store_timeout: 500ms\n{patient}")
+    // A separate subject, so that each rule counts a request once.
+    let rule = format!(
+        "{RULES}      - {{ name: closed, match: {{ path_prefix: {CLOSED} }}, when_unavailable: deny, \
+         checks: [{{ limit: per-key, key: [{{ header: x-api-key }}, {{ constant: closed }}] }}] }}\n"
+    );
+    format!("store_timeout: 500ms\n{}", replaced(&patient, RULES, &rule))
 }
 
 fn replaced(text: &str, from: &str, to: &str) -> String {
