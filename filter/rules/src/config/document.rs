@@ -15,8 +15,6 @@
 use std::rc::Rc;
 
 use regex_lite::Regex;
-use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::error::{ConfigError, invalid};
@@ -37,7 +35,7 @@ pub const MAX_EXPRESSION_BYTES: usize = 4_096;
 const MAX_LIMITS: usize = 256;
 
 /// The first line.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Head {
     /// Should be [`FORMAT`].
     pub format: u64,
@@ -49,16 +47,19 @@ pub struct Head {
     pub lines: usize,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SetLine {
-    set: String,
-    reply: Option<schema::Reply>,
-    #[serde(default)]
-    upstream_paths: schema::UpstreamPaths,
-    /// Of each limit: quota, and length in milliseconds. Without limits whose windows vary in length.
-    #[serde(default, rename = "windows")]
-    _windows: Option<IgnoredAny>,
+impl Head {
+    fn read(line: &Value) -> Option<Self> {
+        let number = |field| line.get(field)?.as_u64();
+        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        let digest = line.get("digest")?.as_str()?;
+        let valid = digest.len() == 12 && digest.bytes().all(is_digit);
+        Some(Self {
+            format: number("format")?,
+            digest: valid.then(|| digest.to_owned())?,
+            instance: number("instance")?,
+            lines: usize::try_from(number("lines")?).ok()?,
+        })
+    }
 }
 
 /// A document, compiled line by line.
@@ -83,12 +84,7 @@ impl Document {
     /// It is no such document.
     pub fn new(bytes: Vec<u8>) -> Result<Self, ConfigError> {
         let mut document = Self {
-            head: Head {
-                format: 0,
-                digest: String::new(),
-                instance: 0,
-                lines: 0,
-            },
+            head: Head::default(),
             bytes,
             read: 0,
             lines: 0,
@@ -96,15 +92,12 @@ impl Document {
             open: None,
             expressions: Vec::new(),
         };
-        let Some(head) = document.next_line()? else {
-            return invalid("rules", "the document is empty");
+        let head = document.next_line()?.as_ref().and_then(Head::read);
+        let Some(head) = head else {
+            return invalid("rules", "the first line is not the head of a document");
         };
-        document.head = from_value(&head)?;
+        document.head = head;
         document.lines = 0;
-        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-        if document.head.digest.len() != 12 || !document.head.digest.bytes().all(is_digit) {
-            return invalid("digest", "is not twelve hexadecimal digits");
-        }
         Ok(document)
     }
 
@@ -168,15 +161,19 @@ impl Document {
             }
             builder.add(&at, &rule)?;
         } else {
-            let windows = line.get_mut("windows").map(Value::take);
-            let line: SetLine = from_value(&line)?;
+            let mut field = |name| line.get_mut(name).map(Value::take).unwrap_or_default();
+            let Value::String(set) = field("set") else {
+                return invalid("set", "a line is neither `set`, `regex` nor `rule`");
+            };
             self.close()?;
-            if self.sets.iter().any(|(name, _)| *name == line.set) {
-                return invalid("set", format_args!("`{}` is there already", line.set));
+            if self.sets.iter().any(|(name, _)| *name == set) {
+                return invalid("set", format_args!("`{set}` is there already"));
             }
-            let windows = windows.unwrap_or_default();
-            let builder = Builder::new(&line.reply, &line.upstream_paths, windows)?;
-            self.open = Some(Box::new((line.set, builder)));
+            let upstream_paths: Option<_> = from_value(&field("upstream_paths"))?;
+            let reply = from_value(&field("reply"))?;
+            let windows = field("windows");
+            let builder = Builder::new(&reply, &upstream_paths.unwrap_or_default(), windows)?;
+            self.open = Some(Box::new((set, builder)));
         }
         Ok(true)
     }

@@ -115,11 +115,11 @@ fn a_document_that_is_cut_off_anywhere_is_refused() {
 #[test]
 fn a_wrong_head_is_refused() {
     for (head, field, why) in [
-        ("", "rules", "document is empty"),
+        ("", "rules", "not the head"),
         ("\n", "rules", "line 1: EOF"),
-        ("[]\n", "configuration", "invalid"),
-        ("7\n", "configuration", "invalid type"),
-        ("{}\n", "configuration", "missing field `format`"),
+        ("[]\n", "rules", "not the head"),
+        ("7\n", "rules", "not the head"),
+        ("{}\n", "rules", "not the head"),
         (
             r#"{"format":1,"format":1,"digest":"a41c09d2e7f3","instance":1,"lines":0}"#,
             "rules",
@@ -138,9 +138,9 @@ fn a_wrong_head_is_refused() {
         "a41c09d2e7fé",
     ] {
         let text = small().replace("a41c09d2e7f3", digest);
-        refused(&text, "digest", "twelve hexadecimal digits");
+        refused(&text, "rules", "not the head");
     }
-    refused(&small().replace("4711", "-1"), "instance", "invalid value");
+    refused(&small().replace("4711", "-1"), "rules", "not the head");
 }
 
 #[test]
@@ -188,8 +188,8 @@ fn what_a_line_says_is_refused_with_the_rule_and_the_field() {
     let text = after(&[&one, &set("gateway"), &one]);
     refused(&text, "set", "`gateway` is there already");
     refused(&after(&[r#"{"regex":"("}"#]), "regex", "`(`");
-    refused(&after(&[r#"{"regex":5}"#]), "regex", "unknown field");
-    refused(&after(&["null"]), "configuration", "invalid type");
+    refused(&after(&[r#"{"regex":5}"#]), "set", "neither");
+    refused(&after(&["null"]), "set", "neither");
     let text = after(&[r#"{"rule":{"nmae":"r"}}"#]);
     refused(&text, "nmae", "did you mean `name`");
     let many: Vec<String> = (0..257).map(|n| rule(&n.to_string(), "{}")).collect();
