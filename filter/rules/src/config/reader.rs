@@ -5,8 +5,8 @@
 use std::fmt;
 
 use serde::de::{
-    DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess,
-    Unexpected, VariantAccess, Visitor,
+    DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, Error, Expected, MapAccess,
+    SeqAccess, Unexpected, VariantAccess, Visitor,
 };
 use serde::forward_to_deserialize_any;
 use serde_json::Value;
@@ -36,6 +36,7 @@ impl Error for ReadError {
 }
 
 impl ReadError {
+    #[inline(never)]
     fn within(mut self, path: &Path<'_>) -> Self {
         self.field.get_or_insert_with(|| path.to_string());
         self
@@ -75,7 +76,9 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn unexpected<'de, V: Visitor<'de>>(&self, visitor: &V) -> ReadError {
+    // Neither generic nor inlined, so that the VM has it once.
+    #[inline(never)]
+    fn unexpected(&self, expected: &dyn Expected) -> ReadError {
         let found = match self.value {
             Value::Null => Unexpected::Other("null"),
             Value::Bool(flag) => Unexpected::Bool(*flag),
@@ -84,7 +87,7 @@ impl Reader<'_> {
             Value::Array(_) => Unexpected::Other("a list"),
             Value::Object(_) => Unexpected::Other("an object"),
         };
-        ReadError::invalid_type(found, visitor).within(&self.path)
+        ReadError::invalid_type(found, expected).within(&self.path)
     }
 
     fn number<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
