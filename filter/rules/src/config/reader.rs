@@ -36,7 +36,6 @@ impl Error for ReadError {
 }
 
 impl ReadError {
-    #[inline(never)]
     fn within(mut self, path: &Path<'_>) -> Self {
         self.field.get_or_insert_with(|| path.to_string());
         self
@@ -76,8 +75,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    // Neither generic nor inlined, so that the VM has it once.
-    #[inline(never)]
+    // Not generic, so that the VM has it once.
     fn unexpected(&self, expected: &dyn Expected) -> ReadError {
         let found = match self.value {
             Value::Null => Unexpected::Other("null"),
