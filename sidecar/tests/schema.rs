@@ -206,7 +206,7 @@ fn docs_filter_lists_every_field_and_every_counter() {
 /// Every complete plugin configuration in docs/filter.md and in the Envoy files.
 fn examples() -> Vec<(String, Value)> {
     let mut examples = Vec::new();
-    for name in ["README.md", "docs/filter.md"] {
+    for name in ["README.md", "docs/filter.md", "docs/rules.md"] {
         let page = read(name);
         for block in page.split("```yaml\n").skip(1) {
             let (yaml, _) = block.split_once("```").unwrap();
@@ -349,6 +349,7 @@ fn policies() -> Vec<String> {
         "docs/overrides.md",
         "docs/policy.md",
         "docs/quotas.md",
+        "docs/rules.md",
     ] {
         let page = read(name);
         for block in page.split("```yaml\n").skip(1) {
