@@ -80,7 +80,8 @@ fn without_numbers(text: &str) -> String {
 async fn every_command_of_readme_and_of_the_short_pages_works() {
     let sidecar = Sidecar::alone(&page("envoy/policy.yaml")).await;
     let upstream = upstream::start().await;
-    let envoy = Envoy::asking(sidecar.port).upstream(upstream).alone().await;
+    let planned = Envoy::asking(sidecar.port).upstream(upstream).plugin(None);
+    let envoy = planned.alone().await;
     let envoy_address = envoy.url("");
     let places = [
         ("127.0.0.1:9180", format!("127.0.0.1:{}", sidecar.port)),

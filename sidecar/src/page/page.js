@@ -3,7 +3,7 @@
 import { Chart, Spark } from "./chart.js";
 import { limits } from "./limits.js";
 import { ALL, RateHistory } from "./rates.js";
-import { capital, clock, event as described, leasesText, limitName, percent, rate, requests, summarize, span } from "./summary.js";
+import { capital, clock, event as described, leasesText, limitName, percent, rate, requests, rulesText, summarize, span } from "./summary.js";
 
 /** Pause from an answer to the next question. */
 const EVERY_MS = 1_000;
@@ -154,6 +154,7 @@ function show_policy() {
   const count = policy.limits.length;
   setText(byId("policy-detail"), [
     `${count} limit${count === 1 ? "" : "s"}. Denials are cached for at most ${policy.denial_ttl_ms} ms.`,
+    rulesText(policy),
     policy.refused ?? "",
   ].filter(Boolean).join(" "));
 }

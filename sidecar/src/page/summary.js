@@ -47,6 +47,16 @@ export function leasesText(leases) {
   return `Leases hold ${NUMBER.format(held)} unit${held === 1 ? "" : "s"}; ${NUMBER.format(spent)} were spent without a call.`;
 }
 
+/** Which filters have the policy's rules: `Rules a41c09d2e7f3: 16 of 16 filters have them.` Empty without rules and such filters. */
+export function rulesText({ rules, filters }) {
+  const { in_force = 0, behind = 0, refused = 0, none = 0 } = filters;
+  const all = in_force + behind + refused + none;
+  if (!rules && !all) return "";
+  const others = [[behind, "behind"], [none, "without rules"], [refused, "refused them"]].filter(([count]) => count > 0);
+  const have = all ? `${in_force} of ${all} filters have them` : "no filter has asked for them";
+  return `${rules ? `Rules ${rules}` : "No rules"}: ${[have, ...others.map(([count, what]) => `${count} ${what}`)].join(", ")}.`;
+}
+
 /** The name of a series for people. */
 export function limitName(name) {
   return name === "" ? "(unknown limit)" : name;
@@ -193,6 +203,10 @@ export function summarize(view) {
   if (policy.refused) {
     if (state.tone === "calm") Object.assign(state, OURS);
     notes.push(`The policy file was refused; epoch ${policy.epoch} stays in force: ${policy.refused}`);
+  }
+  if (policy.filters.refused) {
+    if (state.tone === "calm") Object.assign(state, OURS);
+    notes.push(`Filters refuse the policy's rules (${policy.filters.refused}) and keep their earlier ones, if any: sluicegate rollout says why.`);
   }
   if (total.error > 0 && !policy.unknown_limits.length) {
     notes.push(`${rate(total.error)} requests/s cannot be decided, for example because they cost more than their limit ever admits.`);

@@ -110,21 +110,28 @@ pub fn policy(store: &str, plenty: u32) -> String {
          \x20 per-key:\n    algorithm: sliding_log\n    windows: [{{ quota: 10, per: 2s }}]\n\
          \x20 pooled:\n    algorithm: sliding_window\n    windows: [{{ quota: 100000, per: 10m }}]\n    lease: {{}}\n\
          \x20 bucket:\n    algorithm: token_bucket\n    windows: [{{ quota: 600, per: 1m, burst: {BURST} }}]\n\
-         \x20 everyone:\n    when_store_is_down: deny\n    algorithm: sliding_window\n    windows: [{{ quota: {plenty}, per: 1m }}]\n"
+         \x20 everyone:\n    when_store_is_down: deny\n    algorithm: sliding_window\n    windows: [{{ quota: {plenty}, per: 1m }}]\n\
+         rules: {}\n",
+        rules()
     )
 }
 
-/// Without a verdict, `site` is let through and `orders` refused; `search-trial` is a shadow rule.
+/// The set has the name that `envoy/envoy.yaml` has, which the runbook's commands read.
 fn plugin() -> Value {
+    json!({ "version": 2, "sidecar": { "cluster": "sluicegate", "timeout": "1s" }, "rule_sets": { "default": "ingress" } })
+}
+
+/// Without a verdict, `site` is let through and `orders` refused; `search-trial` is a shadow rule.
+fn rules() -> Value {
     let key = json!([{ "header": "x-api-key" }]);
-    json!({ "sidecar": { "cluster": "sluicegate", "timeout": "1s" }, "rules": [
+    json!({ "ingress": { "rules": [
         { "name": "site", "match": { "path_prefix": "/site" }, "when_unavailable": "allow",
           "checks": [{ "limit": "per-key", "key": key }] },
         { "name": "orders", "match": { "path_prefix": "/orders" }, "when_unavailable": "deny",
           "checks": [{ "limit": "everyone", "key": [{ "constant": "everyone" }] }] },
         { "name": "search-trial", "match": { "path_prefix": "/search" }, "when_unavailable": "allow", "shadow": true,
           "checks": [{ "limit": "per-key", "key": key }] },
-    ]})
+    ]}})
 }
 
 fn traffic(envoy: &Envoy, sidecar_port: u16, noisy: &Arc<AtomicBool>) -> Vec<JoinHandle<()>> {

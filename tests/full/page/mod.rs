@@ -10,7 +10,7 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 use sluicegate_tests::envoy::Envoy;
-use sluicegate_tests::policy::Policy;
+use sluicegate_tests::policy::{Policy, pushed, with_rules};
 use sluicegate_tests::process::repository;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
@@ -31,21 +31,25 @@ fn policy(redis: &str, quota: u64) -> String {
     };
     let both = format!("{{ quota: {quota}, per: 2s }}, {{ quota: 100000, per: 1h }}");
     let search = limit("token_bucket", "{ quota: 1000, per: 1s, burst: 2000 }");
-    Policy::on(redis)
+    let limits = Policy::on(redis)
         .timeout("250ms")
         .limit("per-client", &limit("sliding_log", &both))
         .limit("search", &search)
         .limit("strict", &limit("sliding_log", "{ quota: 1, per: 1h }"))
-        .text()
-}
-
-fn plugin() -> Value {
+        .text();
     let key = json!([{ "header": "x-api-key" }]);
-    json!({ "sidecar": { "cluster": "sluicegate", "timeout": "1s" }, "rules": [
+    let rules = json!([
         { "name": "clients", "checks": [{ "limit": "per-client", "key": key }], "when_unavailable": "allow" },
         { "name": "search", "match": { "path_prefix": "/search" },
           "checks": [{ "limit": "search", "key": key }], "when_unavailable": "deny" },
-    ] })
+    ]);
+    with_rules(&limits, &rules)
+}
+
+fn plugin() -> Value {
+    let mut plugin = pushed();
+    plugin["sidecar"]["timeout"] = json!("1s");
+    plugin
 }
 
 /// Asks the sidecar for two units of a limit, without an Envoy.

@@ -13,10 +13,14 @@ def limit(name, denied=0, since=None, last=None):
     return {"name": name, "now": rates(denied=denied), "denies": last is not None and NOW - last < 30_000, "since": since, "last": last}
 
 
+def policy(**changed):
+    return {"epoch": 3, "refused": None, "unknown_limits": [], "rules": "a41c09d2e7f3", "filters": {"in_force": 6}, **changed}
+
+
 def view(**changed):
     quiet = {
         "now": NOW, "up": 3_600_000, "store": {"name": "Redis", "sidecars": 2, "health": {"state": "answers"}},
-        "policy": {"epoch": 3, "refused": None, "unknown_limits": []}, "limits": [limit("a"), limit("b")], "total": NONE, "top": [], "events": [], "failing": [],
+        "policy": policy(), "limits": [limit("a"), limit("b")], "total": NONE, "top": [], "events": [], "failing": [],
     }
     return {**quiet, **changed}
 
@@ -66,18 +70,22 @@ SENTENCES = [
     (view(total=rates(unavailable=2), events=BACK), "calm", "Nobody is being limited.",
      "Redis was down until 22:13:15; it came back after 4.5 s."),
     (view(total=rates(unavailable=2), events=[{**BACK[0], "at_ms": NOW + 1_800_000}]), "us", "2 requests/s get no verdict.", None),
-    (view(policy={"epoch": 3, "refused": "line 4: no", "unknown_limits": []}), "us", "Nobody is being limited.",
+    (view(policy=policy(refused="line 4: no")), "us", "Nobody is being limited.",
      "The policy file was refused; epoch 3 stays in force: line 4: no"),
-    (view(policy={"epoch": 3, "refused": "line 4: no", "unknown_limits": []}, limits=A, total=rates(denied=120)), "them", "429s: 120/s on a for 3 min.",
+    (view(policy=policy(refused="line 4: no"), limits=A, total=rates(denied=120)), "them", "429s: 120/s on a for 3 min.",
      "The policy file was refused; epoch 3 stays in force: line 4: no"),
     (view(total=rates(error=0.02)), "calm", "Nobody is being limited.",
      "<0.1 requests/s cannot be decided, for example because they cost more than their limit ever admits."),
-    (view(total=rates(error=50), policy={"epoch": 3, "refused": None, "unknown_limits": ["login"]}), "us",
+    (view(total=rates(error=50), policy=policy(unknown_limits=["login"])), "us",
      "Requests ask for limit login, which the policy does not have.",
      "50 requests/s get no verdict: each rule's when_unavailable lets them pass unmetered or answers 503. "
      "Compare rules and policy with sluicegate check-config."),
-    (view(policy={"epoch": 3, "refused": None, "unknown_limits": ["login", "a", "b"]}), "us",
+    (view(policy=policy(unknown_limits=["login", "a", "b"])), "us",
      "Requests ask for limit login and 2 more, which the policy does not have.", None),
+    (view(policy=policy(filters={"in_force": 4, "behind": 1, "refused": 2})), "us", "Nobody is being limited.",
+     "Filters refuse the policy's rules (2) and keep their earlier ones, if any: sluicegate rollout says why."),
+    (view(policy=policy(filters={"refused": 2}), limits=A, total=rates(denied=120)), "them", "429s: 120/s on a for 3 min.",
+     "Filters refuse the policy's rules (2) and keep their earlier ones, if any: sluicegate rollout says why."),
     (view(total=rates(shadow_denied=7)), "calm", "Nobody is being limited.", "Shadow rules would have denied 7 requests/s."),
     (view(up=20_000), "calm", "Nobody is being limited.", "This sidecar started 20 s ago."),
     (view(unreachable_since=NOW - 9_000), "us", "The sidecar has not answered since 22:13:11.", "Everything below is the last known state."),
@@ -120,6 +128,25 @@ def leases(page, folder, monitor):
     for state, line in LEASES:
         found = page.evaluate("""async (state) => (await import("/page/summary.js")).leasesText(state ?? undefined)""", state)
         assert found == line, (state, found)
+
+
+# Which filters have which rules, and the line that it must give.
+RULES = [
+    ((None, {}), ""),
+    (("a41c09d2e7f3", {}), "Rules a41c09d2e7f3: no filter has asked for them."),
+    (("a41c09d2e7f3", {"in_force": 1}), "Rules a41c09d2e7f3: 1 of 1 filters have them."),
+    (("a41c09d2e7f3", {"in_force": 16}), "Rules a41c09d2e7f3: 16 of 16 filters have them."),
+    (("a41c09d2e7f3", {"in_force": 12, "behind": 1, "none": 1, "refused": 2}),
+     "Rules a41c09d2e7f3: 12 of 16 filters have them, 1 behind, 1 without rules, 2 refused them."),
+    ((None, {"refused": 3}), "No rules: 0 of 3 filters have them, 3 refused them."),
+]
+
+
+def rules(page, folder, monitor):
+    """the line about rules says which, and how many filters have them"""
+    for (digest, filters), line in RULES:
+        found = page.evaluate("""async (policy) => (await import("/page/summary.js")).rulesText(policy)""", {"rules": digest, "filters": filters})
+        assert found == line, (digest, filters, found)
 
 
 # What follows makes samples: of a second each up to `second`, with what was denied under each limit.
@@ -264,4 +291,4 @@ def axes(page, folder, monitor):
     assert found == [[], ["9,999", "10.2K", "50K", "1.23M"]], found
 
 
-IN_ORDER = [sentences, leases, samples, failing, many, listed, means, axes]
+IN_ORDER = [sentences, leases, rules, samples, failing, many, listed, means, axes]

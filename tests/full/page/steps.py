@@ -1,5 +1,6 @@
 """An on-call engineer's evening, step by step. Each step checks what the page shows, within the promised time."""
 
+import re
 import time
 
 import viewers
@@ -42,6 +43,8 @@ def idle(page, folder, monitor):
     assert text(page, "#live-text") == "live"
     assert text(page, "#store-state") == "Redis answers"
     assert text(page, "#policy-state") == "Epoch 1 in force"
+    all_have = r"Rules [0-9a-f]{12}: ([2-9]) of \1 filters have them\.$"
+    within(SECONDS, "rules in every filter", lambda: re.search(all_have, text(page, "#policy-detail")))
     assert "sliding_log 10 per 2s, sliding_log 100000 per 1h" in text(page, "#limits-rows tr:first-child")
     assert events(page) == ["Sidecar started"]
     screenshot(page, folder, "idle")
