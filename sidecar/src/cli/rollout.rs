@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sluicegate_protocol::{FILTERS_PATH, FilterList, RulesState};
+use sluicegate_protocol::{FILTERS_PATH, FilterList, FilterState, RulesState};
 
 use super::Failure;
 use super::admin::AdminPort;
@@ -13,6 +13,9 @@ use super::stdout::line;
 
 /// How often the sidecar is asked.
 const EVERY: Duration = Duration::from_millis(200);
+
+/// A filter asks again after five seconds at the latest.
+const LATELY_S: u64 = 10;
 
 /// Arguments of `rollout`.
 #[derive(clap::Args)]
@@ -60,21 +63,16 @@ impl Rollout {
                 list.rules
             ));
         }
-        if list.filters.is_empty() {
-            return Some(
-                "no filter has asked this sidecar for rules within the last minute".to_owned(),
-            );
+        // One that has ended with its Envoy is known for a minute.
+        let lately = |filter: &&FilterState| filter.seen_seconds <= LATELY_S;
+        let filters: Vec<_> = list.filters.iter().filter(lately).collect();
+        if filters.is_empty() {
+            return Some("no filter has asked this sidecar for rules lately".to_owned());
         }
-        let others = list.filters.iter();
-        let others = others
-            .filter(|filter| filter.state != RulesState::InForce)
-            .count();
-        (others > 0).then(|| {
-            format!(
-                "{others} of {} filters have other rules",
-                list.filters.len()
-            )
-        })
+        let others = filters.iter();
+        let others = others.filter(|filter| filter.state != RulesState::InForce);
+        let others = others.count();
+        (others > 0).then(|| format!("{others} of {} filters have other rules", filters.len()))
     }
 }
 
