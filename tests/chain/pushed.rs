@@ -1,4 +1,14 @@
 //! Rules that the sidecar pushes to the filters.
+//!
+//! | file | for |
+//! |---|---|
+//! | `pushed_beside.rs` | what else goes on while rules change |
+//! | `pushed_long.rs` | a thousand changes, large ones, and how long they take |
+
+#[path = "pushed_beside.rs"]
+mod beside;
+#[path = "pushed_long.rs"]
+mod long;
 
 use std::collections::BTreeSet;
 use std::path::Path;
