@@ -67,6 +67,19 @@ fn write(path: &Path, text: &str) {
     std::fs::rename(new, path).unwrap();
 }
 
+/// Puts a policy in force, and waits until so many filters have its rules. The signal makes the sidecar read the file at once.
+async fn change(sidecar: &Sidecar, text: &str, count: usize) {
+    let (before, _) = filters(sidecar).await;
+    write(&sidecar.policy, text);
+    sidecar.signal("HUP");
+    eventually("all filters have the rules", async || {
+        let (rules, filters) = filters(sidecar).await;
+        let has = |one: &Value| one["digest"] == rules.as_str();
+        rules != before && filters.len() == count && filters.iter().all(has)
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_before_the_first_rules_wait_and_are_then_metered() {
     let sidecar = Sidecar::alone(&one_each(&told("first"))).await;
@@ -297,13 +310,21 @@ async fn documents_that_cannot_be_used_leave_the_rules_in_force() {
                 head("dddddddddddd", 1, 2),
                 r#"{"rule":7}"#
             ),
-            "`rule`",
+            "invalid type",
         ),
         (
             format!(
                 "{}\n{set}\n{}\n",
                 head("eeeeeeeeeeee", 1, 2),
                 "x".repeat(300_000)
+            ),
+            "more than 262144",
+        ),
+        (
+            format!(
+                "{}\n{set}\n{}\n",
+                head("999999999999", 1, 2),
+                "x".repeat(20_000)
             ),
             "no end within",
         ),

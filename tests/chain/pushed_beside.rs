@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 use super::super::support::{
     Policy, envoy, filters as http_filters, per_key, pushed, question, sent, with_rules,
 };
-use super::{body, filters, one_each, told, write};
+use super::{body, change, filters, one_each, told, write};
 
 /// A document with one set, whose only rule has this body for a denial.
 fn document(digest: &str, body: &str) -> String {
@@ -121,7 +121,10 @@ async fn the_next_request_for_rules_follows_the_answer() {
                 }
                 tokio::time::sleep(WAITS).await;
                 *last.lock().unwrap() = Some(Instant::now());
-                json!({ "format": 1, "digest": FIRST, "instance": 1, "lines": 0 }).to_string()
+                format!(
+                    "{}\n",
+                    json!({ "format": 1, "digest": FIRST, "instance": 1, "lines": 0 })
+                )
             }),
         )
         .fallback(async move |question: String| answer(&question, "admitted", FIRST).to_string());
@@ -244,16 +247,27 @@ async fn a_shadow_rule_that_is_enforced_denies_by_what_it_has_counted_and_overri
     for _ in 0..3 {
         assert_eq!(envoy.status("/", "alice").await, 200);
     }
-    let blocked = json!({ "limit": "per-key", "key": "mallory", "blocked": true }).to_string();
-    let (status, why) = sidecar.change_override(Method::PUT, blocked).await;
-    assert_eq!(status, 200, "{why}");
     write(&sidecar.policy, &rules(false));
     eventually("the rule is enforced", async || {
         body(&envoy, "/", "alice").await == (429, "enforced".to_owned())
     })
     .await;
-    assert_eq!(body(&envoy, "/", "mallory").await.0, 429);
-    assert_eq!(body(&envoy, "/", "bob").await.0, 200);
+    let all = json!({ "limit": "per-key", "all_keys": true, "unlimited": true }).to_string();
+    let (status, why) = sidecar.change_override(Method::PUT, all).await;
+    assert_eq!(status, 200, "{why}");
+    eventually("it is unlimited", async || {
+        envoy.status("/", "alice").await == 200
+    })
+    .await;
+    change(&sidecar, &one_each(&told("second")), 2).await;
+    assert_eq!(envoy.status("/", "alice").await, 200);
+    let all = json!({ "limit": "per-key", "all_keys": true }).to_string();
+    let (status, why) = sidecar.change_override(Method::DELETE, all).await;
+    assert_eq!(status, 200, "{why}");
+    eventually("the rule denies again", async || {
+        body(&envoy, "/", "alice").await == (429, "second".to_owned())
+    })
+    .await;
     envoy.is_well().await;
 }
 
@@ -284,14 +298,7 @@ async fn limits_and_rules_that_change_together_leave_no_request_without_a_verdic
     });
     let clients: Vec<_> = clients.collect();
     for version in 1..=3 {
-        let (before, _) = filters(&sidecar).await;
-        write(&sidecar.policy, &text(version));
-        eventually("all filters have the rules", async || {
-            let (rules, filters) = filters(&sidecar).await;
-            let has = |one: &Value| one["digest"] == rules.as_str();
-            rules != before && filters.len() == 2 && filters.iter().all(has)
-        })
-        .await;
+        change(&sidecar, &text(version), 2).await;
     }
     go_on.store(false, Ordering::Relaxed);
     for client in clients {
@@ -339,7 +346,7 @@ async fn listeners_that_are_replaced_and_an_envoy_that_ends_leave_no_request_for
         .await;
     envoy.listens().await;
     for generation in 0..5 {
-        *at(&mut listener, &format!("{PLUGIN}/pepper")) = json!(format!("pepper-{generation}"));
+        at(&mut listener, PLUGIN)["pepper"] = json!(format!("pepper-{generation}"));
         replace_listener(&envoy, folder.path(), &listener).await;
         let key = generation.to_string();
         eventually("the new listener's filter has rules", async || {
@@ -368,7 +375,7 @@ async fn ask_for_rules(sidecar: &Sidecar, count: usize, digest: &str) -> Vec<Tcp
         let report = json!({ "vm": format!("{vm:032x}"), "node": format!("node-{vm}"), "sets": ["s"], "serves": true,
             "in_force": digest });
         let head = format!(
-            "GET /v1/rules HTTP/1.1\r\nhost: s\r\nsluicegate-filter: 0.1.0 {digest}\r\nsluicegate-rules: {report}\r\n\r\n"
+            "GET /v1/rules HTTP/1.1\r\nhost: s\r\nsluicegate-filter: 0.1.0 configuration={digest}\r\nsluicegate-rules: {report}\r\n\r\n"
         );
         streams.push(sent(sidecar.port, &head).await);
     }
@@ -406,8 +413,9 @@ async fn two_hundred_filters_that_wait_leave_connections_for_decisions() {
     let sidecar = planned.arguments(&few).alone().await;
     let (digest, _) = filters(&sidecar).await;
     let _streams = ask_for_rules(&sidecar, 200, &digest).await;
-    eventually("all have asked", async || {
-        filters(&sidecar).await.1.len() == 200
+    // Connections whose requests are not read yet may be closed for others.
+    eventually("as many wait as may", async || {
+        filters(&sidecar).await.1.len() >= 64
     })
     .await;
     for _ in 0..20 {
@@ -452,17 +460,18 @@ fn that_dies_of_trailers(folder: &std::path::Path) -> std::path::PathBuf {
 }
 
 /// Sends a request with trailers; the status, if there is an answer.
-async fn with_trailers(port: u16) -> Option<u16> {
+async fn with_trailers(port: u16, key: &str) -> Option<u16> {
     let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     let (mut send, connection) = h2::client::handshake(stream).await.unwrap();
     tokio::spawn(connection);
-    let request = axum::http::Request::post("http://host/").header("x-api-key", "alice");
+    let request = axum::http::Request::post("http://host/").header("x-api-key", key);
     let (answer, mut sending) = send.send_request(request.body(()).unwrap(), false).unwrap();
     let map: HeaderMap = [("x-checksum".parse().unwrap(), "1".parse().unwrap())]
         .into_iter()
         .collect();
     sending.send_trailers(map).unwrap();
-    answer.await.ok().map(|answer| answer.status().as_u16())
+    let answer = tokio::time::timeout(Duration::from_secs(30), answer).await;
+    Some(answer.ok()?.ok()?.status().as_u16())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -480,10 +489,8 @@ async fn a_vm_that_has_died_has_its_rules_again_before_its_first_request_is_answ
         .await;
     assert_eq!(body(&envoy, "/", "alice").await.0, 200);
     for died in 1..=2 {
-        eprintln!(
-            "the request that ends the VM: {:?}",
-            with_trailers(envoy.port).await
-        );
+        // A denial is answered before its trailers are read.
+        with_trailers(envoy.port, &died.to_string()).await;
         let began = Instant::now();
         // Envoy starts it again with a request; after a second death, it waits for a second before.
         eventually("requests are metered again", async || {
