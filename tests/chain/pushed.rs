@@ -274,8 +274,8 @@ async fn a_set_that_does_not_exist_is_refused_and_said_to_be() {
     assert_eq!(body(&envoy, "/", "alice").await.0, 200);
     let other = one_each(&told("second")).replace("{\"s\":", "{\"other\":");
     write(&sidecar.policy, &other);
-    eventually("it is refused", async || {
-        in_state(&sidecar, "refused").await >= 1
+    eventually("both filters have refused it", async || {
+        in_state(&sidecar, "refused").await == 2
     })
     .await;
     let (_, filters) = filters(&sidecar).await;
