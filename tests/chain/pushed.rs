@@ -86,13 +86,13 @@ async fn requests_before_the_first_rules_wait_and_are_then_metered() {
     let envoy = envoy(sidecar.port, pushed()).await;
     assert_eq!(body(&envoy, "/", "alice").await.0, 200);
     assert_eq!(body(&envoy, "/", "alice").await, (429, "first".to_owned()));
+    // A filter says so with its next request for rules.
     eventually("the sidecar knows of it", async || {
-        in_state(&sidecar, "in_force").await >= 1
+        let (rules, filters) = filters(&sidecar).await;
+        filters.iter().any(|one| one["serves"] == true)
+            && filters.iter().all(|one| one["digest"] == rules.as_str())
     })
     .await;
-    let (rules, filters) = filters(&sidecar).await;
-    assert!(filters.iter().any(|one| one["serves"] == true));
-    assert!(filters.iter().all(|one| one["digest"] == rules.as_str()));
     envoy.is_well().await;
 }
 
