@@ -306,7 +306,14 @@ impl Callouts {
             let before = self.plugin.replace_rules(sets);
             self.rules.keep(before);
         }
-        if self.rules.is_due(now_us) {
+        self.request_rules(now_us);
+    }
+
+    /// Asks the sidecar for other rules, unless that has been done.
+    fn request_rules(&self, now_us: u64) {
+        if let Some(pushed) = &self.plugin.pushed
+            && self.rules.is_due(now_us)
+        {
             self.rules.request(&self.plugin, pushed, now_us);
         }
     }
@@ -315,7 +322,9 @@ impl Callouts {
     pub fn on_response(&self, token: u32, headers: usize, body_size: usize) {
         if self.rules.awaits(token) {
             let body = host::callout_body(headers, body_size);
-            self.rules.answered(body, host::monotonic_us());
+            let now_us = host::monotonic_us();
+            self.rules.answered(body, now_us);
+            self.request_rules(now_us);
             self.shorten_tick();
             return;
         }

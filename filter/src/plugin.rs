@@ -79,7 +79,10 @@ impl Plugin {
     /// Puts other rules in force for new requests, and returns the earlier ones.
     pub fn replace_rules(&self, sets: Vec<Rc<RuleSet>>) -> Vec<Rc<RuleSet>> {
         let before = self.sets.replace(sets);
-        self.replaced.borrow_mut().extend(before.iter().cloned());
+        let mut replaced = self.replaced.borrow_mut();
+        // Once each, also if they were in force twice: a second entry would keep the first.
+        replaced.retain(|set| !before.iter().any(|again| Rc::ptr_eq(set, again)));
+        replaced.extend(before.iter().cloned());
         before
     }
 

@@ -149,6 +149,8 @@ impl RuleUpdates {
         self.stale_us.set(Some(since_us));
         if now_us.saturating_sub(since_us) >= GIVE_UP_US {
             self.token.set(None);
+            // The next request has as long.
+            self.stale_us.set(None);
         }
     }
 

@@ -155,6 +155,7 @@ pub async fn run(
         idle: ADMIN_IDLE,
         max_head_bytes: MAX_ADMIN_HEAD_BYTES,
     };
+    service.filters.wait_at_most(settings.max_connections / 2);
     service.wait_for_overrides(START_WITHIN).await;
     let within = settings.shutdown_timeout;
     let stop = async {

@@ -1,4 +1,14 @@
 //! Rules that the sidecar pushes to the filters.
+//!
+//! | file | for |
+//! |---|---|
+//! | `pushed_beside.rs` | what else goes on while rules change |
+//! | `pushed_long.rs` | a thousand changes, large ones, and how long they take |
+
+#[path = "pushed_beside.rs"]
+mod beside;
+#[path = "pushed_long.rs"]
+mod long;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -57,19 +67,32 @@ fn write(path: &Path, text: &str) {
     std::fs::rename(new, path).unwrap();
 }
 
+/// Puts a policy in force, and waits until so many filters have its rules. The signal makes the sidecar read the file at once.
+async fn change(sidecar: &Sidecar, text: &str, count: usize) {
+    let (before, _) = filters(sidecar).await;
+    write(&sidecar.policy, text);
+    sidecar.signal("HUP");
+    eventually("all filters have the rules", async || {
+        let (rules, filters) = filters(sidecar).await;
+        let has = |one: &Value| one["digest"] == rules.as_str();
+        rules != before && filters.len() == count && filters.iter().all(has)
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_before_the_first_rules_wait_and_are_then_metered() {
     let sidecar = Sidecar::alone(&one_each(&told("first"))).await;
     let envoy = envoy(sidecar.port, pushed()).await;
     assert_eq!(body(&envoy, "/", "alice").await.0, 200);
     assert_eq!(body(&envoy, "/", "alice").await, (429, "first".to_owned()));
+    // A filter says so with its next request for rules.
     eventually("the sidecar knows of it", async || {
-        in_state(&sidecar, "in_force").await >= 1
+        let (rules, filters) = filters(&sidecar).await;
+        filters.iter().any(|one| one["serves"] == true)
+            && filters.iter().all(|one| one["digest"] == rules.as_str())
     })
     .await;
-    let (rules, filters) = filters(&sidecar).await;
-    assert!(filters.iter().any(|one| one["serves"] == true));
-    assert!(filters.iter().all(|one| one["digest"] == rules.as_str()));
     envoy.is_well().await;
 }
 
@@ -251,8 +274,8 @@ async fn a_set_that_does_not_exist_is_refused_and_said_to_be() {
     assert_eq!(body(&envoy, "/", "alice").await.0, 200);
     let other = one_each(&told("second")).replace("{\"s\":", "{\"other\":");
     write(&sidecar.policy, &other);
-    eventually("it is refused", async || {
-        in_state(&sidecar, "refused").await >= 1
+    eventually("both filters have refused it", async || {
+        in_state(&sidecar, "refused").await == 2
     })
     .await;
     let (_, filters) = filters(&sidecar).await;
@@ -287,13 +310,21 @@ async fn documents_that_cannot_be_used_leave_the_rules_in_force() {
                 head("dddddddddddd", 1, 2),
                 r#"{"rule":7}"#
             ),
-            "`rule`",
+            "invalid type",
         ),
         (
             format!(
                 "{}\n{set}\n{}\n",
                 head("eeeeeeeeeeee", 1, 2),
                 "x".repeat(300_000)
+            ),
+            "more than 262144",
+        ),
+        (
+            format!(
+                "{}\n{set}\n{}\n",
+                head("999999999999", 1, 2),
+                "x".repeat(20_000)
             ),
             "no end within",
         ),

@@ -250,6 +250,14 @@ impl Envoy {
         self.process.kill();
     }
 
+    /// Waits until it exits by itself.
+    ///
+    /// # Panics
+    /// It does not.
+    pub async fn ends(&mut self) {
+        self.process.wait().await;
+    }
+
     /// Its process id.
     pub fn id(&self) -> u32 {
         self.process.id()

@@ -10,8 +10,8 @@ const FORGOTTEN_US: u64 = 2_000_000;
 const RETRY_US: u64 = 500_000;
 /// Longest reason that is kept, in characters: it is sent in a header.
 const MAX_WHY: usize = 500;
-/// Most sidecars that are remembered.
-const MAX_INSTANCES: usize = 16;
+/// Most sidecars that are remembered: the latest.
+const MAX_INSTANCES: usize = 64;
 
 /// Which rules are in force, and who names them.
 #[derive(Debug, Default)]
@@ -64,7 +64,10 @@ impl Updates {
         let known_by = self.named_by.contains(&instance);
         if self.in_force() == Some(digest) {
             self.named_us = now_us;
-            if !known_by && self.named_by.len() < MAX_INSTANCES {
+            if !known_by {
+                // Each restart of a sidecar is another instance.
+                let surplus = (self.named_by.len() + 1).saturating_sub(MAX_INSTANCES);
+                self.named_by.drain(..surplus);
                 self.named_by.push(instance);
             }
             // The old file is back.
@@ -137,6 +140,17 @@ mod tests {
         assert!(updates.named("c", 1, S), "others may replace them");
         assert!(!updates.named("a", 1, S), "the old file is back");
         assert_eq!((updates.known(), updates.refused()), (Some("a"), None));
+    }
+
+    #[test]
+    fn a_sidecar_that_has_restarted_often_may_still_replace_them_at_once() {
+        let mut updates = running("a");
+        for instance in 2..1_000 {
+            assert!(!updates.named("a", instance, S));
+        }
+        assert!(updates.named("b", 999, S));
+        assert!(!updates.named("b", 1, S), "that was long ago");
+        assert_eq!(updates.named_by.len(), MAX_INSTANCES);
     }
 
     #[test]

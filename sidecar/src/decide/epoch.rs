@@ -141,18 +141,26 @@ impl PolicyHandle {
     ) {
         let number = before.number + u64::from(!policy.limits_as(&before.policy));
         policy.keep_removed(&before.policy);
-        let removed = (!policy.removed().is_empty()).then(Instant::now);
+        let is_new = |name: &String| !before.policy.removed().contains_key(name);
+        let removed = if policy.removed().keys().any(is_new) {
+            Some(Instant::now())
+        } else {
+            // Changes of something else do not keep them for longer.
+            before.removed
+        };
         let stored = before.overrides.stored.clone();
-        self.rules.send_if_modified(|rules| {
-            let is_new = **rules != policy.rules;
-            if is_new {
-                *rules = Arc::new(policy.rules.clone());
-            }
-            is_new
-        });
+        let newest = Arc::new(policy.rules.clone());
         let mut epoch = Epoch::loaded((number, policy_number), policy, stored, metrics);
         epoch.removed = removed;
         self.current.store(Arc::new(epoch));
+        // Only now: filters that have these rules ask for the limits that are new.
+        self.rules.send_if_modified(|rules| {
+            let is_new = *rules != newest;
+            if is_new {
+                *rules = newest;
+            }
+            is_new
+        });
     }
 
     /// Stops answering for limits that a change removed a while ago.

@@ -62,6 +62,12 @@ impl Default for Filters {
 }
 
 impl Filters {
+    /// Has at most this many filters wait. Each takes a connection that cannot be closed for one with decisions.
+    pub fn wait_at_most(&self, filters: usize) {
+        let surplus = MAX_WAITING.saturating_sub(filters);
+        self.waiting.forget_permits(surplus);
+    }
+
     /// A filter asks for rules and says which it has. It may wait as long as it keeps what is returned, if anything is.
     pub fn asks(&self, report: &RulesReport<'_>, version: &str, now_us: u64) -> Option<Waits> {
         let mut filters = lock(&self.known);

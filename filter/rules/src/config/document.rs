@@ -126,9 +126,13 @@ impl Document {
     /// Compiles the next line. `false`: there is none.
     ///
     /// # Errors
-    /// The line is wrong.
+    /// The line is wrong, or lines are missing.
     pub fn compile_line(&mut self) -> Result<bool, ConfigError> {
         let Some(mut line) = self.next_line()? else {
+            if self.lines != self.head.lines {
+                let why = format_args!("{} of {} lines arrived", self.lines, self.head.lines);
+                return invalid("rules", why);
+            }
             self.close()?;
             return Ok(false);
         };
@@ -178,15 +182,11 @@ impl Document {
         Ok(true)
     }
 
-    /// The compiled sets, one for each of these names.
+    /// The sets of a document of which all lines are compiled, one for each of these names.
     ///
     /// # Errors
-    /// The document is incomplete, or has no set with one of the names.
+    /// The document has no set with one of the names.
     pub fn finish(mut self, names: &[String]) -> Result<Vec<Rc<RuleSet>>, ConfigError> {
-        if self.lines != self.head.lines {
-            let why = format_args!("{} of {} lines arrived", self.lines, self.head.lines);
-            return invalid("rules", why);
-        }
         let mut sets = Vec::with_capacity(names.len());
         for name in names {
             match self.sets.iter().position(|(known, _)| known == name) {
