@@ -8,6 +8,7 @@
 //! | `strict.rs` | JSON without duplicate fields |
 //! | `fingerprint.rs` | a short text that identifies a configuration |
 //! | `document.rs` | the rules that a sidecar pushes, compiled line by line |
+//! | `walk.rs` | what rules contain, each with its path |
 //! | `expressions.rs` | compiled regular expressions, shared by all sets of a VM |
 //! | `structure.rs` | a `google.protobuf.Struct`, the form in which Envoy passes YAML |
 //! | `matching.rs`, `checks.rs`, `key_components.rs`, `replies.rs`, `upstream.rs` | validation, by subject |
@@ -29,6 +30,8 @@ mod strict;
 mod structure;
 mod upstream;
 mod values;
+#[cfg(feature = "schema")]
+pub mod walk;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -154,6 +157,21 @@ pub fn validate(file: &schema::Configuration) -> Result<(Settings, Rules), Confi
     Ok((settings, rules))
 }
 
+/// Everything that is wrong with a configuration, not only the first of its rules.
+#[cfg(feature = "schema")]
+pub fn mistakes(file: &schema::Configuration) -> Vec<ConfigError> {
+    let Err(first) = validate(file) else {
+        return Vec::new();
+    };
+    let builder = Builder::new(&file.reply, &file.upstream_paths, Windows::new());
+    let of_rules = builder.map(|mut builder| builder.add_all(&file.rules, |_, _| Ok(())));
+    let mut found = of_rules.unwrap_or_default();
+    if !found.contains(&first) {
+        found.push(first);
+    }
+    found
+}
+
 fn pushed(file: &schema::Configuration, sets: &schema::RuleSets) -> Result<Pushed, ConfigError> {
     for (field, is_there) in [
         ("rules", !file.rules.is_empty()),
@@ -249,6 +267,20 @@ impl Builder {
         self.counters.add_rule(&rule.name, rule.shadow, limits);
         self.rules.push(rule);
         Ok(())
+    }
+
+    /// Adds rules that also pass this check; returns what is wrong with the others.
+    #[cfg(feature = "schema")]
+    fn add_all(
+        &mut self,
+        rules: &[schema::Rule],
+        check: fn(&str, &schema::Rule) -> Result<(), ConfigError>,
+    ) -> Vec<ConfigError> {
+        let rules = rules.iter().enumerate().filter_map(|(index, rule)| {
+            let at = format!("rules[{index}]");
+            check(&at, rule).and_then(|()| self.add(&at, rule)).err()
+        });
+        rules.collect()
     }
 
     fn finish(self) -> Result<RuleSet, ConfigError> {

@@ -2,7 +2,7 @@
 
 use super::envoy_yaml::{self, Plugin, Source};
 use super::surroundings::Surroundings;
-use super::yaml::{Node, at, entries, fields, get, line_of, lines_before, load, text};
+use crate::yaml::{Node, at, entries, fields, get, line_of, lines_before, load, text};
 
 /// What files contain that concerns Sluicegate.
 #[derive(Debug, Default)]

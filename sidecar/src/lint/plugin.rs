@@ -1,10 +1,11 @@
-//! Runs all lints.
+//! Runs all lints on a plugin configuration.
 
-use sluicegate_rules::config::schema::Configuration;
-use sluicegate_rules::config::{ConfigError, validate};
+use sluicegate_rules::config::schema::{Configuration, Rule, RuleSets};
+use sluicegate_rules::config::{mistakes, read};
 
 use super::envoy_yaml::Plugin;
 use super::findings::{Finding, Findings};
+use super::rule_sets::WrittenPolicy;
 use super::surroundings::Surroundings;
 use super::{envoy, keys, limits, matching, surroundings};
 use crate::policy::Policy;
@@ -12,13 +13,19 @@ use crate::policy::Policy;
 const REJECTED: &str = "Envoy rejects this configuration until this is fixed";
 
 /// Lints a configuration, alone and, if a policy is given, together with it.
-pub fn lint(plugin: &Plugin, surroundings: &Surroundings, policy: Option<&Policy>) -> Vec<Finding> {
+pub fn lint(
+    plugin: &Plugin,
+    surroundings: &Surroundings,
+    policy: Option<&WrittenPolicy>,
+) -> Vec<Finding> {
     let mut findings = Findings {
-        plugin,
+        source: &plugin.source,
+        lines: &plugin.configuration,
+        prefix: String::new(),
         found: Vec::new(),
     };
     let text = plugin.configuration.value.to_string();
-    let configuration = match sluicegate_rules::config::read(text.as_bytes()) {
+    let configuration = match read(text.as_bytes()) {
         Ok(configuration) => configuration,
         Err(error) => {
             findings.error(error.field, error.why, REJECTED);
@@ -28,35 +35,61 @@ pub fn lint(plugin: &Plugin, surroundings: &Surroundings, policy: Option<&Policy
     for error in mistakes(&configuration) {
         findings.error(error.field, error.why, REJECTED);
     }
-    envoy::lint(&configuration, &mut findings);
-    surroundings::lint(&configuration, surroundings, &mut findings);
-    matching::lint(&configuration, &mut findings);
-    keys::lint(&configuration, &mut findings);
-    if let Some(policy) = policy {
-        limits::lint(&configuration, policy, &mut findings);
+    if let Some(manager) = &plugin.manager {
+        envoy::lint(manager, &mut findings);
     }
-    findings.found.sort_by_key(|finding| finding.line);
-    findings.found
-}
-
-/// Why the filter rejects a configuration, for each of its rules.
-fn mistakes(configuration: &Configuration) -> Vec<ConfigError> {
-    let Err(first) = validate(configuration) else {
-        return Vec::new();
+    let cluster = &configuration.sidecar.cluster;
+    surroundings::lint(plugin, cluster, surroundings, &mut findings);
+    let around = Some((plugin, &configuration));
+    let limits = policy.and_then(|policy| policy.policy.as_ref());
+    lint_rules(&configuration.rules, around, limits, &mut findings);
+    let (Some(sets), Some(policy)) = (&configuration.rule_sets, policy) else {
+        return findings.sorted();
     };
-    let mut alone = configuration.clone();
-    let mut found = Vec::new();
-    for (index, rule) in configuration.rules.iter().enumerate() {
-        alone.rules = vec![rule.clone()];
-        if let Err(mut error) = validate(&alone)
-            && let Some(within) = error.field.strip_prefix("rules[0]")
-        {
-            error.field = format!("rules[{index}]{within}");
-            found.push(error);
+    let mut of_sets = Vec::new();
+    for (field, name) in set_names(sets) {
+        match policy.lint_set(name, around) {
+            Some(found) => of_sets.extend(found),
+            None => {
+                let message = format!("the policy has no rule set `{name}`");
+                let remedy = match policy.names() {
+                    none if none.is_empty() => "add it to the policy, in `rules`".to_owned(),
+                    names => limits::instead(name, &names),
+                };
+                findings.error(field, message, &remedy);
+            }
         }
     }
-    if !found.iter().any(|error| error.field == first.field) {
-        found.push(first);
-    }
+    let mut found = findings.sorted();
+    found.append(&mut of_sets);
     found
+}
+
+/// The rule sets that a configuration names, with the fields that do.
+fn set_names(sets: &RuleSets) -> impl Iterator<Item = (String, &String)> {
+    let others = sets.others.iter().enumerate();
+    let others = others.map(|(index, name)| (format!("rule_sets.others[{index}]"), name));
+    [("rule_sets.default".to_owned(), &sets.default)]
+        .into_iter()
+        .chain(others)
+}
+
+/// Lints rules: alone, with the plugin around them and with a policy, if these are known.
+pub fn lint_rules(
+    rules: &[Rule],
+    around: Option<(&Plugin, &Configuration)>,
+    policy: Option<&Policy>,
+    findings: &mut Findings<'_>,
+) {
+    if let Some(manager) = around.and_then(|(plugin, _)| plugin.manager.as_ref()) {
+        envoy::lint_rules(manager, rules, findings);
+    }
+    if around.is_some_and(|(_, configuration)| configuration.pepper.is_empty()) {
+        keys::without_pepper(rules, findings);
+    }
+    matching::lint(rules, findings);
+    keys::lint(rules, around.map(|(plugin, _)| plugin), findings);
+    if let Some(policy) = policy {
+        limits::lint(rules, policy, findings);
+    }
 }

@@ -264,22 +264,33 @@ fn bounded_expression(at: &str, text: &str) -> Result<(), ConfigError> {
     Ok(())
 }
 
+/// Reads a rule set of a policy.
+///
+/// # Errors
+/// It does not have the right shape.
+#[cfg(feature = "schema")]
+pub fn read(set: &Value) -> Result<schema::RuleSetFile, ConfigError> {
+    from_value(set)
+}
+
 /// Validates a rule set, for the sidecar: then a filter can compile it too. Also returns its regular expressions.
 ///
 /// # Errors
-/// The first thing that is wrong, with field, value and remedy.
+/// Everything that is wrong, with field, value and remedy.
 #[cfg(feature = "schema")]
-pub fn validate(set: &Value) -> Result<(RuleSet, Vec<String>), ConfigError> {
-    let file: schema::RuleSetFile = from_value(set)?;
-    let mut builder = Builder::new(&file.reply, &file.upstream_paths, BTreeMap::new())?;
+pub fn validate(file: &schema::RuleSetFile) -> Result<(RuleSet, Vec<String>), Vec<ConfigError>> {
+    let one = |error| vec![error];
+    let builder = Builder::new(&file.reply, &file.upstream_paths, BTreeMap::new());
+    let mut builder = builder.map_err(one)?;
+    let mistakes = builder.add_all(&file.rules, bounded);
+    if !mistakes.is_empty() {
+        return Err(mistakes);
+    }
     let mut expressions = Vec::new();
-    for (index, rule) in file.rules.iter().enumerate() {
-        let at = format!("rules[{index}]");
-        bounded(&at, rule)?;
-        builder.add(&at, rule)?;
+    for rule in &file.rules {
         (rule.matcher).expressions(&mut |text| expressions.push(text.to_owned()));
     }
-    Ok((builder.finish()?, expressions))
+    Ok((builder.finish().map_err(one)?, expressions))
 }
 
 #[cfg(test)]

@@ -1,0 +1,72 @@
+//! The rule sets of a policy, which plugins name.
+
+use std::collections::BTreeMap;
+
+use sluicegate_rules::config::document;
+use sluicegate_rules::config::schema::Configuration;
+
+use super::envoy_yaml::{Plugin, Source};
+use super::findings::{Finding, Findings};
+use super::plugin::lint_rules;
+use crate::policy::{Policy, written_rule_sets};
+use crate::yaml::ValueWithLines;
+
+/// A policy as it is written, with its lines.
+#[derive(Debug)]
+pub struct WrittenPolicy {
+    /// Where it was found.
+    pub source: Source,
+    /// What the sidecar makes of it; `None` if it has mistakes.
+    pub policy: Option<Policy>,
+    sets: BTreeMap<String, ValueWithLines>,
+}
+
+impl WrittenPolicy {
+    /// Reads a policy's text, which begins after `before` lines of its file. `None` if it is not even YAML. Also returns
+    /// its mistakes.
+    pub fn read(source: Source, before: usize, text: &str) -> (Option<Self>, Vec<String>) {
+        let (policy, mistakes) = match Policy::check(text) {
+            Ok(policy) => (Some(policy), Vec::new()),
+            Err(mistakes) => (None, mistakes),
+        };
+        let written = written_rule_sets(text, before).map(|sets| Self {
+            source,
+            policy,
+            sets,
+        });
+        (written, mistakes)
+    }
+
+    /// What its rules have in them that is no mistake, but probably not as intended.
+    pub fn lint(&self) -> Vec<Finding> {
+        let sets = self.sets.keys();
+        sets.filter_map(|name| self.lint_set(name, None))
+            .flatten()
+            .collect()
+    }
+
+    /// Lints a set, with the plugin that runs it, if that is known; `None` if there is no such set.
+    pub fn lint_set(
+        &self,
+        name: &str,
+        around: Option<(&Plugin, &Configuration)>,
+    ) -> Option<Vec<Finding>> {
+        let lines = self.sets.get(name)?;
+        let mut findings = Findings {
+            source: &self.source,
+            lines,
+            prefix: format!("rules.{name}."),
+            found: Vec::new(),
+        };
+        // What cannot be read is among the policy's mistakes.
+        if let Ok(file) = document::read(&lines.value) {
+            lint_rules(&file.rules, around, self.policy.as_ref(), &mut findings);
+        }
+        Some(findings.sorted())
+    }
+
+    /// The names of its sets.
+    pub fn names(&self) -> Vec<&str> {
+        self.sets.keys().map(String::as_str).collect()
+    }
+}
