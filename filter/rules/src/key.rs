@@ -51,11 +51,6 @@ pub fn subject(key: &str) -> String {
     text
 }
 
-/// Whether a key has a hash in it, which depends on the pepper.
-pub fn is_hashed(key: &str) -> bool {
-    key.contains('#') || key.starts_with('~')
-}
-
 /// Appends 32 hexadecimal digits.
 fn append(text: &mut String, digest: &[u8]) {
     const HEX: &[u8; 16] = b"0123456789abcdef";

@@ -24,20 +24,6 @@ pub struct Settings {
     pub(crate) hasher: Hasher,
 }
 
-impl Settings {
-    /// For rules without a plugin that runs them.
-    #[cfg(feature = "schema")]
-    pub fn without_pepper() -> Self {
-        Self {
-            cluster: String::new(),
-            timeout: Duration::ZERO,
-            together: true,
-            traces: false,
-            hasher: Hasher::new(""),
-        }
-    }
-}
-
 /// Which rule sets of the policy a filter runs.
 #[derive(Debug)]
 pub struct Pushed {

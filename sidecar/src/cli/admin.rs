@@ -40,7 +40,8 @@ impl Admin {
 }
 
 impl AdminPort {
-    fn client(&self, patience: &Patience) -> Result<Client, Failure> {
+    /// A client for this port that waits so long for an answer.
+    pub fn client(&self, patience: &Patience) -> Result<Client, Failure> {
         let token = self.admin_token.as_deref().map(admin_token::read);
         let token = token.transpose()?.flatten();
         Client::new(&ADMIN_PORT, self.admin.clone(), token, patience)

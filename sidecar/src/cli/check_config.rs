@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use sluicegate::lint::{Finding, Found, Plugin, Severity, Source, WrittenPolicy, lint};
+use sluicegate::lint::{Finding, Found, FoundPolicy, Plugin, Severity, WrittenPolicy, lint};
 use sluicegate::policy::PolicyError;
 use sluicegate_rules::config::fingerprint;
 
@@ -59,25 +59,24 @@ impl Report {
         self.findings.push(finding);
     }
 
-    /// Lints the policy in a text that begins after `before` lines of a file; `None` if it cannot be read.
-    fn policy(
-        &mut self,
-        source: Source,
-        what: &str,
-        before: usize,
-        text: &str,
-    ) -> Option<WrittenPolicy> {
-        let file = source.file.clone();
-        let (policy, mistakes) = WrittenPolicy::read(source, before, text);
+    /// Lints a policy; `None` if it cannot be read.
+    fn policy<'a>(&mut self, found: &'a FoundPolicy) -> Option<WrittenPolicy<'a>> {
+        let source = &found.source;
+        let field = found.field.iter();
+        let what = source.object()
+            + &field
+                .map(|field| format!("`{field}`: "))
+                .collect::<String>();
+        let (policy, mistakes) = WrittenPolicy::read(found);
         for mistake in &mistakes {
-            self.add_mistake((&file, before), what, mistake);
+            self.add_mistake((&source.file, found.line), &what, mistake);
         }
         let policy = policy?;
         policy.lint().into_iter().for_each(|one| self.add(one));
         // To be compared with what `sluicegate rollout` shows.
-        let read = policy.policy.as_ref();
-        if let Some(digest) = read.and_then(|policy| policy.rules.told()) {
-            line!(self.text, "{file}: {what}rules {digest}");
+        let valid = policy.policy.as_ref();
+        if let Some(digest) = valid.and_then(|valid| valid.rules.told()) {
+            line!(self.text, "{}: {what}rules {digest}", source.file);
         }
         Some(policy)
     }
@@ -119,10 +118,8 @@ impl Report {
 impl CheckConfig {
     pub fn run(self) -> Result<(), Failure> {
         let mut report = Report::default();
-        let mut policies = Vec::new();
-        if let Some(path) = &self.policy {
-            policies.extend(given(path, &mut report)?);
-        }
+        let given = self.policy.as_deref().map(given).transpose()?;
+        let mut policies: Vec<_> = given.iter().filter_map(|one| report.policy(one)).collect();
         // What `serve` would use in this environment.
         if let Some(policy) = policies.first().and_then(|given| given.policy.as_ref()) {
             store_address(policy, None)?;
@@ -141,8 +138,7 @@ impl CheckConfig {
             return Err(nothing_in(&self.envoy));
         }
         for one in &found.policies {
-            let what = format!("{}: `{}`: ", one.source.document, one.field);
-            let policy = report.policy(one.source.clone(), &what, one.line, &one.text);
+            let policy = report.policy(one);
             if self.policy.is_none() {
                 policies.extend(policy);
             }
@@ -164,24 +160,24 @@ impl CheckConfig {
     }
 }
 
-/// The policy in this file; `None` if it cannot be read, which is reported.
-fn given(path: &Path, report: &mut Report) -> Result<Option<WrittenPolicy>, Failure> {
+/// The policy in this file.
+fn given(path: &Path) -> Result<FoundPolicy, Failure> {
     let text = std::fs::read_to_string(path).map_err(|source| {
         let path = path.to_owned();
         Failure::usage(PolicyError::Read { path, source })
     })?;
-    let source = Source {
-        file: path.display().to_string(),
-        ..Source::default()
+    let mut found = FoundPolicy {
+        text,
+        ..FoundPolicy::default()
     };
-    Ok(report.policy(source, "", 0, &text))
+    found.source.file = path.display().to_string();
+    Ok(found)
 }
 
-fn check(report: &mut Report, plugin: &Plugin, all: &Found, policy: Option<&WrittenPolicy>) {
+fn check(report: &mut Report, plugin: &Plugin, all: &Found, policy: Option<&WrittenPolicy<'_>>) {
     for finding in lint(plugin, &all.surroundings, policy) {
         report.add(finding);
     }
-    let needs_policy = plugin.configuration.value.get("rule_sets").is_some();
     // To be compared with the label `configuration` of `sluicegate_filter_info`.
     let line = plugin.configuration.line("");
     let configuration = fingerprint(&plugin.configuration.value);
@@ -190,16 +186,17 @@ fn check(report: &mut Report, plugin: &Plugin, all: &Found, policy: Option<&Writ
         report.text,
         "{file}:{line}: {object}configuration {configuration}"
     );
-    if needs_policy && policy.is_none() {
-        line!(
-            report.text,
-            "{file}:{line}: {object}its rules are in the policy, which was not checked (`--policy`)"
-        );
+    if policy.is_none() && plugin.configuration.value.get("rule_sets").is_some() {
+        let why = "its rules are in the policy, which was not checked (`--policy`)";
+        line!(report.text, "{file}:{line}: {object}{why}");
     }
 }
 
 /// The policy of a plugin's sidecar: the only one, or the only one of its namespace.
-fn policy_of<'a>(plugin: &Plugin, policies: &'a [WrittenPolicy]) -> Option<&'a WrittenPolicy> {
+fn policy_of<'a>(
+    plugin: &Plugin,
+    policies: &'a [WrittenPolicy<'a>],
+) -> Option<&'a WrittenPolicy<'a>> {
     if let [policy] = policies {
         return Some(policy);
     }

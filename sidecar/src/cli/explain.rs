@@ -1,17 +1,18 @@
 //! `sluicegate explain`: shows the checks of a request without making them.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::fmt::Display;
+use std::path::PathBuf;
 use std::rc::Rc;
-use std::slice;
 
+use serde_json::json;
 use sluicegate::policy::{Policy, window_name};
 use sluicegate::telemetry::subject::Subject;
 use sluicegate_protocol::Whom;
 use sluicegate_rules::config::{self, ConfigError};
 use sluicegate_rules::{
     Evaluation, ExplainedReading, Headers, Question, Request, ResolvedCheck, RuleSet, Rules,
-    Settings, is_hashed, metadata,
+    Settings, metadata,
 };
 
 use super::Failure;
@@ -70,87 +71,85 @@ impl Request for DescribedRequest {
     }
 }
 
-/// What is printed about the request.
-struct Explanation<'a> {
-    request: DescribedRequest,
-    policy: Option<&'a Policy>,
-    text: String,
-    /// A key depends on the pepper.
-    is_hashed: bool,
-}
-
 impl Explain {
     pub fn run(self) -> Result<(), Failure> {
         let policy = match &self.policy {
             Some(path) => Some(Policy::load(path).map_err(Failure::usage)?),
             None => None,
         };
-        let mut page = Explanation {
-            request: self.request()?,
-            policy: policy.as_ref(),
-            text: String::new(),
-            is_hashed: false,
-        };
-        match &self.envoy {
-            Some(file) => self.explain_plugins(file, &mut page)?,
-            None => {
-                let names = policy.iter().flat_map(|policy| policy.rules.sets.keys());
-                let names: Vec<_> = names.cloned().collect();
-                page.sets(&Settings::without_pepper(), self.chosen(&names)?)?;
-                if page.is_hashed {
-                    line!(
-                        page.text,
-                        "hashes in keys, and the subjects of these keys, are those without a `pepper`: `--envoy` reads it"
-                    );
-                }
+        let request = self.request()?;
+        let Some(file) = &self.envoy else {
+            let sets = policy.iter().flat_map(|policy| policy.rules.sets.keys());
+            let sets: Vec<_> = sets.cloned().collect();
+            let with = |pepper| {
+                let settings = settings(pepper).map_err(Failure::system)?;
+                self.describe_sets(&sets, &settings, &request, policy.as_ref())
+            };
+            let mut text = with("")?;
+            if with("another")? != text {
+                text += "the hashes in keys, and the subjects of these keys, are those without a `pepper`: `--envoy` reads it\n";
             }
-        }
-        print(&page.text)
-    }
-
-    fn explain_plugins(&self, file: &Path, page: &mut Explanation<'_>) -> Result<(), Failure> {
-        let files = [file.to_owned()];
+            return print(&text);
+        };
+        let files = [file.clone()];
         let found = read(&files)?;
         if found.plugins.is_empty() {
             return Err(nothing_in(&files));
         }
+        let mut text = String::new();
         for plugin in &found.plugins {
-            let configuration = &plugin.configuration;
-            let at = |error: &ConfigError| {
-                let (file, line) = (&plugin.source.file, configuration.line(&error.field));
-                Failure::usage(format!("{file}:{line}: {error}"))
+            let at = |field: &str, why: &dyn Display| {
+                let (file, line) = (&plugin.source.file, plugin.configuration.line(field));
+                Failure::usage(format!("{file}:{line}: {why}"))
             };
-            let value = configuration.value.to_string();
-            let read = config::read(value.as_bytes()).and_then(|read| config::validate(&read));
-            match read.map_err(|error| at(&error))? {
-                (settings, Rules::Inline(rules)) => page.describe(&settings, &Rc::new(*rules)),
-                (settings, Rules::Pushed(pushed)) if page.policy.is_some() => {
-                    page.sets(&settings, self.chosen(&pushed.sets)?)?;
+            let read = config::from_json(&plugin.configuration.value);
+            let read = read.and_then(|file| config::validate(&file));
+            let policy = policy.as_ref();
+            match read.map_err(|error| at(&error.field, &error))? {
+                (settings, Rules::Inline(rules)) => {
+                    describe(&settings, &Rc::new(*rules), &request, policy, &mut text);
+                }
+                (settings, Rules::Pushed(pushed)) if policy.is_some() => {
+                    text += &self.describe_sets(&pushed.sets, &settings, &request, policy)?;
                 }
                 (_, Rules::Pushed(_)) => {
-                    return Err(at(&ConfigError {
-                        field: "rule_sets".to_owned(),
-                        why: "the rules are in the policy: add `--policy FILE`".to_owned(),
-                    }));
+                    let why = "`rule_sets`: the rules are in the policy: add `--policy FILE`";
+                    return Err(at("rule_sets", &why));
                 }
             }
         }
-        Ok(())
+        print(&text)
     }
 
-    /// The set that `--set` names, or all of them.
-    fn chosen<'a>(&'a self, names: &'a [String]) -> Result<&'a [String], Failure> {
-        match &self.set {
-            None if names.is_empty() => Err(Failure::usage(
-                "the policy has no `rules`: name the filter's configuration (`--envoy`)",
-            )),
-            None => Ok(names),
-            Some(set) if names.contains(set) => Ok(slice::from_ref(set)),
-            Some(set) => Err(Failure::usage(format!(
-                "there is no rule set `{set}`, only `{}`",
-                names.join("`, `")
-            ))),
+    /// Describes the checks for each of these sets of the policy, or for that of `--set`.
+    fn describe_sets(
+        &self,
+        sets: &[String],
+        settings: &Settings,
+        request: &DescribedRequest,
+        policy: Option<&Policy>,
+    ) -> Result<String, Failure> {
+        let only = self.set.as_ref();
+        let chosen: Vec<_> = sets
+            .iter()
+            .filter(|set| only.is_none_or(|only| only == *set))
+            .collect();
+        if chosen.is_empty() {
+            let (sets, only) = (sets.join("`, `"), only.map_or("", String::as_str));
+            let why = format!("no such rule set: `{only}`; there is: `{sets}`");
+            return Err(Failure::usage(why));
         }
+        let mut text = String::new();
+        for name in &chosen {
+            let rules = policy.and_then(|policy| policy.rules.compiled(name));
+            let why = || Failure::usage(format!("the policy has no rule set `{name}`"));
+            let rules = Rc::new(rules.ok_or_else(why)?);
+            if chosen.len() > 1 {
+                line!(text, "rule set `{name}`:");
+            }
+            describe(settings, &rules, request, policy, &mut text);
+        }
+        Ok(text)
     }
 
     fn request(&self) -> Result<DescribedRequest, Failure> {
@@ -200,118 +199,75 @@ fn wrong(argument: &str, form: &str) -> Failure {
     Failure::usage(format!("`{argument}` is not of the form `{form}`"))
 }
 
-impl Explanation<'_> {
-    /// Describes the checks for each of these sets of the policy.
-    fn sets(&mut self, settings: &Settings, names: &[String]) -> Result<(), Failure> {
-        for name in names {
-            let rules = self.policy.and_then(|policy| policy.rules.compiled(name));
-            let why = || Failure::usage(format!("the policy has no rule set `{name}`"));
-            let rules = rules.ok_or_else(why)?;
-            if names.len() > 1 {
-                line!(self.text, "rule set `{name}`:");
-            }
-            self.describe(settings, &Rc::new(rules));
-        }
-        Ok(())
-    }
+/// The settings of a plugin of which only this is known.
+fn settings(pepper: &str) -> Result<Settings, ConfigError> {
+    let plugin = json!({
+        "version": 2, "sidecar": { "cluster": "-" }, "rule_sets": { "default": "-" }, "pepper": pepper,
+    });
+    config::validate(&config::from_json(&plugin)?).map(|(settings, _)| settings)
+}
 
-    /// Describes the checks of the request.
-    fn describe(&mut self, settings: &Settings, rules: &Rc<RuleSet>) {
-        let readings = rules.readings(&self.request);
-        let several = readings.len() > 1;
-        if several {
-            line!(self.text, "the upstream may read the path in several ways:");
-            for (number, reading) in (1..).zip(&readings) {
-                line!(self.text, "  {number}: {}", told_reading(reading));
-            }
-        } else if let Some(ExplainedReading { path: None, .. }) = readings.first() {
-            line!(
-                self.text,
-                "the path can be read in too many ways to compare them"
-            );
+fn describe(
+    settings: &Settings,
+    rules: &Rc<RuleSet>,
+    request: &DescribedRequest,
+    policy: Option<&Policy>,
+    text: &mut String,
+) {
+    let readings = rules.readings(request);
+    let several = readings.len() > 1;
+    if several {
+        line!(text, "the upstream may read the path in several ways:");
+        for (number, reading) in (1..).zip(&readings) {
+            line!(text, "  {number}: {}", told_reading(reading));
         }
-        for rule in 0..rules.count() {
-            let name = rules.rule_name(rule);
-            let within: Vec<String> = (1..)
-                .zip(&readings)
-                .filter(|(_, reading)| reading.matching.contains(&rule))
-                .map(|(number, _): (usize, _)| number.to_string())
-                .collect();
-            if within.is_empty() {
-                line!(self.text, "rule `{name}` does not match");
-            } else if several {
-                line!(self.text, "rule `{name}` matches in {}", within.join(", "));
-            } else {
-                line!(self.text, "rule `{name}` matches");
-            }
-        }
-        match rules.evaluate(settings, &self.request) {
-            Evaluation::Pass => line!(self.text, "no checks: the request passes"),
-            Evaluation::Refuse(reply) => line!(
-                self.text,
-                "no checks: the request is answered with {}: {}",
-                reply.status,
-                String::from_utf8_lossy(&reply.body)
-            ),
-            Evaluation::NoVerdict(_, why) => {
-                line!(self.text, "no checks, and no verdict: {why}")
-            }
-            Evaluation::Ask(question) => {
-                if !question.checks.is_empty() {
-                    line!(self.text, "checks, admitted together or not at all:");
-                }
-                for check in &question.checks {
-                    self.check(&question, check);
-                }
-                for shadow in &question.shadows {
-                    let rule = rules.rule_name(shadow.rule);
-                    line!(
-                        self.text,
-                        "shadow checks (evaluated, not enforced) of rule `{rule}`:"
-                    );
-                    for check in &shadow.checks {
-                        self.check(&question, check);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Describes a check.
-    fn check(&mut self, question: &Question, check: &ResolvedCheck) {
-        self.is_hashed |= is_hashed(&check.key);
-        let limit = question.limit_name(check);
+    } else if let Some(ExplainedReading { path: None, .. }) = readings.first() {
         line!(
-            self.text,
-            "  rule `{}`: limit `{limit}`, key `{}`, cost {}, subject {}",
-            question.rules.rule_name(check.rule),
-            check.key,
-            check.cost,
-            Subject::of(&check.key)
+            text,
+            "the path can be read in too many ways to compare them"
         );
-        if let Some(quota) = check.quota {
-            line!(self.text, "    asks for a quota of {quota}");
+    }
+    for rule in 0..rules.count() {
+        let name = rules.rule_name(rule);
+        let within: Vec<String> = (1..)
+            .zip(&readings)
+            .filter(|(_, reading)| reading.matching.contains(&rule))
+            .map(|(number, _): (usize, _)| number.to_string())
+            .collect();
+        if within.is_empty() {
+            line!(text, "rule `{name}` does not match");
+        } else if several {
+            line!(text, "rule `{name}` matches in {}", within.join(", "));
+        } else {
+            line!(text, "rule `{name}` matches");
         }
-        let Some(policy) = self.policy else { return };
-        match policy.limit(limit) {
-            None => line!(self.text, "    the policy has no such limit"),
-            Some(limit) => {
-                for window in &limit.windows {
-                    line!(
-                        self.text,
-                        "    {} per {}",
-                        window.quota,
-                        window_name(window)
-                    );
-                }
-                let own = limit.overrides.get(&Whom::Key(check.key.clone()));
-                if let Some(one) = own.or_else(|| limit.overrides.get(&Whom::AllKeys(true))) {
-                    let until = one.terms.until.as_deref().unwrap_or("removed");
-                    line!(
-                        self.text,
-                        "    the policy overrides this for the key: {}, until {until}; `sluicegate override list` also shows the overrides in the store",
-                        one.terms
-                    );
+    }
+    match rules.evaluate(settings, request) {
+        Evaluation::Pass => line!(text, "no checks: the request passes"),
+        Evaluation::Refuse(reply) => line!(
+            text,
+            "no checks: the request is answered with {}: {}",
+            reply.status,
+            String::from_utf8_lossy(&reply.body)
+        ),
+        Evaluation::NoVerdict(_, why) => {
+            line!(text, "no checks, and no verdict: {why}")
+        }
+        Evaluation::Ask(question) => {
+            if !question.checks.is_empty() {
+                line!(text, "checks, admitted together or not at all:");
+            }
+            for check in &question.checks {
+                tell(&question, check, policy, text);
+            }
+            for shadow in &question.shadows {
+                let rule = rules.rule_name(shadow.rule);
+                line!(
+                    text,
+                    "shadow checks (evaluated, not enforced) of rule `{rule}`:"
+                );
+                for check in &shadow.checks {
+                    tell(&question, check, policy, text);
                 }
             }
         }
@@ -326,4 +282,37 @@ fn told_reading(reading: &ExplainedReading) -> String {
         text += &format!(", `{name}` is `{}`", String::from_utf8_lossy(value));
     }
     text
+}
+
+fn tell(question: &Question, check: &ResolvedCheck, policy: Option<&Policy>, text: &mut String) {
+    let limit = question.limit_name(check);
+    line!(
+        text,
+        "  rule `{}`: limit `{limit}`, key `{}`, cost {}, subject {}",
+        question.rules.rule_name(check.rule),
+        check.key,
+        check.cost,
+        Subject::of(&check.key)
+    );
+    if let Some(quota) = check.quota {
+        line!(text, "    asks for a quota of {quota}");
+    }
+    let Some(policy) = policy else { return };
+    match policy.limit(limit) {
+        None => line!(text, "    the policy has no such limit"),
+        Some(limit) => {
+            for window in &limit.windows {
+                line!(text, "    {} per {}", window.quota, window_name(window));
+            }
+            let own = limit.overrides.get(&Whom::Key(check.key.clone()));
+            if let Some(one) = own.or_else(|| limit.overrides.get(&Whom::AllKeys(true))) {
+                let until = one.terms.until.as_deref().unwrap_or("removed");
+                line!(
+                    text,
+                    "    the policy overrides this for the key: {}, until {until}; `sluicegate override list` also shows the overrides in the store",
+                    one.terms
+                );
+            }
+        }
+    }
 }

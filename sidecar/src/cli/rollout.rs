@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use sluicegate_protocol::{FILTERS_PATH, FilterList, RulesState};
 
 use super::Failure;
-use super::admin::Admin;
+use super::admin::AdminPort;
+use super::client::Patience;
 use super::exit::Exit;
 use super::output::Output;
 use super::stdout::line;
@@ -20,11 +21,11 @@ const EVERY: Duration = Duration::from_millis(200);
 )]
 pub struct Rollout {
     #[command(flatten)]
-    admin: Admin,
+    admin: AdminPort,
     /// Wait until all filters have the rules.
     #[arg(long)]
     wait: bool,
-    /// How long to wait.
+    /// How long to wait, also for an answer.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = humantime::parse_duration)]
     timeout: Duration,
     /// The digest that must be in force. `check-config` prints that of a file. Without it, whichever the sidecar has.
@@ -37,8 +38,9 @@ pub struct Rollout {
 
 impl Rollout {
     pub async fn run(self) -> Result<(), Failure> {
-        let client = self.admin.client()?;
-        let until = Instant::now() + self.timeout;
+        let timeout = self.timeout;
+        let client = self.admin.client(&Patience { timeout })?;
+        let until = Instant::now() + timeout;
         loop {
             let list: FilterList = client.get(FILTERS_PATH).await?;
             let why = self.missing(&list);

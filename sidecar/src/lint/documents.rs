@@ -15,13 +15,13 @@ pub struct Found {
     pub surroundings: Surroundings,
 }
 
-/// A policy in a ConfigMap.
-#[derive(Debug)]
+/// A policy in a ConfigMap, or in a file of its own.
+#[derive(Debug, Default)]
 pub struct FoundPolicy {
-    /// The ConfigMap.
+    /// The ConfigMap, or the file.
     pub source: Source,
     /// The field of the ConfigMap, such as `data.policy.yaml`.
-    pub field: String,
+    pub field: Option<String>,
     /// How many lines of the file come before the text.
     pub line: usize,
     /// The policy.
@@ -85,7 +85,7 @@ impl Found {
             if name == "policy.yaml" || documents.iter().any(|node| get(node, "limits").is_some()) {
                 self.policies.push(FoundPolicy {
                     source: source.clone(),
-                    field: format!("data.{name}"),
+                    field: Some(format!("data.{name}")),
                     line: before,
                     text: inner.to_owned(),
                 });

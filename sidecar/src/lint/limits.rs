@@ -23,16 +23,11 @@ pub fn lint(rules: &[Rule], policy: &Policy, findings: &mut Findings<'_>) {
 
 fn report_unknown(policy: &Policy, field: String, name: &str, findings: &mut Findings<'_>) {
     let known: Vec<&str> = policy.limits().map(|limit| limit.name.as_str()).collect();
-    let message = format!("the policy has no limit `{name}`");
-    findings.error(field, message, &instead(name, &known));
-}
-
-/// What to write in place of a name that the policy does not have.
-pub fn instead(name: &str, known: &[&str]) -> String {
-    nearest(name, known.iter().copied()).map_or_else(
+    let remedy = nearest(name, known.iter().copied()).map_or_else(
         || format!("the policy has `{}`", known.join("`, `")),
         |near| format!("did you mean `{near}`?"),
-    )
+    );
+    findings.error(field, format!("the policy has no limit `{name}`"), &remedy);
 }
 
 fn check_costs(at: &str, check: &Check, limit: &Limit, findings: &mut Findings<'_>) {

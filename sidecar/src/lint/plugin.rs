@@ -1,7 +1,9 @@
 //! Runs all lints on a plugin configuration.
 
-use sluicegate_rules::config::schema::{Configuration, Rule, RuleSets};
-use sluicegate_rules::config::{mistakes, read};
+use std::iter;
+
+use sluicegate_rules::config::schema::{Configuration, Rule};
+use sluicegate_rules::config::{from_json, mistakes, nearest};
 
 use super::envoy_yaml::Plugin;
 use super::findings::{Finding, Findings};
@@ -16,7 +18,7 @@ const REJECTED: &str = "Envoy rejects this configuration until this is fixed";
 pub fn lint(
     plugin: &Plugin,
     surroundings: &Surroundings,
-    policy: Option<&WrittenPolicy>,
+    policy: Option<&WrittenPolicy<'_>>,
 ) -> Vec<Finding> {
     let mut findings = Findings {
         source: &plugin.source,
@@ -24,8 +26,7 @@ pub fn lint(
         prefix: String::new(),
         found: Vec::new(),
     };
-    let text = plugin.configuration.value.to_string();
-    let configuration = match read(text.as_bytes()) {
+    let configuration = match from_json(&plugin.configuration.value) {
         Ok(configuration) => configuration,
         Err(error) => {
             findings.error(error.field, error.why, REJECTED);
@@ -47,31 +48,26 @@ pub fn lint(
         return findings.sorted();
     };
     let mut of_sets = Vec::new();
-    for (field, name) in set_names(sets) {
-        match policy.lint_set(name, around) {
-            Some(found) => of_sets.extend(found),
-            None => {
-                let message = format!("the policy has no rule set `{name}`");
-                let remedy = match policy.names() {
-                    none if none.is_empty() => "add it to the policy, in `rules`".to_owned(),
-                    names => limits::instead(name, &names),
-                };
-                findings.error(field, message, &remedy);
-            }
+    let names = iter::once(&sets.default).chain(&sets.others);
+    for (index, name) in names.enumerate() {
+        if let Some(found) = policy.lint_set(name, around) {
+            of_sets.extend(found);
+            continue;
         }
+        let field = match index.checked_sub(1) {
+            None => "rule_sets.default".to_owned(),
+            Some(other) => format!("rule_sets.others[{other}]"),
+        };
+        let remedy = match nearest(name, policy.sets.keys().map(String::as_str)) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "add it to `rules` in the policy".to_owned(),
+        };
+        let message = format!("the policy has no rule set `{name}`");
+        findings.error(field, message, &remedy);
     }
     let mut found = findings.sorted();
     found.append(&mut of_sets);
     found
-}
-
-/// The rule sets that a configuration names, with the fields that do.
-fn set_names(sets: &RuleSets) -> impl Iterator<Item = (String, &String)> {
-    let others = sets.others.iter().enumerate();
-    let others = others.map(|(index, name)| (format!("rule_sets.others[{index}]"), name));
-    [("rule_sets.default".to_owned(), &sets.default)]
-        .into_iter()
-        .chain(others)
 }
 
 /// Lints rules: alone, with the plugin around them and with a policy, if these are known.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use sluicegate_rules::config::document;
 use sluicegate_rules::config::schema::Configuration;
 
+use super::documents::FoundPolicy;
 use super::envoy_yaml::{Plugin, Source};
 use super::findings::{Finding, Findings};
 use super::plugin::lint_rules;
@@ -13,24 +14,25 @@ use crate::yaml::ValueWithLines;
 
 /// A policy as it is written, with its lines.
 #[derive(Debug)]
-pub struct WrittenPolicy {
+pub struct WrittenPolicy<'a> {
     /// Where it was found.
-    pub source: Source,
+    pub source: &'a Source,
     /// What the sidecar makes of it; `None` if it has mistakes.
     pub policy: Option<Policy>,
-    sets: BTreeMap<String, ValueWithLines>,
+    /// Its rule sets, by name.
+    pub(super) sets: BTreeMap<String, ValueWithLines>,
 }
 
-impl WrittenPolicy {
-    /// Reads a policy's text, which begins after `before` lines of its file. `None` if it is not even YAML. Also returns
-    /// its mistakes.
-    pub fn read(source: Source, before: usize, text: &str) -> (Option<Self>, Vec<String>) {
-        let (policy, mistakes) = match Policy::check(text) {
+impl<'a> WrittenPolicy<'a> {
+    /// Reads a policy; `None` if it is not even YAML. Also returns its mistakes.
+    pub fn read(found: &'a FoundPolicy) -> (Option<Self>, Vec<String>) {
+        let (policy, mistakes) = match Policy::check(&found.text) {
             Ok(policy) => (Some(policy), Vec::new()),
             Err(mistakes) => (None, mistakes),
         };
-        let written = written_rule_sets(text, before).map(|sets| Self {
-            source,
+        let sets = written_rule_sets(&found.text, found.line);
+        let written = sets.map(|sets| Self {
+            source: &found.source,
             policy,
             sets,
         });
@@ -53,7 +55,7 @@ impl WrittenPolicy {
     ) -> Option<Vec<Finding>> {
         let lines = self.sets.get(name)?;
         let mut findings = Findings {
-            source: &self.source,
+            source: self.source,
             lines,
             prefix: format!("rules.{name}."),
             found: Vec::new(),
@@ -63,10 +65,5 @@ impl WrittenPolicy {
             lint_rules(&file.rules, around, self.policy.as_ref(), &mut findings);
         }
         Some(findings.sorted())
-    }
-
-    /// The names of its sets.
-    pub fn names(&self) -> Vec<&str> {
-        self.sets.keys().map(String::as_str).collect()
     }
 }

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Deserialize;
 use serde_json::{Value, json};
 use sluicegate_engine::{Algorithm, BucketSpec};
 use sluicegate_rules::RuleSet;
@@ -12,7 +11,7 @@ use sluicegate_rules::config::{ConfigError, document, fingerprint, nearest, walk
 
 use super::fields::{MAX_NAME_BYTES, is_name};
 use super::limits::Limit;
-use crate::yaml::{Node, ValueWithLines};
+use crate::yaml::{Node, ValueWithLines, fields, get};
 
 /// Most sets of a policy.
 const MAX_SETS: usize = 64;
@@ -37,15 +36,10 @@ pub(super) type Limits<'a> = BTreeMap<&'a str, Option<&'a Limit>>;
 /// The rule sets in a policy's text, by name, as they are written; `before` lines of the file come before the text. `None`
 /// if it cannot be read.
 pub fn written_rule_sets(text: &str, before: usize) -> Option<BTreeMap<String, ValueWithLines>> {
-    #[derive(Deserialize)]
-    struct Sets {
-        #[serde(default)]
-        rules: BTreeMap<String, Node>,
-    }
     let options = serde_saphyr::options! { with_snippet: false };
-    let file: Sets = serde_saphyr::from_str_with_options(text, options).ok()?;
-    let sets = file.rules.into_iter();
-    let sets = sets.map(|(name, set)| (name, ValueWithLines::new(&set, before)));
+    let file: Node = serde_saphyr::from_str_with_options(text, options).ok()?;
+    let sets = get(&file, "rules").into_iter().flat_map(fields);
+    let sets = sets.map(|(name, set)| (name.value.clone(), ValueWithLines::new(set, before)));
     Some(sets.collect())
 }
 
