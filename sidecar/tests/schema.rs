@@ -7,7 +7,7 @@ use super::support::{read, repository, rows};
 use serde_json::{Value, json};
 use sluicegate::lint::Found;
 use sluicegate::policy::{Policy, policy_schema};
-use sluicegate_rules::config::schema::json_schema;
+use sluicegate_rules::config::{self, schema::json_schema};
 use sluicegate_rules::{
     COUNTERS_OF_RULE, FIXED_COUNTERS, OF_UPDATES, counter_of_limit, counter_of_rule, parse,
 };
@@ -238,7 +238,8 @@ fn schema_and_filter_accept_every_example() {
         if let Err(error) = validator.validate(&example) {
             panic!("{name}: {error} at {}", error.instance_path());
         }
-        parse(example.to_string().as_bytes()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let read = config::from_json(&example).and_then(|read| config::validate(&read));
+        read.unwrap_or_else(|error| panic!("{name}: {error}"));
     }
 }
 
@@ -313,8 +314,8 @@ fn the_schema_knows_what_belongs_to_a_configuration_whose_rules_come_from_the_si
         "rule_sets": { "default": "gateway", "others": ["internal"], "by": "route_name" },
         "until_rules": { "hold": "1s", "then": "allow" } });
     let by_filter = |value: &Value| {
-        let read = sluicegate_rules::config::read(value.to_string().as_bytes());
-        read.is_ok_and(|read| sluicegate_rules::config::validate(&read).is_ok())
+        let read = config::read(value.to_string().as_bytes());
+        read.is_ok_and(|read| config::validate(&read).is_ok())
     };
     assert_eq!([by_filter(&good), validator.is_valid(&good)], [true; 2]);
     for (field, value) in [

@@ -163,7 +163,7 @@ pub fn mistakes(file: &schema::Configuration) -> Vec<ConfigError> {
     let Err(first) = validate(file) else {
         return Vec::new();
     };
-    let builder = Builder::new(&file.reply, &file.upstream_paths, Windows::new());
+    let builder = Builder::new(&file.reply, &file.upstream_paths, Windows::default());
     let of_rules = builder.map(|mut builder| builder.add_all(&file.rules, |_, _| Ok(())));
     let mut found = of_rules.unwrap_or_default();
     if !found.contains(&first) {

@@ -59,26 +59,24 @@ impl Report {
         self.findings.push(finding);
     }
 
-    /// Lints a policy; `None` if it cannot be read.
-    fn policy<'a>(&mut self, found: &'a FoundPolicy) -> Option<WrittenPolicy<'a>> {
+    /// Lints a policy.
+    fn policy<'a>(&mut self, found: &'a FoundPolicy) -> WrittenPolicy<'a> {
         let source = &found.source;
         let field = found.field.iter();
         let what = source.object()
             + &field
                 .map(|field| format!("`{field}`: "))
                 .collect::<String>();
-        let (policy, mistakes) = WrittenPolicy::read(found);
-        for mistake in &mistakes {
+        let policy = WrittenPolicy::read(found);
+        for mistake in policy.policy.as_ref().err().into_iter().flatten() {
             self.add_mistake((&source.file, found.line), &what, mistake);
         }
-        let policy = policy?;
         policy.lint().into_iter().for_each(|one| self.add(one));
         // To be compared with what `sluicegate rollout` shows.
-        let valid = policy.policy.as_ref();
-        if let Some(digest) = valid.and_then(|valid| valid.rules.told()) {
+        if let Ok(Some(digest)) = policy.policy.as_ref().map(|policy| policy.rules.told()) {
             line!(self.text, "{}: {what}rules {digest}", source.file);
         }
-        Some(policy)
+        policy
     }
 
     /// Adds a mistake, which names its line of the text.
@@ -119,9 +117,12 @@ impl CheckConfig {
     pub fn run(self) -> Result<(), Failure> {
         let mut report = Report::default();
         let given = self.policy.as_deref().map(given).transpose()?;
-        let mut policies: Vec<_> = given.iter().filter_map(|one| report.policy(one)).collect();
+        let mut policies: Vec<_> = given.iter().map(|one| report.policy(one)).collect();
         // What `serve` would use in this environment.
-        if let Some(policy) = policies.first().and_then(|given| given.policy.as_ref()) {
+        if let Some(policy) = policies
+            .first()
+            .and_then(|given| given.policy.as_ref().ok())
+        {
             store_address(policy, None)?;
         }
         if self.envoy.is_empty() {
@@ -140,7 +141,7 @@ impl CheckConfig {
         for one in &found.policies {
             let policy = report.policy(one);
             if self.policy.is_none() {
-                policies.extend(policy);
+                policies.push(policy);
             }
         }
         for plugin in &found.plugins {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::slice;
 
 use serde_json::json;
 use sluicegate::policy::{Policy, window_name};
@@ -78,16 +79,18 @@ impl Explain {
             None => None,
         };
         let request = self.request()?;
+        let policy = policy.as_ref();
         let Some(file) = &self.envoy else {
             let sets = policy.iter().flat_map(|policy| policy.rules.sets.keys());
             let sets: Vec<_> = sets.cloned().collect();
             let with = |pepper| {
                 let settings = settings(pepper).map_err(Failure::system)?;
-                self.describe_sets(&sets, &settings, &request, policy.as_ref())
+                let described = self.describe_sets(&sets, &settings, &request, policy);
+                described.map_err(Failure::usage)
             };
             let mut text = with("")?;
             if with("another")? != text {
-                text += "the hashes in keys, and the subjects of these keys, are those without a `pepper`: `--envoy` reads it\n";
+                text += "without the `pepper` (`--envoy`), hashes in keys and the subjects of these keys are not those of the fleet\n";
             }
             return print(&text);
         };
@@ -104,17 +107,13 @@ impl Explain {
             };
             let read = config::from_json(&plugin.configuration.value);
             let read = read.and_then(|file| config::validate(&file));
-            let policy = policy.as_ref();
             match read.map_err(|error| at(&error.field, &error))? {
                 (settings, Rules::Inline(rules)) => {
                     describe(&settings, &Rc::new(*rules), &request, policy, &mut text);
                 }
-                (settings, Rules::Pushed(pushed)) if policy.is_some() => {
-                    text += &self.describe_sets(&pushed.sets, &settings, &request, policy)?;
-                }
-                (_, Rules::Pushed(_)) => {
-                    let why = "`rule_sets`: the rules are in the policy: add `--policy FILE`";
-                    return Err(at("rule_sets", &why));
+                (settings, Rules::Pushed(pushed)) => {
+                    let described = self.describe_sets(&pushed.sets, &settings, &request, policy);
+                    text += &described.map_err(|why| at("rule_sets", &why))?;
                 }
             }
         }
@@ -128,26 +127,17 @@ impl Explain {
         settings: &Settings,
         request: &DescribedRequest,
         policy: Option<&Policy>,
-    ) -> Result<String, Failure> {
-        let only = self.set.as_ref();
-        let chosen: Vec<_> = sets
-            .iter()
-            .filter(|set| only.is_none_or(|only| only == *set))
-            .collect();
-        if chosen.is_empty() {
-            let (sets, only) = (sets.join("`, `"), only.map_or("", String::as_str));
-            let why = format!("no such rule set: `{only}`; there is: `{sets}`");
-            return Err(Failure::usage(why));
-        }
+    ) -> Result<String, String> {
+        let policy = policy.ok_or("the rules are in the policy: add `--policy FILE`")?;
+        let sets = self.set.as_ref().map_or(sets, slice::from_ref);
         let mut text = String::new();
-        for name in &chosen {
-            let rules = policy.and_then(|policy| policy.rules.compiled(name));
-            let why = || Failure::usage(format!("the policy has no rule set `{name}`"));
-            let rules = Rc::new(rules.ok_or_else(why)?);
-            if chosen.len() > 1 {
+        for name in sets {
+            let rules = policy.rules.compiled(name);
+            let rules = rules.ok_or_else(|| format!("the policy has no rule set `{name}`"))?;
+            if sets.len() > 1 {
                 line!(text, "rule set `{name}`:");
             }
-            describe(settings, &rules, request, policy, &mut text);
+            describe(settings, &Rc::new(rules), request, Some(policy), &mut text);
         }
         Ok(text)
     }

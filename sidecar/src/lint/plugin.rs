@@ -42,7 +42,7 @@ pub fn lint(
     let cluster = &configuration.sidecar.cluster;
     surroundings::lint(plugin, cluster, surroundings, &mut findings);
     let around = Some((plugin, &configuration));
-    let limits = policy.and_then(|policy| policy.policy.as_ref());
+    let limits = policy.and_then(|policy| policy.policy.as_ref().ok());
     lint_rules(&configuration.rules, around, limits, &mut findings);
     let (Some(sets), Some(policy)) = (&configuration.rule_sets, policy) else {
         return findings.sorted();

@@ -17,34 +17,26 @@ use crate::yaml::ValueWithLines;
 pub struct WrittenPolicy<'a> {
     /// Where it was found.
     pub source: &'a Source,
-    /// What the sidecar makes of it; `None` if it has mistakes.
-    pub policy: Option<Policy>,
-    /// Its rule sets, by name.
+    /// What the sidecar makes of it, or its mistakes.
+    pub policy: Result<Policy, Vec<String>>,
+    /// Its rule sets, by name; none if it is not even YAML.
     pub(super) sets: BTreeMap<String, ValueWithLines>,
 }
 
 impl<'a> WrittenPolicy<'a> {
-    /// Reads a policy; `None` if it is not even YAML. Also returns its mistakes.
-    pub fn read(found: &'a FoundPolicy) -> (Option<Self>, Vec<String>) {
-        let (policy, mistakes) = match Policy::check(&found.text) {
-            Ok(policy) => (Some(policy), Vec::new()),
-            Err(mistakes) => (None, mistakes),
-        };
-        let sets = written_rule_sets(&found.text, found.line);
-        let written = sets.map(|sets| Self {
+    /// Reads a policy.
+    pub fn read(found: &'a FoundPolicy) -> Self {
+        Self {
             source: &found.source,
-            policy,
-            sets,
-        });
-        (written, mistakes)
+            policy: Policy::check(&found.text),
+            sets: written_rule_sets(&found.text, found.line),
+        }
     }
 
     /// What its rules have in them that is no mistake, but probably not as intended.
     pub fn lint(&self) -> Vec<Finding> {
-        let sets = self.sets.keys();
-        sets.filter_map(|name| self.lint_set(name, None))
-            .flatten()
-            .collect()
+        let found = self.sets.keys().map(|name| self.lint_set(name, None));
+        found.flatten().flatten().collect()
     }
 
     /// Lints a set, with the plugin that runs it, if that is known; `None` if there is no such set.
@@ -62,7 +54,12 @@ impl<'a> WrittenPolicy<'a> {
         };
         // What cannot be read is among the policy's mistakes.
         if let Ok(file) = document::read(&lines.value) {
-            lint_rules(&file.rules, around, self.policy.as_ref(), &mut findings);
+            lint_rules(
+                &file.rules,
+                around,
+                self.policy.as_ref().ok(),
+                &mut findings,
+            );
         }
         Some(findings.sorted())
     }

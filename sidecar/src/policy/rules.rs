@@ -33,14 +33,14 @@ pub(super) type Mistake = (Option<usize>, String);
 /// The limits of a policy; `None` for one that has mistakes.
 pub(super) type Limits<'a> = BTreeMap<&'a str, Option<&'a Limit>>;
 
-/// The rule sets in a policy's text, by name, as they are written; `before` lines of the file come before the text. `None`
-/// if it cannot be read.
-pub fn written_rule_sets(text: &str, before: usize) -> Option<BTreeMap<String, ValueWithLines>> {
+/// The rule sets in a policy's text, by name, as they are written; `before` lines of the file come before the text.
+pub fn written_rule_sets(text: &str, before: usize) -> BTreeMap<String, ValueWithLines> {
     let options = serde_saphyr::options! { with_snippet: false };
-    let file: Node = serde_saphyr::from_str_with_options(text, options).ok()?;
-    let sets = get(&file, "rules").into_iter().flat_map(fields);
-    let sets = sets.map(|(name, set)| (name.value.clone(), ValueWithLines::new(set, before)));
-    Some(sets.collect())
+    let file = serde_saphyr::from_str_with_options::<Node>(text, options).ok();
+    let sets = file.iter().filter_map(|file| get(file, "rules"));
+    let sets = sets.flat_map(fields);
+    sets.map(|(name, set)| (name.value.clone(), ValueWithLines::new(set, before)))
+        .collect()
 }
 
 /// A set of the file and its regular expressions, or everything that is wrong with it.

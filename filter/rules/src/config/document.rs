@@ -280,7 +280,7 @@ pub fn read(set: &Value) -> Result<schema::RuleSetFile, ConfigError> {
 #[cfg(feature = "schema")]
 pub fn validate(file: &schema::RuleSetFile) -> Result<(RuleSet, Vec<String>), Vec<ConfigError>> {
     let one = |error| vec![error];
-    let builder = Builder::new(&file.reply, &file.upstream_paths, BTreeMap::new());
+    let builder = Builder::new(&file.reply, &file.upstream_paths, Default::default());
     let mut builder = builder.map_err(one)?;
     let mistakes = builder.add_all(&file.rules, bounded);
     if !mistakes.is_empty() {
