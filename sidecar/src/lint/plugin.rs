@@ -44,7 +44,8 @@ pub fn lint(
     let around = Some((plugin, &configuration));
     let limits = policy.and_then(|policy| policy.policy.as_ref().ok());
     lint_rules(&configuration.rules, around, limits, &mut findings);
-    let (Some(sets), Some(policy)) = (&configuration.rule_sets, policy) else {
+    let readable = policy.filter(|policy| policy.policy.is_ok() || !policy.sets.is_empty());
+    let (Some(sets), Some(policy)) = (&configuration.rule_sets, readable) else {
         return findings.sorted();
     };
     let mut of_sets = Vec::new();

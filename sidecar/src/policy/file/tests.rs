@@ -172,7 +172,7 @@ rules:
         "line 17: a rule set's name",
         "line 18: `rules.empty`: missing field `rules`",
         "line 7: `rules.gateway.rules[0].match.path_prefix`: ",
-        "line 15: `rules.gateway.rules[1].checks[1].limit.map.x`: the policy has no limit `b`: did you mean `a`?",
+        "line 15: `rules.gateway.rules[1].checks[1].limit.map.x`: the policy has no limit `b`: add it to `limits`",
         "line 20: `rules.odd`: ",
         "line 21: `rules.unknown.ruls`: unknown field `ruls`",
     ];
