@@ -90,7 +90,7 @@ impl Explain {
             };
             let mut text = with("")?;
             if with("another")? != text {
-                text += "without the `pepper` (`--envoy`), hashes in keys and the subjects of these keys are not those of the fleet\n";
+                text += "hashes in keys, and the subjects of these keys, are those of an empty `pepper`: `--envoy` reads the filter's\n";
             }
             return print(&text);
         };

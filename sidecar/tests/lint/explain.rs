@@ -132,7 +132,7 @@ fn explain_takes_the_rules_of_a_policy() {
     assert_eq!(inline.0, 0, "{}", inline.1);
 
     // Nobody's pepper: hashes are not the fleet's, and that is said where a key has one.
-    let says = "without the `pepper` (`--envoy`)";
+    let says = "are those of an empty `pepper`";
     let (status, printed) = with(Some(&policy), None);
     assert_eq!(status, 0, "{printed}");
     has(&printed, "rule `search` matches");
