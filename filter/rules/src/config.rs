@@ -84,18 +84,16 @@ pub fn parse(bytes: &[u8]) -> Result<(Settings, RuleSet), ConfigError> {
 /// # Errors
 /// It does not have the right shape.
 pub fn read(bytes: &[u8]) -> Result<schema::Configuration, ConfigError> {
-    from_json(&json(bytes)?)
+    from_value(&json(bytes)?)
 }
 
-/// Likewise, from its value.
+/// Deserializes a configuration or a rule set of a policy from its value, without validating it.
 ///
 /// # Errors
 /// It does not have the right shape.
-pub fn from_json(value: &serde_json::Value) -> Result<schema::Configuration, ConfigError> {
-    from_value(value)
-}
-
-fn from_value<T: serde::de::DeserializeOwned>(value: &serde_json::Value) -> Result<T, ConfigError> {
+pub fn from_value<T: serde::de::DeserializeOwned>(
+    value: &serde_json::Value,
+) -> Result<T, ConfigError> {
     reader::read(value).map_err(read_error)
 }
 

@@ -4,12 +4,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use sluicegate::lint::{Finding, Found, FoundPolicy, Plugin, Severity, WrittenPolicy, lint};
-use sluicegate::policy::PolicyError;
 use sluicegate_rules::config::fingerprint;
 
 use super::Failure;
 use super::direct::store_address;
-use super::manifests::{nothing_in, read};
+use super::manifests::{nothing_in, read, text_of};
 use super::output::{Output, totals};
 use super::stdout::line;
 
@@ -163,15 +162,9 @@ impl CheckConfig {
 
 /// The policy in this file.
 fn given(path: &Path) -> Result<FoundPolicy, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|source| {
-        let path = path.to_owned();
-        Failure::usage(PolicyError::Read { path, source })
-    })?;
-    let mut found = FoundPolicy {
-        text,
-        ..FoundPolicy::default()
-    };
-    found.source.file = path.display().to_string();
+    let (file, text) = text_of(path)?;
+    let mut found = FoundPolicy::default();
+    (found.source.file, found.text) = (file, text);
     Ok(found)
 }
 

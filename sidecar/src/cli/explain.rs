@@ -105,7 +105,7 @@ impl Explain {
                 let (file, line) = (&plugin.source.file, plugin.configuration.line(field));
                 Failure::usage(format!("{file}:{line}: {why}"))
             };
-            let read = config::from_json(&plugin.configuration.value);
+            let read = config::from_value(&plugin.configuration.value);
             let read = read.and_then(|file| config::validate(&file));
             match read.map_err(|error| at(&error.field, &error))? {
                 (settings, Rules::Inline(rules)) => {
@@ -194,7 +194,7 @@ fn settings(pepper: &str) -> Result<Settings, ConfigError> {
     let plugin = json!({
         "version": 2, "sidecar": { "cluster": "-" }, "rule_sets": { "default": "-" }, "pepper": pepper,
     });
-    config::validate(&config::from_json(&plugin)?).map(|(settings, _)| settings)
+    config::validate(&config::from_value(&plugin)?).map(|(settings, _)| settings)
 }
 
 fn describe(

@@ -65,7 +65,10 @@ fn files_of(path: &Path) -> Result<Vec<PathBuf>, Failure> {
 }
 
 /// How a file is shown, and its text.
-fn text_of(file: &Path) -> Result<(String, String), Failure> {
+///
+/// # Errors
+/// It cannot be read.
+pub fn text_of(file: &Path) -> Result<(String, String), Failure> {
     let (shown, text) = if file.as_os_str() == STANDARD_INPUT {
         let text = std::io::read_to_string(std::io::stdin());
         ("standard input".to_owned(), text)

@@ -3,7 +3,7 @@
 use std::iter;
 
 use sluicegate_rules::config::schema::{Configuration, Rule};
-use sluicegate_rules::config::{from_json, mistakes, nearest};
+use sluicegate_rules::config::{from_value, mistakes, nearest};
 
 use super::envoy_yaml::Plugin;
 use super::findings::{Finding, Findings};
@@ -26,7 +26,7 @@ pub fn lint(
         prefix: String::new(),
         found: Vec::new(),
     };
-    let configuration = match from_json(&plugin.configuration.value) {
+    let configuration = match from_value(&plugin.configuration.value) {
         Ok(configuration) => configuration,
         Err(error) => {
             findings.error(error.field, error.why, REJECTED);

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use sluicegate_rules::config::document;
-use sluicegate_rules::config::schema::Configuration;
+use sluicegate_rules::config::from_value;
+use sluicegate_rules::config::schema::{Configuration, RuleSetFile};
 
 use super::documents::FoundPolicy;
 use super::envoy_yaml::{Plugin, Source};
@@ -53,7 +53,7 @@ impl<'a> WrittenPolicy<'a> {
             found: Vec::new(),
         };
         // What cannot be read is among the policy's mistakes.
-        if let Ok(file) = document::read(&lines.value) {
+        if let Ok(file) = from_value::<RuleSetFile>(&lines.value) {
             lint_rules(
                 &file.rules,
                 around,

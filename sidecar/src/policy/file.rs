@@ -181,10 +181,7 @@ fn parse(text: &str, mistakes: &mut Vec<String>) -> Result<Policy, String> {
     let names = file.limits.keys().map(String::as_str);
     let by_name = names.map(|name| (name, limits.get(name).map(Arc::as_ref)));
     let rules = RuleSets::read(&file.rules, &by_name.collect()).unwrap_or_else(|found| {
-        mistakes.extend(found.into_iter().map(|(line, why)| match line {
-            Some(line) => format!("line {line}: {why}"),
-            None => why,
-        }));
+        mistakes.extend(found);
         RuleSets::default()
     });
     if let Some(first) = mistakes.first() {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use sluicegate_engine::{Algorithm, BucketSpec};
 use sluicegate_rules::RuleSet;
 use sluicegate_rules::config::schema::RuleSetFile;
-use sluicegate_rules::config::{ConfigError, document, fingerprint, nearest, walk};
+use sluicegate_rules::config::{ConfigError, document, fingerprint, from_value, nearest, walk};
 
 use super::fields::{MAX_NAME_BYTES, is_name};
 use super::limits::Limit;
@@ -27,9 +27,6 @@ pub struct RuleSets {
     lines: String,
 }
 
-/// The mistake's line, if it is known, and what is wrong.
-pub(super) type Mistake = (Option<usize>, String);
-
 /// The limits of a policy; `None` for one that has mistakes.
 pub(super) type Limits<'a> = BTreeMap<&'a str, Option<&'a Limit>>;
 
@@ -48,21 +45,20 @@ fn check(
     name: &str,
     set: &ValueWithLines,
     limits: &Limits<'_>,
-) -> Result<(RuleSetFile, Vec<String>), Vec<Mistake>> {
+) -> Result<(RuleSetFile, Vec<String>), Vec<String>> {
     if !is_name(name) {
-        let why = format!(
-            "a rule set's name consists of 1 to {MAX_NAME_BYTES} of the characters a-z A-Z 0-9 - _ ."
-        );
-        return Err(vec![(Some(set.line("")), why)]);
+        return Err(vec![format!(
+            "line {}: a rule set's name consists of 1 to {MAX_NAME_BYTES} of the characters a-z A-Z 0-9 - _ .",
+            set.line("")
+        )]);
     }
     let mistake = |ConfigError { field, why }| {
         // The error of a field that is missing, or of what is no mapping.
         let field = if field == "configuration" { "" } else { &field };
-        let path = format!("rules.{name}.{field}");
-        let path = path.trim_end_matches('.');
-        (Some(set.line(field)), format!("`{path}`: {why}"))
+        let (line, path) = (set.line(field), format!("rules.{name}.{field}"));
+        format!("line {line}: `{}`: {why}", path.trim_end_matches('.'))
     };
-    let file = document::read(&set.value).map_err(|error| vec![mistake(error)])?;
+    let file: RuleSetFile = from_value(&set.value).map_err(|error| vec![mistake(error)])?;
     let (mut mistakes, expressions) = match document::validate(&file) {
         Ok((_, expressions)) => (Vec::new(), expressions),
         Err(mistakes) => (mistakes, Vec::new()),
@@ -97,10 +93,10 @@ impl RuleSets {
     pub(super) fn read(
         file: &BTreeMap<String, Node>,
         limits: &Limits<'_>,
-    ) -> Result<Self, Vec<Mistake>> {
+    ) -> Result<Self, Vec<String>> {
         if file.len() > MAX_SETS {
             let why = format!("`rules` has {} sets: give at most {MAX_SETS}", file.len());
-            return Err(vec![(None, why)]);
+            return Err(vec![why]);
         }
         let mut expressions = BTreeSet::new();
         let (mut sets, mut lines, mut windows) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
@@ -114,12 +110,11 @@ impl RuleSets {
                     continue;
                 }
             };
-            let of_set: BTreeMap<String, Value> = named_limits(&read)
-                .filter_map(|(_, limit)| {
-                    let windows = windows_of((*limits.get(limit)?)?);
-                    Some((limit.to_owned(), windows))
-                })
-                .collect();
+            let of_set = named_limits(&read).filter_map(|(_, limit)| {
+                let windows = windows_of((*limits.get(limit)?)?);
+                Some((limit.to_owned(), windows))
+            });
+            let of_set: BTreeMap<_, _> = of_set.collect();
             let mut head = set.value.clone();
             let rules = head.get_mut("rules").map(Value::take);
             if let Some(head) = head.as_object_mut() {
@@ -129,9 +124,8 @@ impl RuleSets {
             }
             let at_set = set.line("");
             lines.push((at_set, head));
-            let new = found
-                .into_iter()
-                .filter(|text| expressions.insert(text.clone()));
+            let new = found.into_iter();
+            let new = new.filter(|text| expressions.insert(text.clone()));
             lines.extend(new.map(|text| (at_set, json!({ "regex": text }))));
             let rules = rules.as_ref().and_then(Value::as_array);
             for (index, rule) in rules.into_iter().flatten().enumerate() {
@@ -147,16 +141,16 @@ impl RuleSets {
                 expressions.len(),
                 document::MAX_EXPRESSIONS
             );
-            mistakes.push((None, why));
+            mistakes.push(why);
         }
-        let lines = joined(&lines).map_err(|mistake| vec![mistake]);
+        let lines = joined(&lines).map_err(|why| mistakes.push(why));
         if !mistakes.is_empty() {
             return Err(mistakes);
         }
         Ok(Self {
             digest: fingerprint(&json!([sets, windows])),
             sets,
-            lines: lines?,
+            lines: lines.unwrap_or_default(),
         })
     }
 
@@ -167,7 +161,7 @@ impl RuleSets {
 
     /// A set, compiled as a filter does it.
     pub fn compiled(&self, name: &str) -> Option<RuleSet> {
-        let file = document::read(self.sets.get(name)?).ok()?;
+        let file: RuleSetFile = from_value(self.sets.get(name)?).ok()?;
         document::validate(&file).ok().map(|(set, _)| set)
     }
 
@@ -193,29 +187,27 @@ fn windows_of(limit: &Limit) -> Value {
     windows.map(pair).collect()
 }
 
-fn joined(lines: &[(usize, Value)]) -> Result<String, Mistake> {
+fn joined(lines: &[(usize, Value)]) -> Result<String, String> {
     let mut text = String::new();
     for (line, value) in lines {
         let written = value.to_string();
         if written.len() >= document::MAX_LINE_BYTES {
-            let why = format!(
-                "{} bytes as JSON are more than a filter reads at once, {}: split the rule",
+            return Err(format!(
+                "line {line}: {} bytes as JSON are more than a filter reads at once, {}: split the rule",
                 written.len(),
                 document::MAX_LINE_BYTES
-            );
-            return Err((Some(*line), why));
+            ));
         }
         text.push_str(&written);
         text.push('\n');
     }
     // Room for the head.
     if text.len() + 256 > document::MAX_BYTES {
-        let why = format!(
+        return Err(format!(
             "`rules` has {} bytes as JSON: give at most {}",
             text.len(),
             document::MAX_BYTES - 256
-        );
-        return Err((None, why));
+        ));
     }
     Ok(text)
 }

@@ -264,15 +264,6 @@ fn bounded_expression(at: &str, text: &str) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Reads a rule set of a policy.
-///
-/// # Errors
-/// It does not have the right shape.
-#[cfg(feature = "schema")]
-pub fn read(set: &Value) -> Result<schema::RuleSetFile, ConfigError> {
-    from_value(set)
-}
-
 /// Validates a rule set, for the sidecar: then a filter can compile it too. Also returns its regular expressions.
 ///
 /// # Errors
