@@ -61,11 +61,10 @@ impl Report {
     /// Lints a policy.
     fn policy<'a>(&mut self, found: &'a FoundPolicy) -> WrittenPolicy<'a> {
         let source = &found.source;
-        let field = found.field.iter();
-        let what = source.object()
-            + &field
-                .map(|field| format!("`{field}`: "))
-                .collect::<String>();
+        let what = match found.field.as_str() {
+            "" => String::new(),
+            field => format!("{}`{field}`: ", source.object()),
+        };
         let policy = WrittenPolicy::read(found);
         for mistake in policy.policy.as_ref().err().into_iter().flatten() {
             self.add_mistake((&source.file, found.line), &what, mistake);
@@ -118,18 +117,18 @@ impl CheckConfig {
         let given = self.policy.as_deref().map(given).transpose()?;
         let mut policies: Vec<_> = given.iter().map(|one| report.policy(one)).collect();
         // What `serve` would use in this environment.
-        if let Some(policy) = policies
-            .first()
-            .and_then(|given| given.policy.as_ref().ok())
+        if let [
+            WrittenPolicy {
+                policy: Ok(policy), ..
+            },
+        ] = policies.as_slice()
         {
             store_address(policy, None)?;
         }
         if self.envoy.is_empty() {
             if report.errors == 0 {
-                line!(
-                    report.text,
-                    "the policy is valid; no filter configuration was checked (`--envoy`)"
-                );
+                let valid = "the policy is valid; no filter configuration was checked (`--envoy`)";
+                line!(report.text, "{valid}");
             }
             return report.print(self.output);
         }

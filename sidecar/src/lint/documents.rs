@@ -20,8 +20,8 @@ pub struct Found {
 pub struct FoundPolicy {
     /// The ConfigMap, or the file.
     pub source: Source,
-    /// The field of the ConfigMap, such as `data.policy.yaml`.
-    pub field: Option<String>,
+    /// The field of the ConfigMap, such as `data.policy.yaml`; empty in a file.
+    pub field: String,
     /// How many lines of the file come before the text.
     pub line: usize,
     /// The policy.
@@ -85,7 +85,7 @@ impl Found {
             if name == "policy.yaml" || documents.iter().any(|node| get(node, "limits").is_some()) {
                 self.policies.push(FoundPolicy {
                     source: source.clone(),
-                    field: Some(format!("data.{name}")),
+                    field: format!("data.{name}"),
                     line: before,
                     text: inner.to_owned(),
                 });
