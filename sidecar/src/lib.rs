@@ -11,7 +11,7 @@
 //! | `store/` | where the state is, and who shares a call to it |
 //! | `telemetry/` | metrics, who is denied, what was decided, what happened |
 //! | `policy/` | limits by name: their file, its checks, its reload |
-//! | `clock.rs`, `lock.rs`, `mask.rs` | the clocks; locks; messages without passwords |
+//! | `clock.rs`, `lock.rs`, `mask.rs`, `yaml.rs` | the clocks; locks; messages without passwords; YAML with the line of each field |
 //!
 //! `lint/` (`check-config`) stands on `policy/` alone.
 
@@ -25,6 +25,7 @@ pub mod policy;
 pub mod server;
 pub mod store;
 pub mod telemetry;
+mod yaml;
 
 #[cfg(test)]
 #[path = "../tests/table.rs"]

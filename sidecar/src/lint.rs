@@ -2,10 +2,9 @@
 //!
 //! | file | for |
 //! |---|---|
-//! | `yaml.rs` | YAML with the line of each field |
 //! | `documents.rs` | the documents of files: Envoy files, Kubernetes objects and what is in them |
 //! | `envoy_yaml.rs` | plugin configurations in a document |
-//! | `plugin.rs`, `findings.rs` | runs all lints; the findings |
+//! | `plugin.rs`, `rule_sets.rs`, `findings.rs` | runs all lints on a plugin, and on a policy's rules; the findings |
 //! | `limits.rs` | limits that are unknown or too small for a cost |
 //! | `matching.rs` | which requests rules match: more checks than a decision may have, paths that cannot exist |
 //! | `keys.rs` | keys that a client can choose or omit |
@@ -20,10 +19,11 @@ mod keys;
 mod limits;
 mod matching;
 mod plugin;
+mod rule_sets;
 mod surroundings;
-mod yaml;
 
 pub use documents::{Found, FoundPolicy};
 pub use envoy_yaml::{Plugin, Source};
 pub use findings::{Finding, Severity};
 pub use plugin::lint;
+pub use rule_sets::WrittenPolicy;

@@ -34,7 +34,7 @@ pub use limits::{
     WhenStoreIsDown, most,
 };
 pub use overrides::{Grant, MAX_OVERRIDES, Override, WindowQuota, check_texts};
-pub use rules::RuleSets;
+pub use rules::{RuleSets, written_rule_sets};
 pub use source::{PolicyError, PolicySource};
 pub use store::{
     CredentialFiles, Endpoint, RedisOptions, RedisStore, RedisUrl, StoreAddress, TlsFiles, Topology,

@@ -22,7 +22,7 @@ fn a_closed_pipe_does_not_make_a_command_panic() {
         "schema",
         "--help",
         "--version",
-        "explain|--envoy|envoy/envoy.yaml|--request|GET /",
+        "explain|--policy|envoy/policy.yaml|--envoy|envoy/envoy.yaml|--request|GET /",
         "estimate|--policy|envoy/policy.yaml|--keys|1000",
         "check-config|--envoy|envoy/envoy.yaml",
         "completions|bash",

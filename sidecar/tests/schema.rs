@@ -238,7 +238,7 @@ fn schema_and_filter_accept_every_example() {
         if let Err(error) = validator.validate(&example) {
             panic!("{name}: {error} at {}", error.instance_path());
         }
-        let read = config::from_json(&example).and_then(|read| config::validate(&read));
+        let read = config::from_value(&example).and_then(|read| config::validate(&read));
         read.unwrap_or_else(|error| panic!("{name}: {error}"));
     }
 }

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use sluicegate_tests::client::client;
+use sluicegate_tests::policy::with_rules;
 use sluicegate_tests::process::{eventually, repository};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
@@ -29,9 +30,28 @@ async fn experienced() -> (Sidecar, Redis) {
         .window("per-key", "sliding_log", 2, "1h")
         .window("bucket", "token_bucket", 5, "1m")
         .limit("pooled", pooled);
-    let sidecar = Sidecar::alone(&policy.text()).await;
+    let sidecar = Sidecar::alone(&ruled(&policy.text())).await;
     live_through_everything(&sidecar, &mut redis).await;
     (sidecar, redis)
+}
+
+/// A policy with a rule too.
+fn ruled(policy: &str) -> String {
+    let check = json!({ "limit": "per-key", "key": [{ "constant": "c" }] });
+    let rule = json!({ "name": "all", "checks": [check], "when_unavailable": "deny" });
+    with_rules(policy, &json!([rule]))
+}
+
+/// The metrics of a sidecar whose file was broken when it started.
+async fn with_the_last_good_policy() -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let planned = Sidecar::with(&ruled(&policy("memory", "sliding_log", 1, "1h")));
+    let planned = planned.arguments(&["--state-dir", folder.path().to_str().unwrap()]);
+    let mut sidecar = planned.alone().await;
+    sidecar.kill();
+    std::fs::write(&sidecar.policy, "limits: 7\n").unwrap();
+    sidecar.restart().await;
+    sidecar.metrics().await
 }
 
 /// Causes every kind of event that a metric counts.
@@ -144,7 +164,7 @@ fn served(text: &str) -> (Table, BTreeMap<String, BTreeSet<String>>) {
 #[tokio::test]
 async fn the_documented_metrics_are_those_that_a_sidecar_serves() {
     let (sidecar, _redis) = experienced().await;
-    let text = sidecar.metrics().await;
+    let text = with_the_last_good_policy().await + &sidecar.metrics().await;
     let (served, values) = served(&text);
 
     let page = std::fs::read_to_string(repository("docs/metrics.md")).unwrap();

@@ -9,6 +9,10 @@
 mod beside;
 #[path = "pushed_long.rs"]
 mod long;
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the routes of a fake sidecar need no description"
+)]
 
 use std::collections::BTreeSet;
 use std::path::Path;

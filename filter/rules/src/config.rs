@@ -8,6 +8,7 @@
 //! | `strict.rs` | JSON without duplicate fields |
 //! | `fingerprint.rs` | a short text that identifies a configuration |
 //! | `document.rs` | the rules that a sidecar pushes, compiled line by line |
+//! | `walk.rs` | what rules contain, each with its path |
 //! | `expressions.rs` | compiled regular expressions, shared by all sets of a VM |
 //! | `structure.rs` | a `google.protobuf.Struct`, the form in which Envoy passes YAML |
 //! | `matching.rs`, `checks.rs`, `key_components.rs`, `replies.rs`, `upstream.rs` | validation, by subject |
@@ -29,6 +30,8 @@ mod strict;
 mod structure;
 mod upstream;
 mod values;
+#[cfg(feature = "schema")]
+pub mod walk;
 
 use std::time::Duration;
 
@@ -81,18 +84,16 @@ pub fn parse(bytes: &[u8]) -> Result<(Settings, RuleSet), ConfigError> {
 /// # Errors
 /// It does not have the right shape.
 pub fn read(bytes: &[u8]) -> Result<schema::Configuration, ConfigError> {
-    from_json(&json(bytes)?)
+    from_value(&json(bytes)?)
 }
 
-/// Likewise, from its value.
+/// Deserializes a configuration or a rule set of a policy from its value, without validating it.
 ///
 /// # Errors
 /// It does not have the right shape.
-pub fn from_json(value: &serde_json::Value) -> Result<schema::Configuration, ConfigError> {
-    from_value(value)
-}
-
-fn from_value<T: serde::de::DeserializeOwned>(value: &serde_json::Value) -> Result<T, ConfigError> {
+pub fn from_value<T: serde::de::DeserializeOwned>(
+    value: &serde_json::Value,
+) -> Result<T, ConfigError> {
     reader::read(value).map_err(read_error)
 }
 
@@ -152,6 +153,21 @@ pub fn validate(file: &schema::Configuration) -> Result<(Settings, Rules), Confi
         }
     };
     Ok((settings, rules))
+}
+
+/// Everything that is wrong with a configuration, not only the first of its rules.
+#[cfg(feature = "schema")]
+pub fn mistakes(file: &schema::Configuration) -> Vec<ConfigError> {
+    let Err(first) = validate(file) else {
+        return Vec::new();
+    };
+    let builder = Builder::new(&file.reply, &file.upstream_paths, Windows::default());
+    let of_rules = builder.map(|mut builder| builder.add_all(&file.rules, |_, _| Ok(())));
+    let mut found = of_rules.unwrap_or_default();
+    if !found.contains(&first) {
+        found.push(first);
+    }
+    found
 }
 
 fn pushed(file: &schema::Configuration, sets: &schema::RuleSets) -> Result<Pushed, ConfigError> {
@@ -255,6 +271,20 @@ impl Builder {
         self.counters.add_rule(&rule.name, rule.shadow, limits);
         self.rules.push(rule);
         Ok(())
+    }
+
+    /// Adds rules that also pass this check; returns what is wrong with the others.
+    #[cfg(feature = "schema")]
+    fn add_all(
+        &mut self,
+        rules: &[schema::Rule],
+        check: fn(&str, &schema::Rule) -> Result<(), ConfigError>,
+    ) -> Vec<ConfigError> {
+        let rules = rules.iter().enumerate().filter_map(|(index, rule)| {
+            let at = format!("rules[{index}]");
+            check(&at, rule).and_then(|()| self.add(&at, rule)).err()
+        });
+        rules.collect()
     }
 
     fn finish(self) -> Result<RuleSet, ConfigError> {

@@ -75,15 +75,6 @@ impl RuleSet {
         self.rules.len()
     }
 
-    /// Every limit that a rule may ask for, with the rule's name.
-    #[cfg(feature = "schema")]
-    pub fn limits(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.rules.iter().flat_map(|rule| {
-            let limits = rule.limits.iter();
-            limits.map(|limit| (rule.name.as_str(), limit.name.as_str()))
-        })
-    }
-
     /// A rule's name.
     pub fn rule_name(&self, rule: usize) -> &str {
         self.rules.get(rule).map_or("", |rule| &rule.name)

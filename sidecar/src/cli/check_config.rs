@@ -3,15 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use sluicegate::lint::{Finding, Found, Plugin, Severity, lint};
-use sluicegate::policy::{Policy, PolicyError};
+use sluicegate::lint::{Finding, Found, FoundPolicy, Plugin, Severity, WrittenPolicy, lint};
 use sluicegate_rules::config::fingerprint;
 
 use super::Failure;
 use super::direct::store_address;
-use super::manifests::{nothing_in, read};
+use super::manifests::{nothing_in, read, text_of};
 use super::output::{Output, totals};
-use super::stdout::{line, print};
+use super::stdout::line;
 
 /// Arguments of `check-config`.
 #[derive(clap::Args)]
@@ -20,8 +19,8 @@ use super::stdout::{line, print};
                   In CI:\n  helm template . | sluicegate check-config --envoy -"
 )]
 pub struct CheckConfig {
-    /// The policy (YAML). Without it, the filter's configuration is checked against the policy in a ConfigMap of the files,
-    /// if there is one.
+    /// The policy (YAML), with its rules. Without it, the filter's configuration is checked against the policy in a ConfigMap
+    /// of the files, if there is one.
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
     /// A file that contains the filter's configuration: an Envoy configuration, Kubernetes manifests (Istio's WasmPlugin and
@@ -46,7 +45,11 @@ struct Report {
 }
 
 impl Report {
+    /// Adds a finding, unless it is there already: several plugins can run the same rules.
     fn add(&mut self, finding: Finding) {
+        if self.findings.contains(&finding) {
+            return;
+        }
         match finding.severity {
             Severity::Error => self.errors += 1,
             Severity::Warning => self.warnings += 1,
@@ -55,13 +58,23 @@ impl Report {
         self.findings.push(finding);
     }
 
-    /// The policy in a text that begins after a line of a file; `None` if it has mistakes, which are added.
-    fn policy(&mut self, at: (&str, usize), what: &str, text: &str) -> Option<Policy> {
-        let read = Policy::check(text);
-        for mistake in read.as_ref().err().into_iter().flatten() {
-            self.add_mistake(at, what, mistake);
+    /// Lints a policy.
+    fn policy<'a>(&mut self, found: &'a FoundPolicy) -> WrittenPolicy<'a> {
+        let source = &found.source;
+        let what = match found.field.as_str() {
+            "" => String::new(),
+            field => format!("{}`{field}`: ", source.object()),
+        };
+        let policy = WrittenPolicy::read(found);
+        for mistake in policy.policy.as_ref().err().into_iter().flatten() {
+            self.add_mistake((&source.file, found.line), &what, mistake);
         }
-        read.ok()
+        policy.lint().into_iter().for_each(|one| self.add(one));
+        // To be compared with what `sluicegate rollout` shows.
+        if let Ok(Some(digest)) = policy.policy.as_ref().map(|policy| policy.rules.told()) {
+            line!(self.text, "{}: {what}rules {digest}", source.file);
+        }
+        policy
     }
 
     /// Adds a mistake, which names its line of the text.
@@ -101,19 +114,21 @@ impl Report {
 impl CheckConfig {
     pub fn run(self) -> Result<(), Failure> {
         let mut report = Report::default();
-        let given = match &self.policy {
-            Some(path) => given(path, &mut report)?,
-            None => None,
-        };
+        let given = self.policy.as_deref().map(given).transpose()?;
+        let mut policies: Vec<_> = given.iter().map(|one| report.policy(one)).collect();
         // What `serve` would use in this environment.
-        if let Some(policy) = &given {
+        if let [
+            WrittenPolicy {
+                policy: Ok(policy), ..
+            },
+        ] = policies.as_slice()
+        {
             store_address(policy, None)?;
         }
         if self.envoy.is_empty() {
-            if given.is_some() && self.output == Output::Text {
-                return print(
-                    "the policy is valid; no filter configuration was checked (`--envoy`)\n",
-                );
+            if report.errors == 0 {
+                let valid = "the policy is valid; no filter configuration was checked (`--envoy`)";
+                line!(report.text, "{valid}");
             }
             return report.print(self.output);
         }
@@ -121,18 +136,15 @@ impl CheckConfig {
         if found.plugins.is_empty() && found.policies.is_empty() {
             return Err(nothing_in(&self.envoy));
         }
-        let mut policies = Vec::new();
         for one in &found.policies {
-            let what = format!("{}: `{}`: ", one.source.document, one.field);
-            let policy = report.policy((&one.source.file, one.line), &what, &one.text);
-            policies.extend(policy.map(|policy| (one.source.namespace.as_str(), policy)));
+            let policy = report.policy(one);
+            if self.policy.is_none() {
+                policies.push(policy);
+            }
         }
         for plugin in &found.plugins {
-            let policy = match self.policy {
-                Some(_) => given.as_ref(),
-                None => policy_of(plugin, &policies),
-            };
-            if self.policy.is_none() && policy.is_none() && policies.len() > 1 {
+            let policy = policy_of(plugin, &policies);
+            if policy.is_none() && policies.len() > 1 {
                 let message = "several policies might be this plugin's, so its limits are not checked; name one with `--policy`";
                 report.add(Finding {
                     file: plugin.source.file.clone(),
@@ -147,16 +159,15 @@ impl CheckConfig {
     }
 }
 
-/// The policy in this file; `None` if it has mistakes, which are reported.
-fn given(path: &Path, report: &mut Report) -> Result<Option<Policy>, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|source| {
-        let path = path.to_owned();
-        Failure::usage(PolicyError::Read { path, source })
-    })?;
-    Ok(report.policy((&path.display().to_string(), 0), "", &text))
+/// The policy in this file.
+fn given(path: &Path) -> Result<FoundPolicy, Failure> {
+    let (file, text) = text_of(path)?;
+    let mut found = FoundPolicy::default();
+    (found.source.file, found.text) = (file, text);
+    Ok(found)
 }
 
-fn check(report: &mut Report, plugin: &Plugin, all: &Found, policy: Option<&Policy>) {
+fn check(report: &mut Report, plugin: &Plugin, all: &Found, policy: Option<&WrittenPolicy<'_>>) {
     for finding in lint(plugin, &all.surroundings, policy) {
         report.add(finding);
     }
@@ -168,18 +179,25 @@ fn check(report: &mut Report, plugin: &Plugin, all: &Found, policy: Option<&Poli
         report.text,
         "{file}:{line}: {object}configuration {configuration}"
     );
+    if policy.is_none() && plugin.configuration.value.get("rule_sets").is_some() {
+        let why = "its rules are in the policy, which was not checked (`--policy`)";
+        line!(report.text, "{file}:{line}: {object}{why}");
+    }
 }
 
 /// The policy of a plugin's sidecar: the only one, or the only one of its namespace.
-fn policy_of<'a>(plugin: &Plugin, policies: &'a [(&str, Policy)]) -> Option<&'a Policy> {
-    if let [(_, policy)] = policies {
+fn policy_of<'a>(
+    plugin: &Plugin,
+    policies: &'a [WrittenPolicy<'a>],
+) -> Option<&'a WrittenPolicy<'a>> {
+    if let [policy] = policies {
         return Some(policy);
     }
-    let mut here = policies
-        .iter()
-        .filter(|(namespace, _)| *namespace == plugin.source.namespace);
+    let namespace = &plugin.source.namespace;
+    let here = policies.iter();
+    let mut here = here.filter(|policy| policy.source.namespace == *namespace);
     match (here.next(), here.next()) {
-        (Some((_, policy)), None) => Some(policy),
+        (Some(policy), None) => Some(policy),
         _ => None,
     }
 }

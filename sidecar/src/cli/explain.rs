@@ -1,15 +1,19 @@
 //! `sluicegate explain`: shows the checks of a request without making them.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::slice;
 
+use serde_json::json;
 use sluicegate::policy::{Policy, window_name};
 use sluicegate::telemetry::subject::Subject;
 use sluicegate_protocol::Whom;
+use sluicegate_rules::config::{self, ConfigError};
 use sluicegate_rules::{
-    Evaluation, ExplainedReading, Headers, Question, Request, ResolvedCheck, RuleSet, Settings,
-    metadata, parse,
+    Evaluation, ExplainedReading, Headers, Question, Request, ResolvedCheck, RuleSet, Rules,
+    Settings, metadata,
 };
 
 use super::Failure;
@@ -19,12 +23,13 @@ use super::stdout::{line, print};
 /// Arguments of `explain`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example:\n  sluicegate explain --envoy envoy.yaml --request 'GET /search?q=x' --header 'x-api-key: k'"
+    after_help = "Example:\n  sluicegate explain --policy policy.yaml --request 'GET /search?q=x' --header 'x-api-key: k'"
 )]
 pub struct Explain {
-    /// A file that contains the filter's configuration, as for `check-config`.
-    #[arg(long, value_name = "FILE")]
-    envoy: PathBuf,
+    /// A file that contains the filter's configuration, as for `check-config`. Without it, the policy's rules are explained,
+    /// with hashes as if there was no `pepper`.
+    #[arg(long, value_name = "FILE", required_unless_present = "policy")]
+    envoy: Option<PathBuf>,
     /// Method and path of the request: `GET /search?q=x`.
     #[arg(long, value_name = "REQUEST")]
     request: String,
@@ -40,9 +45,13 @@ pub struct Explain {
     /// The claims of a verified token, under the provider's `payload_in_metadata`: `jwt={"sub": "alice"}`.
     #[arg(long, value_name = "PAYLOAD=JSON")]
     claims: Option<String>,
-    /// The policy (YAML); with it, the quotas and windows of the limits are shown too.
+    /// The policy (YAML), which has the rules of a filter with `version: 2`; with it, the quotas and windows of the limits are
+    /// shown too.
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
+    /// The rule set of the policy to explain. Without it, all that the filter may run.
+    #[arg(long, value_name = "NAME", requires = "policy")]
+    set: Option<String>,
 }
 
 /// What Envoy strips from a header; the rules see all other white space.
@@ -70,27 +79,67 @@ impl Explain {
             None => None,
         };
         let request = self.request()?;
-        let mut text = String::new();
-        let files = [self.envoy.clone()];
+        let policy = policy.as_ref();
+        let Some(file) = &self.envoy else {
+            let sets = policy.iter().flat_map(|policy| policy.rules.sets.keys());
+            let sets: Vec<_> = sets.cloned().collect();
+            let with = |pepper| {
+                let settings = settings(pepper).map_err(Failure::system)?;
+                let described = self.describe_sets(&sets, &settings, &request, policy);
+                described.map_err(Failure::usage)
+            };
+            let mut text = with("")?;
+            if with("another")? != text {
+                text += "hashes in keys, and the subjects of these keys, are those of an empty `pepper`: `--envoy` reads the filter's\n";
+            }
+            return print(&text);
+        };
+        let files = [file.clone()];
         let found = read(&files)?;
         if found.plugins.is_empty() {
             return Err(nothing_in(&files));
         }
+        let mut text = String::new();
         for plugin in &found.plugins {
-            let value = plugin.configuration.value.to_string();
-            let (settings, rules) = parse(value.as_bytes()).map_err(|error| {
-                let (file, line) = (&plugin.source.file, plugin.configuration.line(&error.field));
-                Failure::usage(format!("{file}:{line}: {error}"))
-            })?;
-            describe(
-                &settings,
-                &Rc::new(rules),
-                &request,
-                policy.as_ref(),
-                &mut text,
-            );
+            let at = |field: &str, why: &dyn Display| {
+                let (file, line) = (&plugin.source.file, plugin.configuration.line(field));
+                Failure::usage(format!("{file}:{line}: {why}"))
+            };
+            let read = config::from_value(&plugin.configuration.value);
+            let read = read.and_then(|file| config::validate(&file));
+            match read.map_err(|error| at(&error.field, &error))? {
+                (settings, Rules::Inline(rules)) => {
+                    describe(&settings, &Rc::new(*rules), &request, policy, &mut text);
+                }
+                (settings, Rules::Pushed(pushed)) => {
+                    let described = self.describe_sets(&pushed.sets, &settings, &request, policy);
+                    text += &described.map_err(|why| at("rule_sets", &why))?;
+                }
+            }
         }
         print(&text)
+    }
+
+    /// Describes the checks for each of these sets of the policy, or for that of `--set`.
+    fn describe_sets(
+        &self,
+        sets: &[String],
+        settings: &Settings,
+        request: &DescribedRequest,
+        policy: Option<&Policy>,
+    ) -> Result<String, String> {
+        let policy = policy.ok_or("the rules are in the policy: add `--policy FILE`")?;
+        let sets = self.set.as_ref().map_or(sets, slice::from_ref);
+        let mut text = String::new();
+        for name in sets {
+            let rules = policy.rules.compiled(name);
+            let rules = rules.ok_or_else(|| format!("the policy has no rule set `{name}`"))?;
+            if sets.len() > 1 {
+                line!(text, "rule set `{name}`:");
+            }
+            describe(settings, &Rc::new(rules), request, Some(policy), &mut text);
+        }
+        Ok(text)
     }
 
     fn request(&self) -> Result<DescribedRequest, Failure> {
@@ -138,6 +187,14 @@ fn parts<'a>(
 
 fn wrong(argument: &str, form: &str) -> Failure {
     Failure::usage(format!("`{argument}` is not of the form `{form}`"))
+}
+
+/// The settings of a plugin of which only this is known.
+fn settings(pepper: &str) -> Result<Settings, ConfigError> {
+    let plugin = json!({
+        "version": 2, "sidecar": { "cluster": "-" }, "rule_sets": { "default": "-" }, "pepper": pepper,
+    });
+    config::validate(&config::from_value(&plugin)?).map(|(settings, _)| settings)
 }
 
 fn describe(

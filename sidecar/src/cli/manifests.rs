@@ -36,7 +36,7 @@ pub fn nothing_in(paths: &[PathBuf]) -> Failure {
     let shown: Vec<_> = shown.collect();
     Failure::usage(format!(
         "{} contains no configuration of this filter: neither an Envoy Wasm filter, nor a WasmPlugin, nor an \
-         EnvoyExtensionPolicy with `sidecar` and `rules`, nor a ConfigMap with a policy",
+         EnvoyExtensionPolicy with `sidecar` and `rules` or `rule_sets`, nor a ConfigMap with a policy",
         shown.join(" and ")
     ))
 }
@@ -65,7 +65,10 @@ fn files_of(path: &Path) -> Result<Vec<PathBuf>, Failure> {
 }
 
 /// How a file is shown, and its text.
-fn text_of(file: &Path) -> Result<(String, String), Failure> {
+///
+/// # Errors
+/// It cannot be read.
+pub fn text_of(file: &Path) -> Result<(String, String), Failure> {
     let (shown, text) = if file.as_os_str() == STANDARD_INPUT {
         let text = std::io::read_to_string(std::io::stdin());
         ("standard input".to_owned(), text)

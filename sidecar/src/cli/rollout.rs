@@ -19,9 +19,8 @@ const LATELY_S: u64 = 10;
 
 /// Arguments of `rollout`.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Example, in CI after the policy was changed:\n  sluicegate rollout --wait --timeout 30s"
-)]
+#[command(after_help = "Example:\n  sluicegate rollout --wait --timeout 30s\n\n\
+                  In CI:\n  sluicegate rollout --wait --rules a41c09d2e7f3")]
 pub struct Rollout {
     #[command(flatten)]
     admin: AdminPort,

@@ -2,7 +2,7 @@
 
 use super::envoy_yaml::{self, Plugin, Source};
 use super::surroundings::Surroundings;
-use super::yaml::{Node, at, entries, fields, get, line_of, lines_before, load, text};
+use crate::yaml::{Node, at, entries, fields, get, line_of, lines_before, load, text};
 
 /// What files contain that concerns Sluicegate.
 #[derive(Debug, Default)]
@@ -15,12 +15,12 @@ pub struct Found {
     pub surroundings: Surroundings,
 }
 
-/// A policy in a ConfigMap.
-#[derive(Debug)]
+/// A policy in a ConfigMap, or in a file of its own.
+#[derive(Debug, Default)]
 pub struct FoundPolicy {
-    /// The ConfigMap.
+    /// The ConfigMap, or the file.
     pub source: Source,
-    /// The field of the ConfigMap, such as `data.policy.yaml`.
+    /// The field of the ConfigMap, such as `data.policy.yaml`; empty in a file.
     pub field: String,
     /// How many lines of the file come before the text.
     pub line: usize,

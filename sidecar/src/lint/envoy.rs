@@ -1,15 +1,27 @@
 //! Settings around the filter in Envoy's file that do not suit it.
 
-use sluicegate_rules::config::schema::{Configuration, Cost};
+use sluicegate_rules::config::schema::{Cost, Rule};
+use sluicegate_rules::config::walk::{checks, components};
 
-use super::findings::{Findings, checks, components};
+use super::envoy_yaml::Manager;
+use super::findings::Findings;
 
-pub fn lint(configuration: &Configuration, findings: &mut Findings<'_>) {
-    let Some(manager) = &findings.plugin.manager else {
-        return;
-    };
+/// Settings that suit no rules.
+pub fn lint(manager: &Manager, findings: &mut Findings<'_>) {
+    if manager.cors_follows {
+        findings.warn(
+            "",
+            "`cors` comes after this filter in `http_filters`: preflights, which have no credentials, are counted or \
+             refused, and a browser's script cannot read a 429",
+            "put `cors` before this filter (docs/filter.md#where-the-filter-belongs)",
+        );
+    }
+}
+
+/// Settings that do not suit these rules.
+pub fn lint_rules(manager: &Manager, rules: &[Rule], findings: &mut Findings<'_>) {
     if !manager.rejects_underscores
-        && let Some((at, name)) = header_with_a_hyphen(configuration)
+        && let Some((at, name)) = header_with_a_hyphen(rules)
     {
         let alike = name.replace('-', "_");
         findings.warn(
@@ -22,18 +34,10 @@ pub fn lint(configuration: &Configuration, findings: &mut Findings<'_>) {
              manager, so that other filters and upstreams are safe too",
         );
     }
-    if manager.cors_follows {
-        findings.warn(
-            "",
-            "`cors` comes after this filter in `http_filters`: preflights, which have no credentials, are counted or \
-             refused, and a browser's script cannot read a 429",
-            "put `cors` before this filter (docs/filter.md#where-the-filter-belongs)",
-        );
-    }
     let Some(written) = &manager.payloads else {
         return;
     };
-    for (at, payload) in payloads(configuration).filter(|(_, payload)| !written.contains(payload)) {
+    for (at, payload) in payloads(rules).filter(|(_, payload)| !written.contains(payload)) {
         let there_is = written.join("`, `");
         findings.warn(
             format!("{at}.jwt"),
@@ -47,10 +51,10 @@ pub fn lint(configuration: &Configuration, findings: &mut Findings<'_>) {
 }
 
 /// The payloads of tokens that keys, choices of limit and quotas read, with their paths.
-fn payloads(configuration: &Configuration) -> impl Iterator<Item = (String, &String)> {
-    let of_components = components(configuration)
+fn payloads(rules: &[Rule]) -> impl Iterator<Item = (String, &String)> {
+    let of_components = components(rules)
         .filter_map(|(at, component)| Some((at, &component.jwt.as_ref()?.payload)));
-    let of_quotas = checks(configuration).filter_map(|(at, _, check)| {
+    let of_quotas = checks(rules).filter_map(|(at, _, check)| {
         let jwt = check.quota.as_ref()?.jwt.as_ref()?;
         Some((format!("{at}.quota"), &jwt.payload))
     });
@@ -58,12 +62,12 @@ fn payloads(configuration: &Configuration) -> impl Iterator<Item = (String, &Str
 }
 
 /// The first header with `-` in its name that a key, a choice of limit or a cost reads.
-fn header_with_a_hyphen(configuration: &Configuration) -> Option<(String, String)> {
-    let of_components = components(configuration).filter_map(|(at, component)| {
+fn header_with_a_hyphen(rules: &[Rule]) -> Option<(String, String)> {
+    let of_components = components(rules).filter_map(|(at, component)| {
         let name = component.header.clone()?;
         Some((format!("{at}.header"), name))
     });
-    let of_costs = checks(configuration).filter_map(|(at, _, check)| match &check.cost {
+    let of_costs = checks(rules).filter_map(|(at, _, check)| match &check.cost {
         Cost::Varying(varying) => Some((format!("{at}.cost.header"), varying.header.clone()?)),
         Cost::Constant(_) => None,
     });

@@ -1,7 +1,7 @@
 //! Sluicegate's plugin configurations in a document: an Envoy file, an Istio WasmPlugin or EnvoyFilter, an Envoy Gateway
 //! EnvoyExtensionPolicy, or a configuration alone.
 
-use super::yaml::{
+use crate::yaml::{
     Node, ValueWithLines, at, children, entries, fields, get, is_true, line_of, lines_before, load,
     text,
 };
@@ -141,9 +141,10 @@ fn plugin(
     })
 }
 
-/// Our configurations have `sidecar` and `rules`; another plugin's are unlikely to.
+/// Our configurations have `sidecar`, and `rules` or `rule_sets`; another plugin's are unlikely to.
 fn is_sluicegate(node: &Node) -> bool {
-    get(node, "sidecar").is_some() && get(node, "rules").is_some()
+    let has = |name| get(node, name).is_some();
+    has("sidecar") && (has("rules") || has("rule_sets"))
 }
 
 /// Whether the holder of a configuration has our name.

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use serde::Serialize;
-use sluicegate_rules::config::schema;
 
-use super::envoy_yaml::Plugin;
+use super::envoy_yaml::Source;
+use crate::yaml::ValueWithLines;
 
 /// How serious it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -18,7 +18,7 @@ pub enum Severity {
 }
 
 /// A mistake.
-#[derive(Debug, Serialize)]
+#[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The file.
     pub file: String,
@@ -38,10 +38,14 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The findings so far.
+/// The findings in a plugin configuration or a rule set so far.
 pub struct Findings<'a> {
-    /// The plugin that they are about.
-    pub plugin: &'a Plugin,
+    /// Where it was found.
+    pub source: &'a Source,
+    /// The lines of its fields.
+    pub lines: &'a ValueWithLines,
+    /// What comes before the path of a field, such as `rules.gateway.`.
+    pub prefix: String,
     /// In the order of discovery.
     pub found: Vec<Finding>,
 }
@@ -56,12 +60,12 @@ impl Findings<'_> {
         remedy: &str,
     ) {
         let field = field.as_ref();
-        let source = &self.plugin.source;
+        let (object, prefix) = (self.source.object(), &self.prefix);
         self.found.push(Finding {
-            file: source.file.clone(),
-            line: self.plugin.configuration.line(field),
+            file: self.source.file.clone(),
+            line: self.lines.line(field),
             severity,
-            message: format!("{}`{field}`: {message}; {remedy}", source.object()),
+            message: format!("{object}`{prefix}{field}`: {message}; {remedy}"),
         });
     }
 
@@ -72,31 +76,10 @@ impl Findings<'_> {
     pub fn warn(&mut self, field: impl AsRef<str>, message: impl fmt::Display, remedy: &str) {
         self.add(Severity::Warning, field, message, remedy);
     }
-}
 
-/// Each check of each rule, with the check's path.
-pub fn checks(
-    configuration: &schema::Configuration,
-) -> impl Iterator<Item = (String, &schema::Rule, &schema::Check)> {
-    let rules = configuration.rules.iter().enumerate();
-    rules.flat_map(|(r, rule)| {
-        let checks = rule.checks.iter().enumerate();
-        checks.map(move |(c, check)| (format!("rules[{r}].checks[{c}]"), rule, check))
-    })
-}
-
-/// Every component of a key and of a choice of limit, with its path.
-pub fn components(
-    configuration: &schema::Configuration,
-) -> impl Iterator<Item = (String, &schema::KeyComponent)> {
-    checks(configuration).flat_map(|(at, _, check)| {
-        let key = check.key.iter().enumerate();
-        let mut components: Vec<_> = key
-            .map(|(index, component)| (format!("{at}.key[{index}]"), component))
-            .collect();
-        if let schema::Limit::Tiers(tiers) = &check.limit {
-            components.push((format!("{at}.limit.by"), &tiers.by));
-        }
-        components
-    })
+    /// In the order of their lines.
+    pub fn sorted(mut self) -> Vec<Finding> {
+        self.found.sort_by_key(|finding| finding.line);
+        self.found
+    }
 }

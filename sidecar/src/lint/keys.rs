@@ -1,18 +1,16 @@
 //! Keys that a client can choose or omit, which evades its limit, and keys that can be guessed.
 
-use sluicegate_rules::config::schema::{
-    Check, Configuration, KeyComponent, Limit, Metadata, NamePath,
-};
+use sluicegate_rules::config::schema::{Check, KeyComponent, Limit, Metadata, NamePath, Rule};
+use sluicegate_rules::config::walk::{checks, components};
 
 use super::envoy_yaml::Plugin;
-use super::findings::{Findings, checks, components};
+use super::findings::Findings;
 
 const FORWARDED: &str = "x-forwarded-for";
 
-pub fn lint(configuration: &Configuration, findings: &mut Findings<'_>) {
-    let plugin = findings.plugin;
-    pepper(configuration, findings);
-    for (at, rule, check) in checks(configuration) {
+/// `plugin` runs the rules, if it is known which.
+pub fn lint(rules: &[Rule], plugin: Option<&Plugin>, findings: &mut Findings<'_>) {
+    for (at, rule, check) in checks(rules) {
         if is_client_chosen(check) && rule.checks.iter().all(is_client_chosen) {
             findings.warn(
                 format!("{at}.key"),
@@ -51,8 +49,8 @@ pub fn lint(configuration: &Configuration, findings: &mut Findings<'_>) {
             );
         }
     }
-    for (at, component) in components(configuration) {
-        addresses(&at, component, findings);
+    for (at, component) in components(rules) {
+        addresses(&at, component, plugin, findings);
     }
 }
 
@@ -74,11 +72,12 @@ fn can_be_absent(component: &KeyComponent) -> bool {
         || address.is_some_and(|address| address.trusted_hops.is_some())
 }
 
-fn pepper(configuration: &Configuration, findings: &mut Findings<'_>) {
+/// Rules of a plugin without a `pepper`.
+pub fn without_pepper(rules: &[Rule], findings: &mut Findings<'_>) {
     let is_hashed = |component: &KeyComponent| is_optional(component) && !component.plain;
-    let mut checks = checks(configuration);
+    let mut checks = checks(rules);
     let hashed = checks.find(|(_, _, check)| check.key.iter().any(is_hashed));
-    if let Some((at, _, _)) = hashed.filter(|_| configuration.pepper.is_empty()) {
+    if let Some((at, _, _)) = hashed {
         findings.warn(
             format!("{at}.key"),
             "components of keys are hashed without a `pepper`: anyone who can read Redis can guess them with a dictionary",
@@ -87,7 +86,12 @@ fn pepper(configuration: &Configuration, findings: &mut Findings<'_>) {
     }
 }
 
-fn addresses(at: &str, component: &KeyComponent, findings: &mut Findings<'_>) {
+fn addresses(
+    at: &str,
+    component: &KeyComponent,
+    plugin: Option<&Plugin>,
+    findings: &mut Findings<'_>,
+) {
     if reads_x_forwarded_for(component) {
         findings.error(
             at,
@@ -95,7 +99,8 @@ fn addresses(at: &str, component: &KeyComponent, findings: &mut Findings<'_>) {
             "set `address: { trusted_hops: N }`, which counts from the right",
         );
     }
-    let (address, manager) = (component.address.as_ref(), findings.plugin.manager.as_ref());
+    let manager = plugin.and_then(|plugin| plugin.manager.as_ref());
+    let address = component.address.as_ref();
     if address.is_some_and(|address| address.trusted_hops.is_none())
         && manager.is_some_and(|manager| !manager.use_remote_address)
     {
@@ -143,8 +148,9 @@ fn is_of_request(component: &KeyComponent) -> bool {
 }
 
 /// Whether another filter has only copied there what the client has sent.
-fn is_copied(plugin: &Plugin, metadata: Option<&Metadata>) -> bool {
-    metadata.is_some_and(|metadata| plugin.copied_namespaces.contains(&metadata.namespace))
+fn is_copied(plugin: Option<&Plugin>, metadata: Option<&Metadata>) -> bool {
+    let both = plugin.zip(metadata);
+    both.is_some_and(|(plugin, metadata)| plugin.copied_namespaces.contains(&metadata.namespace))
 }
 
 /// Whether the client can choose the whole key.

@@ -1,13 +1,14 @@
-//! Compares a configuration's checks with a policy's limits.
+//! Compares the checks of rules with a policy's limits.
 
 use sluicegate_rules::config::nearest;
-use sluicegate_rules::config::schema::{Check, Configuration, Cost, Limit as Named};
+use sluicegate_rules::config::schema::{Check, Cost, Rule};
+use sluicegate_rules::config::walk::{checks, limit_names};
 
-use super::findings::{Findings, Severity, checks};
+use super::findings::{Findings, Severity};
 use crate::policy::{Limit, Policy};
 
-pub fn lint(configuration: &Configuration, policy: &Policy, findings: &mut Findings<'_>) {
-    for (at, _, check) in checks(configuration) {
+pub fn lint(rules: &[Rule], policy: &Policy, findings: &mut Findings<'_>) {
+    for (at, _, check) in checks(rules) {
         for (field, name) in limit_names(&at, check) {
             match policy.limit(name) {
                 None => report_unknown(policy, field, name, findings),
@@ -16,19 +17,6 @@ pub fn lint(configuration: &Configuration, policy: &Policy, findings: &mut Findi
                     check_quota(&at, check, limit, findings);
                 }
             }
-        }
-    }
-}
-
-/// Every limit that a check names, with its field.
-fn limit_names<'a>(at: &str, check: &'a Check) -> Vec<(String, &'a str)> {
-    match &check.limit {
-        Named::Name(name) => vec![(format!("{at}.limit"), name)],
-        Named::Tiers(tiers) => {
-            let tiers = tiers.map.iter();
-            tiers
-                .map(|(tier, name)| (format!("{at}.limit.map.{tier}"), name.as_str()))
-                .collect()
         }
     }
 }

@@ -1,15 +1,15 @@
 //! Which requests rules match: more checks than a decision may have, and paths that cannot exist.
 
 use sluicegate_protocol::MAX_CHECKS;
-use sluicegate_rules::config::schema::{Configuration, Match};
+use sluicegate_rules::config::schema::{Match, Rule};
 
 use super::findings::Findings;
 
-pub fn lint(configuration: &Configuration, findings: &mut Findings<'_>) {
-    for (index, rule) in configuration.rules.iter().enumerate() {
+pub fn lint(rules: &[Rule], findings: &mut Findings<'_>) {
+    for (index, rule) in rules.iter().enumerate() {
         paths(index, &rule.matcher, findings);
     }
-    let enforced = configuration.rules.iter().filter(|rule| !rule.shadow);
+    let enforced = rules.iter().filter(|rule| !rule.shadow);
     let checks: usize = enforced.map(|rule| rule.checks.len()).sum();
     if checks > MAX_CHECKS {
         findings.warn(

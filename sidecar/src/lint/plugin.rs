@@ -1,10 +1,13 @@
-//! Runs all lints.
+//! Runs all lints on a plugin configuration.
 
-use sluicegate_rules::config::schema::Configuration;
-use sluicegate_rules::config::{ConfigError, validate};
+use std::iter;
+
+use sluicegate_rules::config::schema::{Configuration, Rule};
+use sluicegate_rules::config::{from_value, mistakes, nearest};
 
 use super::envoy_yaml::Plugin;
 use super::findings::{Finding, Findings};
+use super::rule_sets::WrittenPolicy;
 use super::surroundings::Surroundings;
 use super::{envoy, keys, limits, matching, surroundings};
 use crate::policy::Policy;
@@ -12,13 +15,18 @@ use crate::policy::Policy;
 const REJECTED: &str = "Envoy rejects this configuration until this is fixed";
 
 /// Lints a configuration, alone and, if a policy is given, together with it.
-pub fn lint(plugin: &Plugin, surroundings: &Surroundings, policy: Option<&Policy>) -> Vec<Finding> {
+pub fn lint(
+    plugin: &Plugin,
+    surroundings: &Surroundings,
+    policy: Option<&WrittenPolicy<'_>>,
+) -> Vec<Finding> {
     let mut findings = Findings {
-        plugin,
+        source: &plugin.source,
+        lines: &plugin.configuration,
+        prefix: String::new(),
         found: Vec::new(),
     };
-    let text = plugin.configuration.value.to_string();
-    let configuration = match sluicegate_rules::config::read(text.as_bytes()) {
+    let configuration = match from_value(&plugin.configuration.value) {
         Ok(configuration) => configuration,
         Err(error) => {
             findings.error(error.field, error.why, REJECTED);
@@ -28,35 +36,57 @@ pub fn lint(plugin: &Plugin, surroundings: &Surroundings, policy: Option<&Policy
     for error in mistakes(&configuration) {
         findings.error(error.field, error.why, REJECTED);
     }
-    envoy::lint(&configuration, &mut findings);
-    surroundings::lint(&configuration, surroundings, &mut findings);
-    matching::lint(&configuration, &mut findings);
-    keys::lint(&configuration, &mut findings);
-    if let Some(policy) = policy {
-        limits::lint(&configuration, policy, &mut findings);
+    if let Some(manager) = &plugin.manager {
+        envoy::lint(manager, &mut findings);
     }
-    findings.found.sort_by_key(|finding| finding.line);
-    findings.found
+    let cluster = &configuration.sidecar.cluster;
+    surroundings::lint(plugin, cluster, surroundings, &mut findings);
+    let around = Some((plugin, &configuration));
+    let limits = policy.and_then(|policy| policy.policy.as_ref().ok());
+    lint_rules(&configuration.rules, around, limits, &mut findings);
+    let readable = policy.filter(|policy| policy.policy.is_ok() || !policy.sets.is_empty());
+    let (Some(sets), Some(policy)) = (&configuration.rule_sets, readable) else {
+        return findings.sorted();
+    };
+    let mut of_sets = Vec::new();
+    let names = iter::once(&sets.default).chain(&sets.others);
+    for (index, name) in names.enumerate() {
+        if let Some(found) = policy.lint_set(name, around) {
+            of_sets.extend(found);
+            continue;
+        }
+        let field = match index.checked_sub(1) {
+            None => "rule_sets.default".to_owned(),
+            Some(other) => format!("rule_sets.others[{other}]"),
+        };
+        let remedy = match nearest(name, policy.sets.keys().map(String::as_str)) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "add it to `rules` in the policy".to_owned(),
+        };
+        let message = format!("the policy has no rule set `{name}`");
+        findings.error(field, message, &remedy);
+    }
+    let mut found = findings.sorted();
+    found.append(&mut of_sets);
+    found
 }
 
-/// Why the filter rejects a configuration, for each of its rules.
-fn mistakes(configuration: &Configuration) -> Vec<ConfigError> {
-    let Err(first) = validate(configuration) else {
-        return Vec::new();
-    };
-    let mut alone = configuration.clone();
-    let mut found = Vec::new();
-    for (index, rule) in configuration.rules.iter().enumerate() {
-        alone.rules = vec![rule.clone()];
-        if let Err(mut error) = validate(&alone)
-            && let Some(within) = error.field.strip_prefix("rules[0]")
-        {
-            error.field = format!("rules[{index}]{within}");
-            found.push(error);
-        }
+/// Lints rules: alone, with the plugin around them and with a policy, if these are known.
+pub fn lint_rules(
+    rules: &[Rule],
+    around: Option<(&Plugin, &Configuration)>,
+    policy: Option<&Policy>,
+    findings: &mut Findings<'_>,
+) {
+    if let Some(manager) = around.and_then(|(plugin, _)| plugin.manager.as_ref()) {
+        envoy::lint_rules(manager, rules, findings);
     }
-    if !found.iter().any(|error| error.field == first.field) {
-        found.push(first);
+    if around.is_some_and(|(_, configuration)| configuration.pepper.is_empty()) {
+        keys::without_pepper(rules, findings);
     }
-    found
+    matching::lint(rules, findings);
+    keys::lint(rules, around.map(|(plugin, _)| plugin), findings);
+    if let Some(policy) = policy {
+        limits::lint(rules, policy, findings);
+    }
 }

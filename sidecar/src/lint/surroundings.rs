@@ -4,12 +4,11 @@
 use std::collections::BTreeMap;
 
 use sluicegate_rules::config::nearest;
-use sluicegate_rules::config::schema::Configuration;
 
 use super::envoy_yaml::{Holder, Plugin};
 use super::findings::Findings;
 use super::findings::Severity::{self, Error, Warning};
-use super::yaml::{Node, at, children, entries, fields, get, integer, load, text};
+use crate::yaml::{Node, at, children, entries, fields, get, integer, load, text};
 
 const CLUSTER: &str = "sidecar.cluster";
 /// Envoy's name of the policy that starts a filter again.
@@ -101,8 +100,7 @@ impl Surroundings {
     }
 
     /// Reports what is wrong with the plugin's cluster of this name.
-    fn lint_cluster(&self, name: &str, findings: &mut Findings<'_>) {
-        let plugin = findings.plugin;
+    fn lint_cluster(&self, plugin: &Plugin, name: &str, findings: &mut Findings<'_>) {
         match self.clusters.get(name) {
             Some(Some(other)) if *other != plugin.source.namespace => {
                 return findings.error(
@@ -157,12 +155,12 @@ impl Surroundings {
 }
 
 pub fn lint(
-    configuration: &Configuration,
+    plugin: &Plugin,
+    cluster: &str,
     surroundings: &Surroundings,
     findings: &mut Findings<'_>,
 ) {
-    let plugin = findings.plugin;
-    surroundings.lint_cluster(&configuration.sidecar.cluster, findings);
+    surroundings.lint_cluster(plugin, cluster, findings);
     if let Some((field, message, remedy)) = failure(plugin, surroundings) {
         findings.warn(field, message, remedy);
         // It is not a field of the configuration, but one beside it.

@@ -11,6 +11,7 @@ use sluicegate_protocol::{OverrideTerms, Whom};
 use sluicegate_rules::config::schema::sorted;
 
 use crate::mask::shown;
+use crate::yaml::Node;
 
 use super::fields::{AlgorithmName, MAX_NAME_BYTES, duration, is_name};
 use super::lease_file::LeaseFile;
@@ -19,7 +20,7 @@ use super::limits::{
 };
 use super::override_file::{self, OverrideFile};
 use super::overrides::{MAX_OVERRIDES, Override};
-use super::rules::{RuleSetFile, RuleSets};
+use super::rules::RuleSets;
 use super::store::{StoreAddress, StoreFile};
 use super::window_file::{QuotaFromRequest, WindowFile, check_max_quota, is_same_window};
 use super::yaml_error;
@@ -59,7 +60,7 @@ struct PolicyFile {
     /// a mapping from the name of each rule set to its `rules`, for filters with `version: 2`
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, sluicegate_rules::config::schema::RuleSetFile>")]
-    rules: BTreeMap<String, Spanned<RuleSetFile>>,
+    rules: BTreeMap<String, Node>,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -99,15 +100,15 @@ impl Policy {
         parse(text, &mut Vec::new())
     }
 
-    /// The same, with the mistakes of all limits.
+    /// The same, with the mistakes of all limits and rules.
     ///
     /// # Errors
     /// A message as above for each mistake.
     pub fn check(text: &str) -> Result<Self, Vec<String>> {
-        let mut of_limits = Vec::new();
-        parse(text, &mut of_limits).map_err(|first| match of_limits.is_empty() {
+        let mut mistakes = Vec::new();
+        parse(text, &mut mistakes).map_err(|first| match mistakes.is_empty() {
             true => vec![first],
-            false => of_limits,
+            false => mistakes,
         })
     }
 }
@@ -130,7 +131,7 @@ fn takes(field: &str) -> String {
     found.unwrap_or("a mapping").to_owned()
 }
 
-/// Puts the mistakes of limits into `mistakes`, and returns the first of all.
+/// Puts the mistakes of limits and rules into `mistakes`, and returns the first of all.
 fn parse(text: &str, mistakes: &mut Vec<String>) -> Result<Policy, String> {
     let options = serde_saphyr::options! { with_snippet: false };
     let file: PolicyFile = serde_saphyr::from_str_with_options(text, options)
@@ -177,19 +178,12 @@ fn parse(text: &str, mistakes: &mut Vec<String>) -> Result<Policy, String> {
             }
         }
     }
-    let by_name = limits
-        .iter()
-        .map(|(name, limit)| (name.clone(), limit.as_ref()));
-    let rules = match RuleSets::read(&file.rules, &by_name.collect()) {
-        Ok(rules) => rules,
-        // Rules may name a limit that is wrong itself.
-        Err(_) if !mistakes.is_empty() => RuleSets::default(),
-        Err((line, why)) => {
-            let line = line.map_or_else(String::new, |line| format!("line {line}: "));
-            mistakes.push(format!("{line}{why}"));
-            RuleSets::default()
-        }
-    };
+    let names = file.limits.keys().map(String::as_str);
+    let by_name = names.map(|name| (name, limits.get(name).map(Arc::as_ref)));
+    let rules = RuleSets::read(&file.rules, &by_name.collect()).unwrap_or_else(|found| {
+        mistakes.extend(found);
+        RuleSets::default()
+    });
     if let Some(first) = mistakes.first() {
         return Err(first.clone());
     }

@@ -3,15 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Deserialize;
 use serde_json::{Value, json};
-use serde_saphyr::Spanned;
 use sluicegate_engine::{Algorithm, BucketSpec};
 use sluicegate_rules::RuleSet;
-use sluicegate_rules::config::{ConfigError, document, fingerprint, nearest};
+use sluicegate_rules::config::schema::RuleSetFile;
+use sluicegate_rules::config::{ConfigError, document, fingerprint, from_value, nearest, walk};
 
 use super::fields::{MAX_NAME_BYTES, is_name};
 use super::limits::Limit;
+use crate::yaml::{Node, ValueWithLines, fields, get};
 
 /// Most sets of a policy.
 const MAX_SETS: usize = 64;
@@ -27,120 +27,113 @@ pub struct RuleSets {
     lines: String,
 }
 
-/// A set in the policy file.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RuleSetFile {
-    #[serde(default)]
-    reply: Option<Value>,
-    #[serde(default)]
-    upstream_paths: Option<Value>,
-    rules: Vec<Spanned<Value>>,
+/// The limits of a policy; `None` for one that has mistakes.
+pub(super) type Limits<'a> = BTreeMap<&'a str, Option<&'a Limit>>;
+
+/// The rule sets in a policy's text, by name, as they are written; `before` lines of the file come before the text.
+pub fn written_rule_sets(text: &str, before: usize) -> BTreeMap<String, ValueWithLines> {
+    let options = serde_saphyr::options! { with_snippet: false };
+    let file = serde_saphyr::from_str_with_options::<Node>(text, options).ok();
+    let sets = file.iter().filter_map(|file| get(file, "rules"));
+    let sets = sets.flat_map(fields);
+    sets.map(|(name, set)| (name.value.clone(), ValueWithLines::new(set, before)))
+        .collect()
 }
 
-/// The mistake's line, if it is known, and what is wrong.
-pub(super) type Mistake = (Option<u64>, String);
-
-impl RuleSetFile {
-    /// The set as JSON.
-    fn value(&self) -> Value {
-        let rules: Vec<&Value> = self.rules.iter().map(|rule| &rule.value).collect();
-        let mut value = json!({ "rules": rules });
-        for (field, given) in [
-            ("reply", &self.reply),
-            ("upstream_paths", &self.upstream_paths),
-        ] {
-            if let Some(given) = given {
-                value[field] = given.clone();
-            }
-        }
-        value
+/// A set of the file and its regular expressions, or everything that is wrong with it.
+fn check(
+    name: &str,
+    set: &ValueWithLines,
+    limits: &Limits<'_>,
+) -> Result<(RuleSetFile, Vec<String>), Vec<String>> {
+    if !is_name(name) {
+        return Err(vec![format!(
+            "line {}: a rule set's name consists of 1 to {MAX_NAME_BYTES} of the characters a-z A-Z 0-9 - _ .",
+            set.line("")
+        )]);
     }
-
-    /// The line of the rule that a field belongs to.
-    fn line_of(&self, field: &str) -> Option<u64> {
-        let index = field.strip_prefix("rules[")?.split(']').next()?;
-        let rule = self.rules.get(index.parse::<usize>().ok()?)?;
-        Some(rule.referenced.line())
-    }
-
-    fn check(&self, limits: &BTreeMap<String, &Limit>) -> Result<(RuleSet, Vec<String>), Mistake> {
-        let of_field = |error: ConfigError| (self.line_of(&error.field), error.to_string());
-        let (set, expressions) = document::validate(&self.value()).map_err(of_field)?;
-        for (rule, limit) in set.limits() {
-            if limits.contains_key(limit) {
-                continue;
-            }
-            let known = limits.keys().map(String::as_str);
-            let remedy = match nearest(limit, known) {
+    let mistake = |ConfigError { field, why }| {
+        // The error of a field that is missing, or of what is no mapping.
+        let field = if field == "configuration" { "" } else { &field };
+        let (line, path) = (set.line(field), format!("rules.{name}.{field}"));
+        format!("line {line}: `{}`: {why}", path.trim_end_matches('.'))
+    };
+    let file: RuleSetFile = from_value(&set.value).map_err(|error| vec![mistake(error)])?;
+    let (mut mistakes, expressions) = match document::validate(&file) {
+        Ok((_, expressions)) => (Vec::new(), expressions),
+        Err(mistakes) => (mistakes, Vec::new()),
+    };
+    for (field, limit) in named_limits(&file) {
+        if !limits.contains_key(limit) {
+            let remedy = match nearest(limit, limits.keys().copied()) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => "add it to `limits`".to_owned(),
             };
-            let why = format!("rule `{rule}`: the policy has no limit `{limit}`: {remedy}");
-            let index = self.rules.iter();
-            let named =
-                |one: &&Spanned<Value>| one.value.get("name").and_then(Value::as_str) == Some(rule);
-            let line = index.clone().find(named).map(|one| one.referenced.line());
-            return Err((line, why));
+            let why = format!("the policy has no limit `{limit}`: {remedy}");
+            mistakes.push(ConfigError { field, why });
         }
-        Ok((set, expressions))
     }
+    if mistakes.is_empty() {
+        Ok((file, expressions))
+    } else {
+        Err(mistakes.into_iter().map(mistake).collect())
+    }
+}
+
+/// The limits that a set's checks name, with the fields that do.
+fn named_limits(file: &RuleSetFile) -> impl Iterator<Item = (String, &str)> {
+    walk::checks(&file.rules).flat_map(|(at, _, check)| walk::limit_names(&at, check))
 }
 
 impl RuleSets {
     /// Reads the sets of a policy with these limits.
+    ///
+    /// # Errors
+    /// Everything that is wrong with each set.
     pub(super) fn read(
-        file: &BTreeMap<String, Spanned<RuleSetFile>>,
-        limits: &BTreeMap<String, &Limit>,
-    ) -> Result<Self, Mistake> {
+        file: &BTreeMap<String, Node>,
+        limits: &Limits<'_>,
+    ) -> Result<Self, Vec<String>> {
         if file.len() > MAX_SETS {
-            return Err((
-                None,
-                format!("`rules` has {} sets: give at most {MAX_SETS}", file.len()),
-            ));
+            let why = format!("`rules` has {} sets: give at most {MAX_SETS}", file.len());
+            return Err(vec![why]);
         }
         let mut expressions = BTreeSet::new();
         let (mut sets, mut lines, mut windows) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
+        let mut mistakes = Vec::new();
         for (name, set) in file {
-            let at_set = Some(set.referenced.line());
-            if !is_name(name) {
-                let why = format!(
-                    "a rule set's name consists of 1 to {MAX_NAME_BYTES} of the characters a-z A-Z 0-9 - _ ."
-                );
-                return Err((at_set, why));
+            let set = ValueWithLines::new(set, 0);
+            let (read, found) = match check(name, &set, limits) {
+                Ok(checked) => checked,
+                Err(more) => {
+                    mistakes.extend(more);
+                    continue;
+                }
+            };
+            let of_set = named_limits(&read).filter_map(|(_, limit)| {
+                let windows = windows_of((*limits.get(limit)?)?);
+                Some((limit.to_owned(), windows))
+            });
+            let of_set: BTreeMap<_, _> = of_set.collect();
+            let mut head = set.value.clone();
+            let rules = head.get_mut("rules").map(Value::take);
+            if let Some(head) = head.as_object_mut() {
+                head.remove("rules");
+                head.insert("set".to_owned(), name.as_str().into());
+                head.insert("windows".to_owned(), json!(of_set));
             }
-            let within =
-                |(line, why): Mistake| (line.or(at_set), format!("rule set `{name}`: {why}"));
-            let (compiled, found) = set.value.check(limits).map_err(within)?;
-            let of_set: BTreeMap<&str, Value> = (compiled.limits())
-                .filter_map(|(_, limit)| Some((limit, windows_of(limits.get(limit)?))))
-                .collect();
-            let mut head = set.value.value();
-            let rules = head.as_object_mut().and_then(|head| head.remove("rules"));
-            head["set"] = name.as_str().into();
-            head["windows"] = json!(of_set);
+            let at_set = set.line("");
             lines.push((at_set, head));
-            let new = found
-                .into_iter()
-                .filter(|text| expressions.insert(text.clone()));
+            let new = found.into_iter();
+            let new = new.filter(|text| expressions.insert(text.clone()));
             lines.extend(new.map(|text| (at_set, json!({ "regex": text }))));
-            let rules = rules
-                .as_ref()
-                .and_then(Value::as_array)
-                .into_iter()
-                .flatten();
-            let rules = rules.zip(&set.value.rules);
-            lines.extend(
-                rules.map(|(rule, given)| (Some(given.referenced.line()), json!({ "rule": rule }))),
-            );
-            windows.insert(
-                name,
-                of_set
-                    .into_iter()
-                    .map(|(limit, windows)| (limit.to_owned(), windows))
-                    .collect::<BTreeMap<_, _>>(),
-            );
-            sets.insert(name.clone(), set.value.value());
+            let rules = rules.as_ref().and_then(Value::as_array);
+            for (index, rule) in rules.into_iter().flatten().enumerate() {
+                let line = set.line(&format!("rules[{index}]"));
+                lines.push((line, json!({ "rule": rule })));
+            }
+            windows.insert(name, of_set);
+            sets.insert(name.clone(), set.value);
         }
         if expressions.len() > document::MAX_EXPRESSIONS {
             let why = format!(
@@ -148,18 +141,28 @@ impl RuleSets {
                 expressions.len(),
                 document::MAX_EXPRESSIONS
             );
-            return Err((None, why));
+            mistakes.push(why);
+        }
+        let lines = joined(&lines).map_err(|why| mistakes.push(why));
+        if !mistakes.is_empty() {
+            return Err(mistakes);
         }
         Ok(Self {
             digest: fingerprint(&json!([sets, windows])),
             sets,
-            lines: joined(&lines)?,
+            lines: lines.unwrap_or_default(),
         })
     }
 
     /// The digest, if there are any sets.
     pub fn told(&self) -> Option<String> {
         (!self.sets.is_empty()).then(|| self.digest.clone())
+    }
+
+    /// A set, compiled as a filter does it.
+    pub fn compiled(&self, name: &str) -> Option<RuleSet> {
+        let file: RuleSetFile = from_value(self.sets.get(name)?).ok()?;
+        document::validate(&file).ok().map(|(set, _)| set)
     }
 
     /// The document for a filter that has these rules already.
@@ -184,29 +187,27 @@ fn windows_of(limit: &Limit) -> Value {
     windows.map(pair).collect()
 }
 
-fn joined(lines: &[(Option<u64>, Value)]) -> Result<String, Mistake> {
+fn joined(lines: &[(usize, Value)]) -> Result<String, String> {
     let mut text = String::new();
     for (line, value) in lines {
         let written = value.to_string();
         if written.len() >= document::MAX_LINE_BYTES {
-            let why = format!(
-                "{} bytes as JSON are more than a filter reads at once, {}: split the rule",
+            return Err(format!(
+                "line {line}: {} bytes as JSON are more than a filter reads at once, {}: split the rule",
                 written.len(),
                 document::MAX_LINE_BYTES
-            );
-            return Err((*line, why));
+            ));
         }
         text.push_str(&written);
         text.push('\n');
     }
     // Room for the head.
     if text.len() + 256 > document::MAX_BYTES {
-        let why = format!(
+        return Err(format!(
             "`rules` has {} bytes as JSON: give at most {}",
             text.len(),
             document::MAX_BYTES - 256
-        );
-        return Err((None, why));
+        ));
     }
     Ok(text)
 }

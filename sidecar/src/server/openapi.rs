@@ -15,8 +15,9 @@ use schemars::generate::SchemaSettings;
 use schemars::transform::RemoveRefSiblings;
 use serde_json::{Map, Value, json};
 use sluicegate_protocol::{
-    Answer, GiveBacks, GivenBack, Listed, OverrideList, OverrideWasRemoved, OverrideWasSet,
-    ProblemDetails, RemoveOverride, Request, Resets, SetOverride, Top, WasReset, Whom,
+    Answer, FilterList, GiveBacks, GivenBack, Listed, OverrideList, OverrideWasRemoved,
+    OverrideWasSet, ProblemDetails, RemoveOverride, Request, Resets, SetOverride, Top, WasReset,
+    Whom,
 };
 use utoipa::openapi::ServerBuilder;
 use utoipa::openapi::path::PathItem;
@@ -91,6 +92,7 @@ fn schemas() -> Map<String, Value> {
     let settings = settings.with_transform(RemoveRefSiblings::default());
     let mut generator = settings.into_generator();
     generator.subschema_for::<Answer<'_>>();
+    generator.subschema_for::<FilterList>();
     generator.subschema_for::<GiveBacks<'_>>();
     generator.subschema_for::<Listed<GivenBack>>();
     generator.subschema_for::<Listed<WasReset>>();

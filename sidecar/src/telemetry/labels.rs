@@ -175,8 +175,11 @@ mod tests {
     #[test]
     fn docs_metrics_lists_exactly_the_values_of_each_label() {
         let page = include_str!("../../../docs/metrics.md");
+        // Of a decision, and of the rules (`sluicegate_rules_info`).
+        let sources = names(Source::ALL, Source::name);
+        let of_rules = ["file", "last_good"].map(str::to_owned);
         for (label, values) in [
-            ("source", names(Source::ALL, Source::name)),
+            ("source", &sources | &of_rules.into()),
             ("verdict", names(Outcome::ALL, Outcome::name)),
             ("kind", names(FailureKind::ALL, FailureKind::name)),
             ("outcome", names(ReloadOutcome::ALL, ReloadOutcome::name)),

@@ -1,6 +1,7 @@
 //! `sluicegate explain`: the checks of a request, and the readings of its path.
 
-use super::{GOOD, envoy, has, run};
+use super::{GOOD, envoy, has, pushed, run, run_with};
+use crate::support::lacks;
 
 #[test]
 fn explain_lists_the_checks_of_a_request() {
@@ -118,4 +119,75 @@ fn a_path_with_one_reading_takes_one_line_per_rule() {
         let lines = "rule `public` matches\nrule `search` does not match\n";
         assert!(printed.starts_with(lines), "{printed}");
     }
+}
+
+#[test]
+fn explain_takes_the_rules_of_a_policy() {
+    let (plugin, policy) = pushed(GOOD);
+    let explain = ["explain", "--request", "GET /search", "-H", "x-api-key: k"];
+    let with = |policy: Option<&str>, file: Option<&str>| run_with(&explain, policy, file);
+    let inline = run(&explain, true, &envoy(GOOD));
+    let of_plugin = with(Some(&policy), Some(&envoy(&plugin)));
+    assert_eq!(of_plugin, inline, "by the plugin's pepper");
+    assert_eq!(inline.0, 0, "{}", inline.1);
+
+    // Nobody's pepper: hashes are not the fleet's, and that is said where a key has one.
+    let says = "are those of an empty `pepper`";
+    let (status, printed) = with(Some(&policy), None);
+    assert_eq!(status, 0, "{printed}");
+    has(&printed, "rule `search` matches");
+    has(&printed, says);
+    lacks(&of_plugin.1, says);
+    let plain = policy.replace(
+        "{ header: x-api-key }",
+        "{ header: x-api-key, plain: true }",
+    );
+    let (_, printed) = with(Some(&plain), None);
+    has(&printed, "key `x-api-key=k`");
+    lacks(&printed, says);
+
+    let (status, printed) = with(None, Some(&envoy(&plugin)));
+    assert_eq!(status, 64);
+    has(
+        &printed,
+        "file.yaml:24: the rules are in the policy: add `--policy FILE`",
+    );
+    let lacking = plugin.replace("default: gateway", "default: other");
+    let (status, printed) = with(Some(&policy), Some(&envoy(&lacking)));
+    assert_eq!(status, 64);
+    has(&printed, "file.yaml:24: the policy has no rule set `other`");
+}
+
+#[test]
+fn explain_names_each_of_several_rule_sets_or_shows_one() {
+    let (plugin, policy) = pushed(GOOD);
+    let other = "  other: { rules: [{ name: o, checks: [{ limit: loose, key: [{ constant: c }] }], when_unavailable: allow }] }\n";
+    let policy = policy + other;
+    let both = plugin.replace("default: gateway", "default: gateway, others: [other]");
+    let request = ["explain", "--request", "GET /"];
+    let one = |set: &str, file: Option<&str>| {
+        let chosen = [&request[..], &["--set", set]].concat();
+        run_with(&chosen, Some(&policy), file)
+    };
+    for file in [None, Some(envoy(&both))] {
+        let file = file.as_deref();
+        let (_, all) = run_with(&request, Some(&policy), file);
+        let (first, second) = all.split_once("rule set `other`:\n").unwrap();
+        assert!(first.starts_with("rule set `gateway`:\n"), "{all}");
+        let (_, shown) = one("other", file);
+        assert!(
+            second.contains(&shown) && shown.contains("limit `loose`"),
+            "{all}{shown}"
+        );
+        lacks(&shown, "rule set");
+    }
+    let (status, printed) = one("third", None);
+    assert_eq!(status, 64);
+    has(&printed, "no rule set `third`");
+    let (status, printed) = run_with(
+        &[&request[..], &["--set", "gateway"]].concat(),
+        None,
+        Some(&envoy(GOOD)),
+    );
+    assert_eq!(status, 64, "{printed}");
 }

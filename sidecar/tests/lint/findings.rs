@@ -1,6 +1,6 @@
 //! One finding for each mistake in a good configuration, with its line, severity and remedy.
 
-use super::{GOOD, envoy, has, is_without_findings, run};
+use super::{ENVOY, GOOD, POLICY, envoy, has, is_without_findings, pushed, run, run_with};
 use crate::support::rows;
 
 /// The finding's line in an Envoy file, its severity and a part of its text; what is changed in `GOOD`, and to what.
@@ -53,6 +53,32 @@ fn each_finding_has_its_file_line_severity_and_remedy() {
         let (given, printed) = run(&["check-config"], true, &file);
         let at = format!("file.yaml:{line}: {severity}: ");
         let parts = [at.as_str(), &says, "; "];
+        let has_all = |line: &str| parts.iter().all(|part| line.contains(part));
+        let found = printed.lines().any(has_all);
+        assert!(found, "{to}: no {at:?} with {says:?} in\n{printed}");
+        assert_eq!(given, if severity == "error" { 64 } else { 0 }, "{printed}");
+    }
+}
+
+/// The same of rules in the policy, which a plugin of version 2 names.
+#[test]
+fn each_finding_in_a_rule_set_is_at_its_line_of_the_policy() {
+    // That of `rules:` in both files.
+    let in_envoy = ENVOY.lines().count() + 2;
+    let in_policy = POLICY.lines().count() + 3;
+    for [line, severity, says, from, to] in rows(CASES) {
+        let (plugin, policy) = pushed(&GOOD.replacen(&from, &to, 1));
+        let (given, printed) = run_with(&["check-config"], Some(&policy), Some(&envoy(&plugin)));
+        let line: usize = line.parse().unwrap();
+        let at = match line.checked_sub(in_envoy) {
+            None => format!("file.yaml:{line}: {severity}: `sidecar."),
+            Some(below) => format!(
+                "policy.yaml:{}: {severity}: `rules.gateway.rules",
+                in_policy + below
+            ),
+        };
+        // Without the beginning of the field's path.
+        let parts = [at.as_str(), says.trim_start_matches('`'), "; "];
         let has_all = |line: &str| parts.iter().all(|part| line.contains(part));
         let found = printed.lines().any(has_all);
         assert!(found, "{to}: no {at:?} with {says:?} in\n{printed}");

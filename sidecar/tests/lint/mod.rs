@@ -6,11 +6,13 @@
 //! | `envoy_file` | findings about the settings around the filter |
 //! | `explain` | `sluicegate explain` |
 //! | `manifests` | Kubernetes objects: several files, folders and standard input |
+//! | `rule_sets` | rules in the policy, which plugins of version 2 name |
 
 mod envoy_file;
 mod explain;
 mod findings;
 mod manifests;
+mod rule_sets;
 
 use std::io::Write;
 use std::process::Stdio;
@@ -89,8 +91,27 @@ fn envoy(plugin: &str) -> String {
     format!("{ENVOY}{}", indented(plugin, 28))
 }
 
+/// A configuration of version 1 as a plugin of version 2, and a policy that has its rules as the set `gateway`.
+fn pushed(configuration: &str) -> (String, String) {
+    let (of_plugin, of_set): (Vec<_>, Vec<_>) = configuration.lines().partition(|line| {
+        ["sidecar:", "pepper:", "version:"]
+            .iter()
+            .any(|field| line.starts_with(field))
+    });
+    let of_plugin = of_plugin.into_iter().filter(|line| *line != "version: 1");
+    let of_plugin = of_plugin.collect::<Vec<_>>().join("\n");
+    let plugin = format!("{of_plugin}\nversion: 2\nrule_sets: {{ default: gateway }}\n");
+    let set = indented(&of_set.join("\n"), 4);
+    (plugin, format!("{POLICY}rules:\n  gateway:\n{set}"))
+}
+
 /// Runs a command on an Envoy file, with or without the policy; returns its status and all that it printed.
 fn run(command: &[&str], policy: bool, file: &str) -> (i32, String) {
+    run_with(command, policy.then_some(POLICY), Some(file))
+}
+
+/// The same with this policy, or without an Envoy file.
+fn run_with(command: &[&str], policy: Option<&str>, file: Option<&str>) -> (i32, String) {
     let folder = TempDir::new().unwrap();
     let write = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -98,9 +119,11 @@ fn run(command: &[&str], policy: bool, file: &str) -> (i32, String) {
         path
     };
     let mut run = sluicegate(command);
-    run.arg("--envoy").arg(write("file.yaml", file));
-    if policy {
-        run.arg("--policy").arg(write("policy.yaml", POLICY));
+    if let Some(file) = file {
+        run.arg("--envoy").arg(write("file.yaml", file));
+    }
+    if let Some(policy) = policy {
+        run.arg("--policy").arg(write("policy.yaml", policy));
     }
     printed(&run.output().unwrap())
 }

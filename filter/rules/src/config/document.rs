@@ -263,19 +263,21 @@ fn bounded_expression(at: &str, text: &str) -> Result<(), ConfigError> {
 /// Validates a rule set, for the sidecar: then a filter can compile it too. Also returns its regular expressions.
 ///
 /// # Errors
-/// The first thing that is wrong, with field, value and remedy.
+/// Everything that is wrong, with field, value and remedy.
 #[cfg(feature = "schema")]
-pub fn validate(set: &Value) -> Result<(RuleSet, Vec<String>), ConfigError> {
-    let file: schema::RuleSetFile = from_value(set)?;
-    let mut builder = Builder::new(&file.reply, &file.upstream_paths, Value::Null)?;
+pub fn validate(file: &schema::RuleSetFile) -> Result<(RuleSet, Vec<String>), Vec<ConfigError>> {
+    let one = |error| vec![error];
+    let builder = Builder::new(&file.reply, &file.upstream_paths, Default::default());
+    let mut builder = builder.map_err(one)?;
+    let mistakes = builder.add_all(&file.rules, bounded);
+    if !mistakes.is_empty() {
+        return Err(mistakes);
+    }
     let mut expressions = Vec::new();
-    for (index, rule) in file.rules.iter().enumerate() {
-        let at = format!("rules[{index}]");
-        bounded(&at, rule)?;
-        builder.add(&at, rule)?;
+    for rule in &file.rules {
         (rule.matcher).expressions(&mut |text| expressions.push(text.to_owned()));
     }
-    Ok((builder.finish()?, expressions))
+    Ok((builder.finish().map_err(one)?, expressions))
 }
 
 #[cfg(test)]

@@ -144,6 +144,46 @@ fn the_mistakes_of_all_limits_are_found_together() {
 }
 
 #[test]
+fn the_mistakes_of_all_rules_are_found_together_at_the_lines_of_their_fields() {
+    let text = "limits:
+  a: { algorithm: sliding_log, windows: [{ quota: 1, per: 1s }] }
+rules:
+  gateway:
+    rules:
+      - name: one
+        match: { path_prefix: x }
+        checks: [{ limit: a, key: [{ constant: c }] }]
+        when_unavailable: deny
+      - name: two
+        checks:
+          - limit: a
+            key: [{ constant: c }]
+          - key: [{ constant: c }]
+            limit: { by: { header: h }, map: { x: b, default: a } }
+        when_unavailable: deny
+  bad name: { rules: [] }
+  empty: {}
+  odd:
+    - rules
+  unknown: { ruls: [] }
+";
+    let mistakes = Policy::check(text).unwrap_err();
+    let expected = [
+        "line 17: a rule set's name",
+        "line 18: `rules.empty`: missing field `rules`",
+        "line 7: `rules.gateway.rules[0].match.path_prefix`: ",
+        "line 15: `rules.gateway.rules[1].checks[1].limit.map.x`: the policy has no limit `b`: add it to `limits`",
+        "line 20: `rules.odd`: ",
+        "line 21: `rules.unknown.ruls`: unknown field `ruls`",
+    ];
+    assert_eq!(mistakes.len(), expected.len(), "{mistakes:#?}");
+    for (mistake, begins) in mistakes.iter().zip(expected) {
+        assert!(mistake.starts_with(begins), "{mistakes:#?}");
+    }
+    assert_eq!(Policy::parse(text).unwrap_err(), mistakes[0]);
+}
+
+#[test]
 fn a_file_of_comments_is_empty() {
     let why = Policy::parse("# limits:\n\n  # later\n").unwrap_err();
     assert!(

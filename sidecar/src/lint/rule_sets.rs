@@ -1,0 +1,66 @@
+//! The rule sets of a policy, which plugins name.
+
+use std::collections::BTreeMap;
+
+use sluicegate_rules::config::from_value;
+use sluicegate_rules::config::schema::{Configuration, RuleSetFile};
+
+use super::documents::FoundPolicy;
+use super::envoy_yaml::{Plugin, Source};
+use super::findings::{Finding, Findings};
+use super::plugin::lint_rules;
+use crate::policy::{Policy, written_rule_sets};
+use crate::yaml::ValueWithLines;
+
+/// A policy as it is written, with its lines.
+#[derive(Debug)]
+pub struct WrittenPolicy<'a> {
+    /// Where it was found.
+    pub source: &'a Source,
+    /// What the sidecar makes of it, or its mistakes.
+    pub policy: Result<Policy, Vec<String>>,
+    /// Its rule sets, by name; none if it is not even YAML.
+    pub(super) sets: BTreeMap<String, ValueWithLines>,
+}
+
+impl<'a> WrittenPolicy<'a> {
+    /// Reads a policy.
+    pub fn read(found: &'a FoundPolicy) -> Self {
+        Self {
+            source: &found.source,
+            policy: Policy::check(&found.text),
+            sets: written_rule_sets(&found.text, found.line),
+        }
+    }
+
+    /// What its rules have in them that is no mistake, but probably not as intended.
+    pub fn lint(&self) -> Vec<Finding> {
+        let found = self.sets.keys().map(|name| self.lint_set(name, None));
+        found.flatten().flatten().collect()
+    }
+
+    /// Lints a set, with the plugin that runs it, if that is known; `None` if there is no such set.
+    pub fn lint_set(
+        &self,
+        name: &str,
+        around: Option<(&Plugin, &Configuration)>,
+    ) -> Option<Vec<Finding>> {
+        let lines = self.sets.get(name)?;
+        let mut findings = Findings {
+            source: self.source,
+            lines,
+            prefix: format!("rules.{name}."),
+            found: Vec::new(),
+        };
+        // What cannot be read is among the policy's mistakes.
+        if let Ok(file) = from_value::<RuleSetFile>(&lines.value) {
+            lint_rules(
+                &file.rules,
+                around,
+                self.policy.as_ref().ok(),
+                &mut findings,
+            );
+        }
+        Some(findings.sorted())
+    }
+}
