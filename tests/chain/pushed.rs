@@ -5,15 +5,15 @@
 //! | `pushed_beside.rs` | what else goes on while rules change |
 //! | `pushed_long.rs` | a thousand changes, large ones, and how long they take |
 
-#[path = "pushed_beside.rs"]
-mod beside;
-#[path = "pushed_long.rs"]
-mod long;
 #![expect(
     clippy::disallowed_methods,
     reason = "the routes of a fake sidecar need no description"
 )]
 
+#[path = "pushed_beside.rs"]
+mod beside;
+#[path = "pushed_long.rs"]
+mod long;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
