@@ -1,13 +1,16 @@
 //! The rule sets of a policy: checked, and written as the document that filters compile
 //! (`filter/rules/src/config/document.rs`).
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 use sluicegate_engine::{Algorithm, BucketSpec};
 use sluicegate_rules::RuleSet;
 use sluicegate_rules::config::schema::RuleSetFile;
-use sluicegate_rules::config::{ConfigError, document, fingerprint, from_value, nearest, walk};
+use sluicegate_rules::config::{
+    ConfigError, document, fingerprint, free_unused_expressions, from_value, nearest, walk,
+};
 
 use super::fields::{MAX_NAME_BYTES, is_name};
 use super::limits::Limit;
@@ -23,8 +26,8 @@ pub struct RuleSets {
     pub digest: String,
     /// Each as it would stand in a filter's own configuration, by name.
     pub sets: BTreeMap<String, Value>,
-    /// The lines after the document's head.
-    lines: String,
+    /// The lines that a document has for each.
+    lines: BTreeMap<String, String>,
 }
 
 /// The limits of a policy; `None` for one that has mistakes.
@@ -98,9 +101,9 @@ impl RuleSets {
             let why = format!("`rules` has {} sets: give at most {MAX_SETS}", file.len());
             return Err(vec![why]);
         }
-        let mut expressions = BTreeSet::new();
-        let (mut sets, mut lines, mut windows) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
-        let mut mistakes = Vec::new();
+        let (mut sets, mut lines, mut windows) =
+            (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (mut mistakes, mut expressions, mut bytes) = (Vec::new(), 0, 0);
         for (name, set) in file {
             let set = ValueWithLines::new(set, 0);
             let (read, found) = match check(name, &set, limits) {
@@ -123,34 +126,48 @@ impl RuleSets {
                 head.insert("windows".to_owned(), json!(of_set));
             }
             let at_set = set.line("");
-            lines.push((at_set, head));
-            let new = found.into_iter();
-            let new = new.filter(|text| expressions.insert(text.clone()));
-            lines.extend(new.map(|text| (at_set, json!({ "regex": text }))));
+            let found: BTreeSet<String> = found.into_iter().collect();
+            expressions += found.len();
+            let mut written = vec![(at_set, head)];
+            written.extend(found.iter().map(|text| (at_set, json!({ "regex": text }))));
             let rules = rules.as_ref().and_then(Value::as_array);
             for (index, rule) in rules.into_iter().flatten().enumerate() {
                 let line = set.line(&format!("rules[{index}]"));
-                lines.push((line, json!({ "rule": rule })));
+                written.push((line, json!({ "rule": rule })));
+            }
+            match joined(&written) {
+                Ok(text) => {
+                    bytes += text.len();
+                    lines.insert(name.clone(), text);
+                }
+                Err(why) => mistakes.push(why),
             }
             windows.insert(name, of_set);
             sets.insert(name.clone(), set.value);
         }
-        if expressions.len() > document::MAX_EXPRESSIONS {
+        if expressions > document::MAX_EXPRESSIONS {
             let why = format!(
-                "`rules` has {} regular expressions: give at most {}",
-                expressions.len(),
+                "`rules` has {expressions} regular expressions: give at most {}",
                 document::MAX_EXPRESSIONS
             );
             mistakes.push(why);
         }
-        let lines = joined(&lines).map_err(|why| mistakes.push(why));
+        // Room for the head.
+        if bytes + 256 > document::MAX_BYTES {
+            let most = document::MAX_BYTES - 256;
+            mistakes.push(format!(
+                "`rules` has {bytes} bytes as JSON: give at most {most}"
+            ));
+        }
+        // This thread may never check rules again.
+        free_unused_expressions(usize::MAX);
         if !mistakes.is_empty() {
             return Err(mistakes);
         }
         Ok(Self {
             digest: fingerprint(&json!([sets, windows])),
             sets,
-            lines: lines.unwrap_or_default(),
+            lines,
         })
     }
 
@@ -165,12 +182,14 @@ impl RuleSets {
         document::validate(&file).ok().map(|(set, _)| set)
     }
 
-    /// The document for a filter that has these rules already.
-    pub fn document(&self, known: Option<&str>, instance: u64) -> String {
-        let lines = match known {
-            Some(known) if known == self.digest => "",
-            _ => &self.lines,
-        };
+    /// The document for a filter that may run these sets and has the rules with this digest; without names, of all sets.
+    pub fn document(&self, names: &[Cow<'_, str>], known: Option<&str>, instance: u64) -> String {
+        let is_wanted = |name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
+        let mut lines = String::new();
+        if known != Some(self.digest.as_str()) {
+            let sets = self.lines.iter().filter(|(name, _)| is_wanted(name));
+            lines.extend(sets.map(|(_, text)| text.as_str()));
+        }
         let head = json!({
             "format": document::FORMAT, "digest": self.digest, "instance": instance, "lines": lines.lines().count(),
         });
@@ -200,14 +219,6 @@ fn joined(lines: &[(usize, Value)]) -> Result<String, String> {
         }
         text.push_str(&written);
         text.push('\n');
-    }
-    // Room for the head.
-    if text.len() + 256 > document::MAX_BYTES {
-        return Err(format!(
-            "`rules` has {} bytes as JSON: give at most {}",
-            text.len(),
-            document::MAX_BYTES - 256
-        ));
     }
     Ok(text)
 }

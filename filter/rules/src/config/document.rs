@@ -101,11 +101,6 @@ impl Document {
         Ok(document)
     }
 
-    /// Whether nothing follows the head: the sender knows that the reader has these rules.
-    pub const fn is_unchanged(&self) -> bool {
-        self.head.lines == 0
-    }
-
     /// Checks what the head says, before anything is compiled.
     ///
     /// # Errors

@@ -29,7 +29,8 @@ impl Service {
             }
             drop(waits);
         }
-        rules.borrow().document(known, self.instance)
+        let rules = rules.borrow();
+        rules.document(&report.sets, known, self.instance)
     }
 
     /// How many filters are in which state.
