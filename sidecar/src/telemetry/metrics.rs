@@ -247,7 +247,7 @@ impl Metrics {
         let _one_at_a_time = lock(&self.scrape);
         windows::set(&self.families, policy, clock::unix_ms());
         self.set_store(store);
-        self.set_gauges_of_limits();
+        self.set_gauges_of_limits(policy);
         self.set_filters();
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
@@ -271,13 +271,13 @@ impl Metrics {
 
     /// Sets the gauges of limits and removes those of limits that the policy no longer has: of units that leases hold, with
     /// the last unit.
-    fn set_gauges_of_limits(&self) {
+    fn set_gauges_of_limits(&self, policy: &Policy) {
         let unknown = self.unknown_limits().len();
         self.families.unknown_limits.set(unknown as f64);
         let (known, now_us) = (self.known(), clock::now_us());
         let ratios = &self.families.top_denied_ratio;
         ratios.reset();
-        for (limit, metrics) in &known {
+        for (limit, metrics) in known.iter().filter(|(limit, _)| policy.has(limit)) {
             let ratio = ratios.with_label_values(&[limit]);
             ratio.set(metrics.top_denied_ratio(now_us));
         }
@@ -285,7 +285,7 @@ impl Metrics {
         units.reset();
         lock(&self.leases).retain(|limit, metrics| {
             let held = metrics.held();
-            let stays = held > 0 || known.contains_key(limit);
+            let stays = held > 0 || policy.has(limit);
             if stays {
                 units.with_label_values(&[limit]).set(held as f64);
             }
