@@ -37,7 +37,7 @@ impl Root {
 
 fn read(configuration: &[u8]) -> Result<Plugin, ConfigError> {
     let value = config::json(configuration)?;
-    let (settings, rules) = config::validate(&config::from_value(&value)?)?;
+    let (settings, rules) = config::validate(&config::from_json(&value)?)?;
     let announcement = FilterInfo {
         version: env!("CARGO_PKG_VERSION"),
         configuration: &config::fingerprint(&value),

@@ -6,7 +6,7 @@ use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
-use super::support::{Chain, policy, take};
+use super::support::{Chain, per_key, plugin, policy, take};
 
 const UNKNOWN: &str = "sluicegate_unknown_limits";
 
@@ -17,15 +17,10 @@ fn lines(sidecar: &Sidecar, words: &str) -> usize {
 
 /// Newcomers' finding 5: everything was calm while everybody got 503.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limit_that_filters_ask_for_and_a_reload_removed_is_told_loudly() {
-    let chain = Chain::of("sliding_log", 50, "1h").await;
+async fn a_limit_that_filters_ask_for_and_the_policy_does_not_have_is_told_loudly() {
+    let without = |url: &str| policy(url, "sliding_log", 50, "1h").replace("per-key", "by-key");
+    let chain = Chain::start(without, plugin(per_key("deny"))).await;
     let (sidecar, url) = (&chain.sidecar, chain.redis.url());
-    assert_eq!(chain.status("/", "alice").await, 200);
-    let before = std::fs::read_to_string(&sidecar.policy).unwrap();
-    std::fs::write(&sidecar.policy, before.replace("per-key", "by-key")).unwrap();
-    logs(sidecar, "policy reloaded: per-key removed; by-key added").await;
-    let gone = "the new policy does not have a limit that requests have asked for";
-    logs(sidecar, gone).await;
     let answer = chain.get("/", "alice").await;
     assert_eq!(answer.status(), 503);
     let body = answer.text().await.unwrap();
@@ -54,6 +49,22 @@ async fn a_limit_that_filters_ask_for_and_a_reload_removed_is_told_loudly() {
     .await;
     assert_eq!(sidecar.metric(UNKNOWN).await, 0.0);
     assert!(!sidecar.readyz().await.contains("ask for limits"));
+}
+
+/// What filters ask for is told at once, and answered for another minute, in which they may get other rules.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_that_was_used_and_a_reload_removed_is_told_and_still_answered() {
+    let chain = Chain::of("sliding_log", 2, "1h").await;
+    assert_eq!(chain.status("/", "alice").await, 200);
+    let before = std::fs::read_to_string(&chain.sidecar.policy).unwrap();
+    std::fs::write(&chain.sidecar.policy, before.replace("per-key", "by-key")).unwrap();
+    let sidecar = &chain.sidecar;
+    logs(sidecar, "policy reloaded: per-key removed; by-key added").await;
+    let gone = "the new policy does not have a limit that requests have asked for";
+    logs(sidecar, gone).await;
+    for status in [200, 429] {
+        assert_eq!(chain.status("/", "alice").await, status);
+    }
 }
 
 /// Finding 26.

@@ -87,6 +87,14 @@ pub fn read(bytes: &[u8]) -> Result<schema::Configuration, ConfigError> {
     from_value(&json(bytes)?)
 }
 
+/// Deserializes a configuration from its value, without validating it. Not generic: or the VM would have this code twice.
+///
+/// # Errors
+/// It does not have the right shape.
+pub fn from_json(value: &serde_json::Value) -> Result<schema::Configuration, ConfigError> {
+    from_value(value)
+}
+
 /// Deserializes a configuration or a rule set of a policy from its value, without validating it.
 ///
 /// # Errors
