@@ -8,11 +8,6 @@
     clippy::disallowed_methods,
     reason = "fake sidecars answer at a path that no document describes"
 )]
-#![expect(
-    clippy::disallowed_methods,
-    reason = "the routes of a fake sidecar need no description"
-)]
-
 #[path = "pushed_beside.rs"]
 mod beside;
 #[path = "pushed_long.rs"]

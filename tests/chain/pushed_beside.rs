@@ -1,9 +1,4 @@
 //! Changes of rules while something else goes on: leases, waiting requests, listeners that are replaced, sidecars that stop.
-#![expect(
-    clippy::disallowed_methods,
-    reason = "the routes of a fake sidecar need no description"
-)]
-
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
