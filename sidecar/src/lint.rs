@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `documents.rs` | the documents of files: Envoy files, Kubernetes objects and what is in them |
 //! | `envoy_yaml.rs` | plugin configurations in a document |
-//! | `plugin.rs`, `rule_sets.rs`, `findings.rs` | runs all lints on a plugin, and on a policy's rules; the findings |
+//! | `plugin.rs`, `rule_sets.rs`, `rules.rs`, `findings.rs` | runs all lints on a plugin, and on a policy's rules; the findings |
 //! | `limits.rs` | limits that are unknown or too small for a cost |
 //! | `matching.rs` | which requests rules match: more checks than a decision may have, paths that cannot exist |
 //! | `keys.rs` | keys that a client can choose or omit |
@@ -20,6 +20,7 @@ mod limits;
 mod matching;
 mod plugin;
 mod rule_sets;
+mod rules;
 mod surroundings;
 
 pub use documents::{Found, FoundPolicy};

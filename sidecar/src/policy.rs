@@ -2,7 +2,7 @@
 //!
 //! | file | for |
 //! |---|---|
-//! | `limits.rs` | a policy's contents |
+//! | `contents.rs`, `limits.rs` | a policy's contents, its limits |
 //! | `store.rs` | where the state is kept and how to reach it |
 //! | `overrides.rs`, `named_window.rs` | overrides of a limit for single keys, and how they name its windows |
 //! | `file.rs`, `window_file.rs`, `override_file.rs`, `lease_file.rs` | the policy in YAML, and its validation |
@@ -12,6 +12,7 @@
 //! | `source.rs` | its file: read, watched, reloaded |
 
 mod changes;
+mod contents;
 mod fields;
 mod file;
 mod lease_file;
@@ -27,12 +28,10 @@ mod window_file;
 mod yaml_error;
 
 pub use changes::{changes, describe_window};
+pub use contents::{DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Policy};
 pub use fields::{AlgorithmName, is_name};
 pub use file::policy_schema;
-pub use limits::{
-    DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Limit, Policy,
-    WhenStoreIsDown, most,
-};
+pub use limits::{Limit, WhenStoreIsDown, most};
 pub use overrides::{Grant, MAX_OVERRIDES, Override, WindowQuota, check_texts};
 pub use rules::{RuleSets, written_rule_sets};
 pub use source::{PolicyError, PolicySource};

@@ -12,7 +12,7 @@ use crate::match_result::MatchResult;
 use crate::matching_readings::{MatchingReadings, Stopped};
 use crate::question::{Question, ResolvedCheck, Shadow};
 use crate::reply::{NoValue, Reply};
-use crate::request::{Headers, Request};
+use crate::request::Request;
 use crate::request_view::{Reading, RequestView};
 use crate::rule::{CheckRule, LimitName, Rule, RuleSet};
 use crate::settings::Settings;
@@ -68,7 +68,7 @@ impl RuleSet {
                 Err(_) if rule.shadow => continue,
                 Err(too_long) => {
                     count(Counters::REFUSED_TOO_LONG);
-                    let reply = Reply::too_long(&rule.name, too_long, is_grpc(view.headers()));
+                    let reply = Reply::too_long(&rule.name, too_long, view.headers().is_grpc());
                     return Evaluation::Refuse(reply);
                 }
             };
@@ -81,7 +81,7 @@ impl RuleSet {
                 Err((why, limit)) => {
                     count(why.counter());
                     let limit = self.limit_name(index, limit);
-                    let reply = Reply::no_value(why, &rule.name, limit, is_grpc(view.headers()));
+                    let reply = Reply::no_value(why, &rule.name, limit, view.headers().is_grpc());
                     return Evaluation::Refuse(reply);
                 }
             };
@@ -105,7 +105,7 @@ impl RuleSet {
             return Evaluation::Pass;
         }
         count(Counters::DECISIONS);
-        question.grpc = is_grpc(view.headers());
+        question.grpc = view.headers().is_grpc();
         if settings.traces {
             question.traceparent = trace::parent(request.headers());
         }
@@ -163,13 +163,6 @@ impl NoValue {
             Self::Unreadable => Counters::REFUSED_UNREADABLE,
         }
     }
-}
-
-/// The same test as Envoy's `Grpc::Common::hasGrpcContentType`: this content type, alone or followed by `+`.
-pub(crate) fn is_grpc(headers: &Headers) -> bool {
-    let content_type = headers.first("content-type");
-    let rest = content_type.strip_prefix(b"application/grpc");
-    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+')))
 }
 
 impl Rule {

@@ -62,6 +62,12 @@ impl Headers {
     pub fn first<'a>(&'a self, name: &'a str) -> &'a [u8] {
         self.all(name).next().unwrap_or_default()
     }
+
+    /// The same test as Envoy's `Grpc::Common::hasGrpcContentType`: this content type, alone or followed by `+`.
+    pub(crate) fn is_grpc(&self) -> bool {
+        let rest = self.first("content-type").strip_prefix(b"application/grpc");
+        rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+')))
+    }
 }
 
 impl<N: AsRef<[u8]>, V: AsRef<[u8]>> FromIterator<(N, V)> for Headers {

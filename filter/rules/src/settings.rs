@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use crate::conclude::Conclusion;
 use crate::config::schema::WhenUnavailable;
-use crate::evaluate::is_grpc;
 use crate::key::Hasher;
 use crate::reply::{Reply, details};
 use crate::request::Request;
@@ -53,7 +52,7 @@ impl Pushed {
                 (Conclusion::Unmetered(why), NO_RULES_ALLOWED)
             }
             WhenUnavailable::Deny => {
-                let grpc = is_grpc(request.headers());
+                let grpc = request.headers().is_grpc();
                 (Conclusion::Answer(Reply::no_rules(grpc)), NO_RULES_DENIED)
             }
         }

@@ -2,15 +2,14 @@
 
 use std::iter;
 
-use sluicegate_rules::config::schema::{Configuration, Rule};
 use sluicegate_rules::config::{from_value, mistakes, nearest};
 
 use super::envoy_yaml::Plugin;
 use super::findings::{Finding, Findings};
 use super::rule_sets::WrittenPolicy;
+use super::rules::lint_rules;
 use super::surroundings::Surroundings;
-use super::{envoy, keys, limits, matching, surroundings};
-use crate::policy::Policy;
+use super::{envoy, surroundings};
 
 const REJECTED: &str = "Envoy rejects this configuration until this is fixed";
 
@@ -69,24 +68,4 @@ pub fn lint(
     let mut found = findings.sorted();
     found.append(&mut of_sets);
     found
-}
-
-/// Lints rules: alone, with the plugin around them and with a policy, if these are known.
-pub fn lint_rules(
-    rules: &[Rule],
-    around: Option<(&Plugin, &Configuration)>,
-    policy: Option<&Policy>,
-    findings: &mut Findings<'_>,
-) {
-    if let Some(manager) = around.and_then(|(plugin, _)| plugin.manager.as_ref()) {
-        envoy::lint_rules(manager, rules, findings);
-    }
-    if around.is_some_and(|(_, configuration)| configuration.pepper.is_empty()) {
-        keys::without_pepper(rules, findings);
-    }
-    matching::lint(rules, findings);
-    keys::lint(rules, around.map(|(plugin, _)| plugin), findings);
-    if let Some(policy) = policy {
-        limits::lint(rules, policy, findings);
-    }
 }

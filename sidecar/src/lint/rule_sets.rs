@@ -8,7 +8,7 @@ use sluicegate_rules::config::schema::{Configuration, RuleSetFile};
 use super::documents::FoundPolicy;
 use super::envoy_yaml::{Plugin, Source};
 use super::findings::{Finding, Findings};
-use super::plugin::lint_rules;
+use super::rules::lint_rules;
 use crate::policy::{Policy, written_rule_sets};
 use crate::yaml::ValueWithLines;
 

@@ -2,8 +2,9 @@
 
 use sluicegate_engine::{Algorithm, BucketSpec, bucket_key};
 
+use super::contents::Policy;
 use super::fields::AlgorithmName;
-use super::limits::{Limit, Policy};
+use super::limits::Limit;
 use super::rules::RuleSets;
 use super::window_file::window_name;
 

@@ -13,11 +13,10 @@ use sluicegate_rules::config::schema::sorted;
 use crate::mask::shown;
 use crate::yaml::Node;
 
+use super::contents::{DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Policy};
 use super::fields::{AlgorithmName, MAX_NAME_BYTES, duration, is_name};
 use super::lease_file::LeaseFile;
-use super::limits::{
-    DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Limit, Policy, WhenStoreIsDown,
-};
+use super::limits::{Limit, WhenStoreIsDown};
 use super::override_file::{self, OverrideFile};
 use super::overrides::{MAX_OVERRIDES, Override};
 use super::rules::RuleSets;

@@ -1,8 +1,6 @@
-//! The contents of a policy.
+//! Limits.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -11,38 +9,6 @@ use sluicegate_engine::lease::LeaseTerms;
 use sluicegate_protocol::Whom;
 
 use super::overrides::Override;
-use super::rules::RuleSets;
-use super::store::StoreAddress;
-
-/// Default of `store_timeout`. Shorter than the filter's own default timeout of 50 ms, so that the filter receives
-/// *unavailable* from the sidecar instead of no answer.
-pub const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_millis(20);
-
-/// Default of `denial_ttl`, how long a denial may be cached: resets and units returned through other sidecars take effect
-/// everywhere within this time.
-pub const DEFAULT_DENIAL_TTL: Duration = Duration::from_secs(1);
-
-/// Default of `memory_limit`, the bytes that the embedded store may use: some 700,000 keys of one window.
-pub const DEFAULT_MEMORY_LIMIT: usize = 256 << 20;
-
-/// A loaded policy.
-#[derive(Clone, Debug)]
-pub struct Policy {
-    /// The address of the store.
-    pub store: StoreAddress,
-    /// Deadline of one store call.
-    pub store_timeout: Duration,
-    /// Bytes that the embedded store may use.
-    pub memory_limit: usize,
-    /// How long a denial may be cached.
-    pub denial_ttl: Duration,
-    /// By name.
-    pub(super) limits: BTreeMap<String, Arc<Limit>>,
-    /// Limits that an earlier policy had: a filter may ask for them until it has the new rules.
-    pub(super) removed: BTreeMap<String, Arc<Limit>>,
-    /// The rules for filters.
-    pub rules: RuleSets,
-}
 
 /// A named allowance.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,77 +64,4 @@ impl Limit {
 pub fn most(windows: impl Iterator<Item = BucketSpec>) -> u64 {
     let most = windows.map(|spec| spec.most_at_once()).min();
     most.unwrap_or(0)
-}
-
-impl Policy {
-    /// All limits, as a text that is the same in every sidecar that has them.
-    pub fn limits_text(&self) -> String {
-        format!("{:?}", self.limits)
-    }
-
-    /// Checks that a running sidecar can replace this policy with `next`.
-    ///
-    /// # Errors
-    /// A change that requires a restart.
-    pub fn may_become(&self, next: Self) -> Result<Self, String> {
-        let changed = if self.store != next.store {
-            "store"
-        } else if self.store_timeout != next.store_timeout {
-            "store_timeout"
-        } else if self.memory_limit != next.memory_limit {
-            "memory_limit"
-        } else {
-            return Ok(next);
-        };
-        Err(format!(
-            "`{changed}` has changed, which requires a restart of the sidecar; limits can change at any time"
-        ))
-    }
-
-    /// The limit with this name.
-    pub fn limit(&self, name: &str) -> Option<&Arc<Limit>> {
-        self.limits.get(name).or_else(|| self.removed.get(name))
-    }
-
-    /// Whether a policy has a limit of this name, and not just an earlier one.
-    pub fn has(&self, name: &str) -> bool {
-        self.limits.contains_key(name)
-    }
-
-    /// Whether both apply the same limits in the same way, whatever their rules.
-    pub fn limits_as(&self, other: &Self) -> bool {
-        self.limits == other.limits && self.denial_ttl == other.denial_ttl
-    }
-
-    /// Keeps answering for the limits that `before` had.
-    pub fn keep_removed(&mut self, before: &Self) {
-        let gone = before.removed.iter().chain(&before.limits);
-        let gone = gone.filter(|(name, _)| !self.limits.contains_key(*name));
-        self.removed = gone
-            .map(|(name, limit)| (name.clone(), Arc::clone(limit)))
-            .collect();
-    }
-
-    /// Limits that only earlier policies had.
-    pub const fn removed(&self) -> &BTreeMap<String, Arc<Limit>> {
-        &self.removed
-    }
-
-    /// The same without the limits that earlier policies had; nothing if there are none.
-    pub fn without_removed(&self) -> Option<Self> {
-        (!self.removed.is_empty()).then(|| Self {
-            removed: BTreeMap::new(),
-            ..self.clone()
-        })
-    }
-
-    /// All limits for which decisions are made.
-    pub fn decided_limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
-        self.limits.values().chain(self.removed.values())
-    }
-
-    /// All limits, sorted by name.
-    pub fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
-        self.limits.values()
-    }
 }

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use rustix::fs::OFlags;
 use tracing::warn;
 
-use super::limits::Policy;
+use super::contents::Policy;
 use crate::lock::lock;
 
 /// Why a policy cannot be used.

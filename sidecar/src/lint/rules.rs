@@ -1,0 +1,28 @@
+//! Runs all lints on rules, wherever they stand.
+
+use sluicegate_rules::config::schema::{Configuration, Rule};
+
+use super::envoy_yaml::Plugin;
+use super::findings::Findings;
+use super::{envoy, keys, limits, matching};
+use crate::policy::Policy;
+
+/// Lints rules: alone, with the plugin around them and with a policy, if these are known.
+pub fn lint_rules(
+    rules: &[Rule],
+    around: Option<(&Plugin, &Configuration)>,
+    policy: Option<&Policy>,
+    findings: &mut Findings<'_>,
+) {
+    if let Some(manager) = around.and_then(|(plugin, _)| plugin.manager.as_ref()) {
+        envoy::lint_rules(manager, rules, findings);
+    }
+    if around.is_some_and(|(_, configuration)| configuration.pepper.is_empty()) {
+        keys::without_pepper(rules, findings);
+    }
+    matching::lint(rules, findings);
+    keys::lint(rules, around.map(|(plugin, _)| plugin), findings);
+    if let Some(policy) = policy {
+        limits::lint(rules, policy, findings);
+    }
+}
