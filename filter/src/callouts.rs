@@ -53,6 +53,8 @@ const COMPILE_EVERY: Duration = Duration::from_millis(1);
 const COMPILE_FOR: Duration = Duration::from_millis(1);
 /// Most requests that wait for the first rules, and how often the timer looks at them.
 const MAX_EARLY: usize = 4_096;
+/// So many of them wait for verdicts at once: as many as one callout asks for.
+const MAX_RELEASED: usize = 256;
 const EARLY_EVERY: Duration = Duration::from_millis(25);
 
 /// What becomes of a request, as far as is known at once.
@@ -141,6 +143,9 @@ impl Callouts {
             .as_ref()
             .map_or(0, |pushed| as_us(pushed.hold));
         let mut early = self.early.borrow_mut();
+        if early.len() >= MAX_EARLY {
+            early.retain(|(_, waiter)| !Waiter::is_done(waiter));
+        }
         if hold_us == 0 || early.len() >= MAX_EARLY {
             return Decision::Concluded(self.without_rules(&request));
         }
@@ -207,12 +212,18 @@ impl Callouts {
         conclusion
     }
 
-    /// Decides on requests that have waited for rules, if these are known or the time is over; as many as one call may.
+    /// Decides on requests that have waited for rules, if these are known or the time is over; as many as one call may. While
+    /// many wait for verdicts, the next must wait: the sidecar could not answer all of them in time.
     fn release_early(&self, now_us: u64) {
         for _ in 0..MAX_DELIVERED {
+            let has_room = self.queue.borrow().waiting() < MAX_RELEASED;
             let mut early = self.early.borrow_mut();
             let is_due = early.front().is_some_and(|(until_us, waiter)| {
-                self.plugin.has_rules() || *until_us <= now_us || Waiter::is_done(waiter)
+                if self.plugin.has_rules() {
+                    has_room
+                } else {
+                    *until_us <= now_us || Waiter::is_done(waiter)
+                }
             });
             let Some((_, waiter)) = early.pop_front_if(|_| is_due) else {
                 return;
@@ -340,6 +351,7 @@ impl Callouts {
         if wake {
             self.wakeup.notify();
         }
+        self.release_early(host::monotonic_us());
         self.deliver();
     }
 
@@ -563,7 +575,7 @@ impl Callouts {
         if self.rules.is_compiling() {
             return as_us(COMPILE_EVERY);
         }
-        let idle_us = if !self.plugin.has_rules() {
+        let idle_us = if !self.plugin.has_rules() || !self.early.borrow().is_empty() {
             as_us(EARLY_EVERY)
         } else if self.plugin.leases.borrow().is_empty() {
             as_us(REPORT_EVERY)

@@ -271,7 +271,9 @@ pub fn post(
 
 /// The name of this Envoy: `node.id` of its bootstrap.
 pub fn node() -> String {
-    String::from_utf8_lossy(&property(&["node", "id"]).unwrap_or_default()).into_owned()
+    let id = property(&["xds", "node", "id"]).unwrap_or_default();
+    // It goes into a header.
+    String::from_utf8_lossy(&id).chars().take(256).collect()
 }
 
 /// Sixteen random bytes as hexadecimal digits.

@@ -21,6 +21,11 @@ const GIVE_UP_US: u64 = 1_000_000;
 /// Envoy.
 pub const MAX_MEMORY: usize = 512 << 20;
 
+thread_local! {
+    /// When any root context of the VM has compiled last.
+    static COMPILED_US: Cell<u64> = const { Cell::new(0) };
+}
+
 /// What is in force is in the plugin; this is what may follow.
 #[derive(Default)]
 pub struct RuleUpdates {
@@ -156,8 +161,21 @@ impl RuleUpdates {
 
     /// Compiles for about this long. Returns the sets when they are complete.
     pub fn compile(&self, pushed: &Pushed, now_us: u64, for_us: u64) -> Option<Vec<Rc<RuleSet>>> {
+        // The sets of all root contexts of the VM together take no more than a third of the worker's time.
+        if now_us.saturating_sub(COMPILED_US.get()) < 2 * for_us {
+            return None;
+        }
         let mut compiling = self.compiling.take()?;
         loop {
+            if host::memory_bytes() > MAX_MEMORY {
+                let why = "the VM has no memory for them: a restart of Envoy frees it";
+                self.refuse(
+                    &mut self.updates.borrow_mut(),
+                    compiling.digest,
+                    why.to_owned(),
+                );
+                return None;
+            }
             compiling.stage = match compiling.stage {
                 Stage::Lines(mut document) => match document.compile_line() {
                     Ok(true) => Stage::Lines(document),
@@ -189,7 +207,9 @@ impl RuleUpdates {
                     }
                 },
             };
-            if host::monotonic_us().saturating_sub(now_us) >= for_us {
+            let later_us = host::monotonic_us();
+            if later_us.saturating_sub(now_us) >= for_us {
+                COMPILED_US.set(later_us);
                 self.compiling.replace(Some(compiling));
                 return None;
             }

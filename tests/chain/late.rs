@@ -30,7 +30,7 @@ fn within(timeout: &str) -> Value {
 
 /// Sends so many requests over HTTP/2 at once, each connection with its own header fields; returns the statuses of those that
 /// were answered.
-async fn burst(port: u16, connections: usize, fields: impl Fn(usize) -> HeaderMap) -> Vec<u16> {
+pub async fn burst(port: u16, connections: usize, fields: impl Fn(usize) -> HeaderMap) -> Vec<u16> {
     // A set, which ends its tasks with it.
     let target = format!("http://host/{}", "v".repeat(1_500));
     let mut tasks: JoinSet<Vec<u16>> = JoinSet::new();
@@ -56,7 +56,7 @@ async fn burst(port: u16, connections: usize, fields: impl Fn(usize) -> HeaderMa
     tasks.join_all().await.into_iter().flatten().collect()
 }
 
-fn fields(key: &str) -> HeaderMap {
+pub fn fields(key: &str) -> HeaderMap {
     let mut fields = HeaderMap::new();
     fields.insert("x-api-key", key.parse().unwrap());
     fields

@@ -27,6 +27,7 @@ use sluicegate_tests::process::{eventually, free_port};
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::upstream::serve;
 
+use super::late::{burst, fields};
 use super::support::{
     check, decide, decided, envoy, generous, peek, per_key, policy, pushed, with_rules,
 };
@@ -85,7 +86,10 @@ async fn change(sidecar: &Sidecar, text: &str, count: usize) {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_before_the_first_rules_wait_and_are_then_metered() {
     let sidecar = Sidecar::alone(&one_each(&told("first"))).await;
-    let envoy = envoy(sidecar.port, pushed()).await;
+    let planned = Envoy::asking(sidecar.port).plugin(pushed());
+    let planned =
+        planned.patch(|config| config["node"] = json!({ "id": "gateway-0", "cluster": "c" }));
+    let envoy = planned.alone().await;
     assert_eq!(body(&envoy, "/", "alice").await.0, 200);
     assert_eq!(body(&envoy, "/", "alice").await, (429, "first".to_owned()));
     // A filter says so with its next request for rules.
@@ -123,6 +127,30 @@ async fn without_a_sidecar_requests_wait_for_as_long_as_said_and_are_then_answer
         .await;
         envoy.is_well().await;
     }
+}
+
+/// More than may wait for verdicts with one key.
+#[tokio::test(flavor = "multi_thread")]
+async fn thousands_that_have_waited_for_rules_get_their_verdicts() {
+    const CONNECTIONS: usize = 30;
+    let port = free_port();
+    let mut plugin = pushed();
+    plugin["until_rules"] = json!({ "hold": "10s" });
+    let envoy = envoy(port, plugin).await;
+    let waiting = tokio::spawn(burst(envoy.port, CONNECTIONS, |_| fields("alice")));
+    eventually("they wait", async || {
+        envoy.active().await >= 100 * CONNECTIONS as u64
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let text = with_rules(&generous(), &per_key("deny"));
+    let planned = Sidecar::with(&text).port(port);
+    let sidecar = planned.start(folder.path()).await;
+    let statuses = waiting.await.unwrap();
+    assert!(statuses.iter().all(|status| *status == 200), "{statuses:?}");
+    let admitted = decided(&sidecar, "per-key", "store", "admitted").await;
+    assert_eq!(admitted, statuses.len() as u64);
+    envoy.is_well().await;
 }
 
 /// Each version of the rules has a body of its own, which tells which version answered. Cached denials stay through all.

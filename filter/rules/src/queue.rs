@@ -326,6 +326,11 @@ impl<W: Clone> CalloutQueue<W> {
         (!self.is_idle()).then_some(poll_interval_us)
     }
 
+    /// How many wait for a callout, with those whose clients have hung up.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Whether nothing is waiting or in flight.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.in_flight.is_empty()

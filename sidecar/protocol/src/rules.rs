@@ -50,6 +50,9 @@ pub struct FilterList {
     pub rules: String,
     /// The filters that asked this sidecar for rules within the last minute, by node.
     pub filters: Vec<FilterState>,
+    /// Whether there are more: at most 4,096 are listed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub more: bool,
 }
 
 /// One filter: a worker of an Envoy, or its main thread.

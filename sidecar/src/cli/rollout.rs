@@ -62,6 +62,9 @@ impl Rollout {
                 list.rules
             ));
         }
+        if list.more {
+            return Some("there are more filters than the sidecar lists".to_owned());
+        }
         // One that has ended with its Envoy is known for a minute.
         let lately = |filter: &&FilterState| filter.seen_seconds <= LATELY_S;
         let filters: Vec<_> = list.filters.iter().filter(lately).collect();

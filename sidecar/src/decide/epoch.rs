@@ -114,7 +114,8 @@ impl PolicyHandle {
             for limit in gone.filter(|name| totals.get(*name).is_some_and(|counts| *counts != Counts::default())) {
                 warn!(
                     limit,
-                    "the new policy does not have a limit that requests have asked for: they are answered for another minute;                      then they get no verdict, and each rule's `when_unavailable` decides"
+                    "the new policy does not have a limit that requests have asked for: they are answered for another minute; \
+                     then they get no verdict, and each rule's `when_unavailable` decides"
                 );
             }
             self.put_in_force(&before, policy_number, policy, metrics);

@@ -1,6 +1,7 @@
 //! The filters that get rules from this sidecar, and which rules each has.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use sluicegate_protocol::{FilterState, RulesReport, RulesState};
@@ -23,6 +24,8 @@ pub struct Filters {
     known: Arc<Mutex<BTreeMap<String, Known>>>,
     waiting: Arc<Semaphore>,
     stopping: watch::Sender<bool>,
+    /// When a filter was last not listed, because there are too many.
+    unlisted_us: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -57,6 +60,7 @@ impl Default for Filters {
             known: Arc::default(),
             waiting: Arc::new(Semaphore::new(MAX_WAITING)),
             stopping: watch::Sender::new(false),
+            unlisted_us: AtomicU64::new(0),
         }
     }
 }
@@ -72,10 +76,13 @@ impl Filters {
     pub fn asks(&self, report: &RulesReport<'_>, version: &str, now_us: u64) -> Option<Waits> {
         let mut filters = lock(&self.known);
         if filters.len() >= MAX_FILTERS && !filters.contains_key(report.vm.as_ref()) {
+            self.unlisted_us.store(now_us, Ordering::Relaxed);
             return None;
         }
         let permit = Arc::clone(&self.waiting).try_acquire_owned().ok();
-        let text = |text: &str| text.chars().take(MAX_TEXT).collect::<String>();
+        // Anybody may have sent it, and people read it on their terminals.
+        let plain = |c: char| if c.is_control() { '?' } else { c };
+        let text = |text: &str| text.chars().take(MAX_TEXT).map(plain).collect::<String>();
         let state = FilterState {
             vm: report.vm.to_string(),
             node: text(&report.node),
@@ -118,6 +125,12 @@ impl Filters {
     /// The sidecar stops.
     pub fn stop(&self) {
         self.stopping.send_replace(true);
+    }
+
+    /// Whether there were more than can be listed, lately.
+    pub fn has_unlisted(&self, now_us: u64) -> bool {
+        let last_us = self.unlisted_us.load(Ordering::Relaxed);
+        last_us > 0 && now_us.saturating_sub(last_us) < FORGET_AFTER_US
     }
 
     /// Forgets filters that have not been heard of for long.

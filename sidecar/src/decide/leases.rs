@@ -46,6 +46,9 @@ const RENEWAL_PART: u64 = 2;
 /// Most commands that wait for the keeper.
 const MAX_COMMANDS: usize = 4_096;
 
+/// How long the keys that enter an epoch wait for each other, to be looked for once.
+const ENTER_WITHIN_US: u64 = 10_000;
+
 /// What the keeper is to do.
 #[derive(Debug)]
 enum Command {
@@ -55,8 +58,8 @@ enum Command {
         /// How long it may wait for others, to share their call.
         within_us: u64,
     },
-    /// Return what is left of the leases that have ended, or are of an earlier epoch.
-    ReturnEnded,
+    /// Return what is left of the leases that have ended, or are of an earlier epoch, within so many microseconds.
+    ReturnEnded(u64),
     /// Return units whose lease was returned while they were taken.
     Return(EndedLease<Arc<Lease>>),
     /// Drop this sender once all earlier commands have been carried out.
@@ -143,9 +146,13 @@ impl Leases {
             return None;
         }
         if entry.epoch < epoch {
-            // What was leased under another policy or other overrides is returned within a second.
+            // What was leased under another policy or other overrides is returned soon: after a step of the store's clock, a
+            // receipt may seem younger than a reset that came after it.
             entry.epoch = epoch;
             entry.pool.start_again(terms);
+            if entry.pool.held() > 0 {
+                self.send(Command::ReturnEnded(ENTER_WITHIN_US));
+            }
         }
         entry.pool.go_by(terms);
         let stay_us = if alone { 0 } else { self.stay_us };
@@ -181,7 +188,7 @@ impl Leases {
             if decided && held > 0 && outcome.remaining.saturating_add(held) >= check.cost {
                 entry.pool.end_all();
                 entry.pool.refused(now_us);
-                self.send(Command::ReturnEnded);
+                self.send(Command::ReturnEnded(0));
             }
         } else if entry.pool.wants_lease(now_us) {
             let too_seldom = entry.pool.is_too_seldom(now_us);
@@ -211,7 +218,7 @@ impl Leases {
             if let Some(entry) = self.shard(key).get_mut(limit, key) {
                 entry.pool.end_all();
                 entry.pool.forget_remaining();
-                self.send(Command::ReturnEnded);
+                self.send(Command::ReturnEnded(0));
             }
         }
     }
@@ -219,7 +226,7 @@ impl Leases {
     /// Returns the leases that have ended, and those of earlier epochs. A key enters an epoch with its next check; one that can
     /// have no leases any more, because of an override or another policy, never does. Call it about every second.
     pub fn return_ended(&self) {
-        self.send(Command::ReturnEnded);
+        self.send(Command::ReturnEnded(0));
     }
 
     fn is_closed(&self) -> bool {

@@ -128,7 +128,7 @@ impl Overrides {
     /// Builds the snapshot from the policy's overrides and the store's.
     pub fn new(policy: &Policy, stored: Option<Arc<StoredOverrides>>) -> Self {
         let mut overrides = Self::default();
-        for limit in policy.limits() {
+        for limit in policy.decided_limits() {
             for (whom, one) in &limit.overrides {
                 overrides.for_whom(&limit.name, whom).policy = Timed::of(limit, one);
             }

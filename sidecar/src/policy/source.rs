@@ -165,7 +165,9 @@ impl PolicySource {
         let write = || {
             let new = path.with_extension("new");
             let mut options = File::options();
-            let options = options.write(true).create(true).truncate(true).mode(0o600);
+            // A file or link of that name may be of anybody's making.
+            let _ = std::fs::remove_file(&new);
+            let options = options.write(true).create_new(true).mode(0o600);
             let mut file = options.open(&new)?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;

@@ -77,7 +77,7 @@ impl Keeper<'_> {
             for command in commands {
                 match command {
                     Command::RequestLease { key, .. } => asks.push(key),
-                    Command::ReturnEnded => any_ended = true,
+                    Command::ReturnEnded(_) => any_ended = true,
                     Command::Return(ended) => returns.push(ended),
                     Command::Notify(sender) => notified.push(sender),
                 }
@@ -248,7 +248,7 @@ impl Command {
                 (*within_us).clamp(least_us, most_us)
             }
             // A denial found them, or an operator ended them.
-            Self::ReturnEnded => 0,
+            Self::ReturnEnded(within_us) => *within_us,
             Self::Return(ended) => longest_us(&ended.tag.key.limit) / 2,
             Self::Notify(_) => NOTIFY_WITHIN_US,
         }

@@ -46,6 +46,7 @@ impl Service {
     pub fn list_filters(&self) -> FilterList {
         let rules = self.policy.current().policy.rules.digest.clone();
         FilterList {
+            more: self.filters.has_unlisted(clock::now_us()),
             filters: self.filters.list(&rules, clock::now_us()),
             rules,
         }
