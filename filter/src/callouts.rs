@@ -17,13 +17,13 @@ use sluicegate_certificates::CallTimes;
 use sluicegate_protocol::{CachedDenials, PartReport, Verdict};
 use sluicegate_rules::{
     BatchLimits, CalloutId, CalloutQueue, Conclusion, Evaluation, HeaderFields, LeaseReport,
-    Question, Reply, RuleSet, Taken, TickClock, VerdictError, question_body, read_answer,
+    Question, RuleSet, Taken, TickClock, VerdictError, question_body, read_answer,
 };
 
 use crate::host::{self, CurrentRequest, Wakeup};
 use crate::plugin::Plugin;
 use crate::rule_updates::RuleUpdates;
-use crate::waiter::{State, Waiter};
+use crate::waiter::{State, Waiter, without_rules};
 
 /// Most conclusions that one call into the VM delivers; the rest follow after a wake-up.
 const MAX_DELIVERED: usize = 64;
@@ -133,8 +133,7 @@ impl Callouts {
         let request = CurrentRequest::read();
         self.plugin.serves.set(true);
         if let Some(rules) = self.plugin.rules_for(&request) {
-            let waiter = || Rc::new(Waiter::new(stream));
-            return self.decide_by(&rules, &request, waiter);
+            return self.decide_by(&rules, &request, stream, None);
         }
         let now_us = host::monotonic_us();
         let hold_us = self
@@ -147,7 +146,7 @@ impl Callouts {
             early.retain(|(_, waiter)| !Waiter::is_done(waiter));
         }
         if hold_us == 0 || early.len() >= MAX_EARLY {
-            return Decision::Concluded(self.without_rules(&request));
+            return Decision::Concluded(without_rules(self.plugin.pushed.as_ref(), &request));
         }
         let waiter = Rc::new(Waiter::new(stream));
         early.push_back((now_us.saturating_add(hold_us), Rc::clone(&waiter)));
@@ -156,11 +155,13 @@ impl Callouts {
         Decision::Waits(waiter)
     }
 
+    /// Decides by these rules. `waiter`: the request has waited for them.
     fn decide_by(
         &self,
         rules: &Rc<RuleSet>,
         request: &CurrentRequest,
-        waiter: impl FnOnce() -> Rc<Waiter>,
+        stream: u32,
+        waiter: Option<&Rc<Waiter>>,
     ) -> Decision {
         let plugin = &self.plugin;
         let question = match rules.evaluate(&plugin.settings, request) {
@@ -188,28 +189,14 @@ impl Callouts {
         if taken.covers_all(&question) {
             return Decision::Concluded(plugin.admit(&question, &taken));
         }
-        let waiter = waiter();
-        waiter.ask((question, taken));
-        let Err(why) = self.submit(now_us, &waiter) else {
+        let waiter = waiter.map_or_else(|| Rc::new(Waiter::new(stream)), Rc::clone);
+        let asked = waiter.ask(question, taken);
+        let Err(why) = self.submit(now_us, asked.0, &waiter) else {
             return Decision::Waits(waiter);
         };
         // It waits no longer: what it took is settled here, and not again when the stream ends.
         waiter.end();
-        Decision::Concluded(match waiter.asked() {
-            Some((question, taken)) => plugin.conclude_rest((question, taken), Err(why)),
-            None => self.without_rules(request),
-        })
-    }
-
-    /// Concludes for a request while no rules are known.
-    fn without_rules(&self, request: &CurrentRequest) -> Conclusion {
-        let Some(pushed) = &self.plugin.pushed else {
-            // Cannot happen: rules of the configuration are always known.
-            return Conclusion::Answer(Reply::not_configured());
-        };
-        let (conclusion, counter) = pushed.without_rules(request);
-        host::add_to_counter(counter, 1);
-        conclusion
+        Decision::Concluded(plugin.conclude_rest(asked, Err(why)))
     }
 
     /// Decides on requests that have waited for rules, if these are known or the time is over; as many as one call may. While
@@ -239,8 +226,8 @@ impl Callouts {
     fn decide_early(&self, waiter: &Rc<Waiter>) {
         let request = CurrentRequest::read();
         let decision = match self.plugin.rules_for(&request) {
-            Some(rules) => self.decide_by(&rules, &request, || Rc::clone(waiter)),
-            None => Decision::Concluded(self.without_rules(&request)),
+            Some(rules) => self.decide_by(&rules, &request, waiter.stream, Some(waiter)),
+            None => Decision::Concluded(without_rules(self.plugin.pushed.as_ref(), &request)),
         };
         if let Decision::Concluded(conclusion) = decision {
             waiter.wake(conclusion);
@@ -251,10 +238,12 @@ impl Callouts {
     ///
     /// # Errors
     /// The queue is full.
-    fn submit(&self, now_us: u64, waiter: &Rc<Waiter>) -> Result<(), VerdictError> {
-        let Some((question, _)) = waiter.asked() else {
-            return Ok(());
-        };
+    fn submit(
+        &self,
+        now_us: u64,
+        question: &Question,
+        waiter: &Rc<Waiter>,
+    ) -> Result<(), VerdictError> {
         let load = (question.load(), || question.subjects());
         let queue_us = self.queue_us(now_us);
         let mut queue = self.queue.borrow_mut();
@@ -313,10 +302,8 @@ impl Callouts {
         let Some(pushed) = &self.plugin.pushed else {
             return;
         };
-        if let Some(sets) = self.rules.compile(pushed, now_us, as_us(COMPILE_FOR)) {
-            let before = self.plugin.replace_rules(sets);
-            self.rules.keep(before);
-        }
+        let for_us = as_us(COMPILE_FOR);
+        self.rules.compile(&self.plugin, pushed, now_us, for_us);
         self.request_rules(now_us);
     }
 
@@ -344,14 +331,15 @@ impl Callouts {
         };
         let body = host::callout_body(headers, body_size);
         self.finish_callout(sent, body.as_deref().map_err(VerdictError::clone));
-        let queue_us = self.queue_us(host::monotonic_us());
+        let now_us = host::monotonic_us();
+        let queue_us = self.queue_us(now_us);
         let mut queue = self.queue.borrow_mut();
         let wake = queue.wants_wakeup(queue_us, Waiter::is_done);
         drop(queue);
         if wake {
             self.wakeup.notify();
         }
-        self.release_early(host::monotonic_us());
+        self.release_early(now_us);
         self.deliver();
     }
 
@@ -367,7 +355,6 @@ impl Callouts {
             drop(queue);
             let waiters = batch.waiters.iter();
             let questions = waiters.filter_map(|waiter| waiter.asked());
-            let questions = questions.map(|(question, taken)| (question, taken));
             let leases = self.plugin.leases.borrow_mut().report(now_us, false);
             let head = (Some(batch.id), None);
             let late_us = LATE_TURNS * self.clock.get().late_us(now_us);
@@ -514,9 +501,9 @@ impl Callouts {
 
     /// Puts a conclusion into the outbox, unless the request has one already or its client has hung up.
     fn conclude(&self, waiter: &Rc<Waiter>, verdicts: Result<&[Verdict<'_>], VerdictError>) {
-        if let (true, Some((question, taken))) = (waiter.waits(), waiter.asked()) {
+        if let (true, Some(asked)) = (waiter.waits(), waiter.asked()) {
             waiter.state.set(State::Concluded);
-            let conclusion = self.plugin.conclude_rest((question, taken), verdicts);
+            let conclusion = self.plugin.conclude_rest(asked, verdicts);
             self.outbox
                 .borrow_mut()
                 .push_back((Rc::clone(waiter), conclusion));

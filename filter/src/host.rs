@@ -284,12 +284,19 @@ pub fn random() -> Option<String> {
     (status == OK).then(|| format!("{:032x}", u128::from_le_bytes(random)))
 }
 
-/// Bytes of the VM's memory, which never become fewer.
-pub fn memory_bytes() -> usize {
+/// Above this size of the VM nothing more is compiled: an allocation that fails would end the VM. It has at most 1 GiB in Envoy.
+const MAX_MEMORY: usize = 512 << 20;
+
+/// Why there is no memory to compile rules, if so. The VM's memory never becomes less.
+pub fn no_memory() -> Option<String> {
     #[cfg(target_arch = "wasm32")]
-    return core::arch::wasm32::memory_size(0) << 16;
+    let bytes = core::arch::wasm32::memory_size(0) << 16;
     #[cfg(not(target_arch = "wasm32"))]
-    0
+    let bytes = 0_usize;
+    let mebibytes = bytes >> 20;
+    (bytes > MAX_MEMORY).then(|| {
+        format!("the VM has {mebibytes} MiB of memory already, which a restart of Envoy frees")
+    })
 }
 
 /// Microseconds of a clock that does not step, from an arbitrary origin; 0 if it cannot be read.

@@ -14,7 +14,6 @@ use sluicegate_rules::{
 use crate::callouts::Callouts;
 use crate::host;
 use crate::plugin::Plugin;
-use crate::rule_updates::MAX_MEMORY;
 use crate::stream::Stream;
 
 /// The root context; without a configuration until `on_configure` has accepted one.
@@ -64,14 +63,11 @@ impl RootContext for Root {
     /// pass everything.
     fn on_configure(&mut self, size: usize) -> bool {
         let configuration = host::plugin_configuration(size).unwrap_or_default();
-        let memory = host::memory_bytes();
-        if memory > MAX_MEMORY {
+        if let Some(why) = host::no_memory() {
             self.unbuilt = without_rules(&configuration).map(Rc::new);
             host::add_to_counter(CONFIGURATION_UNBUILT, 1);
             let line = format!(
-                "sluicegate: configuration not built, its requests get 503 or what `until_rules.then` says: the VM has {} MiB of \
-                 memory already, which a restart of Envoy frees",
-                memory >> 20
+                "sluicegate: configuration not built, its requests get 503 or what `until_rules.then` says: {why}"
             );
             host::log(host::Level::Critical, &line);
             return true;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sluicegate_protocol::{FILTER_HEADER, RULES_HEADER, RULES_PATH, RULES_WAIT_S, RulesReport};
 use sluicegate_rules::{
-    ConfigError, Document, Pushed, RULES_REFUSED, RULES_UPDATED, RuleSet, Updates, VerdictError,
+    Document, Pushed, RULES_REFUSED, RULES_UPDATED, RuleSet, Updates, VerdictError,
 };
 
 use crate::host;
@@ -17,9 +17,6 @@ use crate::plugin::Plugin;
 const GRACE: Duration = Duration::from_secs(5);
 /// How long answers must name other rules until a request that does not bring them is given up.
 const GIVE_UP_US: u64 = 1_000_000;
-/// Above this size of the VM nothing is compiled any more: an allocation that fails would end the VM. It has at most 1 GiB in
-/// Envoy.
-pub const MAX_MEMORY: usize = 512 << 20;
 
 thread_local! {
     /// When any root context of the VM has compiled last.
@@ -35,8 +32,6 @@ pub struct RuleUpdates {
     compiling: RefCell<Option<Compiling>>,
     /// The sets before those in force, for a change that is taken back.
     previous: RefCell<Option<(String, Vec<Rc<RuleSet>>)>>,
-    /// The digest that was in force before the one that came just now.
-    before: RefCell<Option<String>>,
     /// Since when answers name other rules.
     stale_us: Cell<Option<u64>>,
     /// What was logged last.
@@ -54,6 +49,36 @@ enum Stage {
     Lines(Document),
     /// Compiled, with the names of counters that Envoy does not have yet.
     Counters(Vec<Rc<RuleSet>>, VecDeque<String>),
+    Done(Vec<Rc<RuleSet>>),
+}
+
+impl Stage {
+    /// Compiles a line, or defines a counter.
+    fn advance(self, pushed: &Pushed) -> Result<Self, String> {
+        match self {
+            Self::Lines(mut document) => {
+                if let Some(why) = host::no_memory() {
+                    return Err(why);
+                }
+                if document.compile_line().map_err(|why| why.to_string())? {
+                    return Ok(Self::Lines(document));
+                }
+                let sets = document.finish(&pushed.sets);
+                let sets = sets.map_err(|why| why.to_string())?;
+                let names = sets.iter().flat_map(|set| set.counters.names());
+                let names = names.map(str::to_owned).collect();
+                Ok(Self::Counters(sets, names))
+            }
+            Self::Counters(sets, mut names) => Ok(match names.pop_front() {
+                Some(name) => {
+                    host::define_counter(&name);
+                    Self::Counters(sets, names)
+                }
+                None => Self::Done(sets),
+            }),
+            done @ Self::Done(_) => Ok(done),
+        }
+    }
 }
 
 impl RuleUpdates {
@@ -125,10 +150,6 @@ impl RuleUpdates {
         let mut previous = self.previous.borrow_mut();
         let stage = match previous.take_if(|(known, _)| *known == digest) {
             Some((_, sets)) => Ok(Stage::Counters(sets, VecDeque::new())),
-            None if host::memory_bytes() > MAX_MEMORY => Err(format!(
-                "the VM has {} MiB of memory already, which a restart of Envoy frees",
-                host::memory_bytes() >> 20
-            )),
             None => match document.check() {
                 Ok(()) => Ok(Stage::Lines(document)),
                 Err(why) => Err(why.to_string()),
@@ -159,73 +180,54 @@ impl RuleUpdates {
         }
     }
 
-    /// Compiles for about this long. Returns the sets when they are complete.
-    pub fn compile(&self, pushed: &Pushed, now_us: u64, for_us: u64) -> Option<Vec<Rc<RuleSet>>> {
+    /// Compiles for about this long, and puts the sets in force when they are complete.
+    pub fn compile(&self, plugin: &Plugin, pushed: &Pushed, now_us: u64, for_us: u64) {
         // The sets of all root contexts of the VM together take no more than a third of the worker's time.
         if now_us.saturating_sub(COMPILED_US.get()) < 2 * for_us {
-            return None;
+            return;
         }
-        let mut compiling = self.compiling.take()?;
+        let Some(mut compiling) = self.compiling.take() else {
+            return;
+        };
         loop {
-            if host::memory_bytes() > MAX_MEMORY {
-                let why = "the VM has no memory for them: a restart of Envoy frees it";
-                self.refuse(
-                    &mut self.updates.borrow_mut(),
-                    compiling.digest,
-                    why.to_owned(),
-                );
-                return None;
-            }
-            compiling.stage = match compiling.stage {
-                Stage::Lines(mut document) => match document.compile_line() {
-                    Ok(true) => Stage::Lines(document),
-                    Ok(false) => match document.finish(&pushed.sets) {
-                        Ok(sets) => {
-                            let names = sets.iter().flat_map(|set| set.counters.names());
-                            let names = names.map(str::to_owned).collect();
-                            Stage::Counters(sets, names)
-                        }
-                        Err(why) => return self.fail(compiling.digest, &why),
-                    },
-                    Err(why) => return self.fail(compiling.digest, &why),
-                },
-                Stage::Counters(sets, mut names) => match names.pop_front() {
-                    Some(name) => {
-                        host::define_counter(&name);
-                        Stage::Counters(sets, names)
-                    }
-                    None => {
-                        let mut updates = self.updates.borrow_mut();
-                        let before = updates.in_force().map(str::to_owned);
-                        self.before.replace(before);
-                        host::add_to_counter(RULES_UPDATED, 1);
-                        self.said.take();
-                        let line = format!("sluicegate: rules {} are in force", compiling.digest);
-                        host::log(host::Level::Info, &line);
-                        updates.replaced(compiling.digest, compiling.instance, now_us);
-                        return Some(sets);
-                    }
-                },
+            compiling.stage = match compiling.stage.advance(pushed) {
+                Ok(Stage::Done(sets)) => {
+                    let (digest, instance) = (compiling.digest, compiling.instance);
+                    return self.replace(plugin, sets, digest, instance, now_us);
+                }
+                Ok(stage) => stage,
+                Err(why) => {
+                    let mut updates = self.updates.borrow_mut();
+                    return self.refuse(&mut updates, compiling.digest, why);
+                }
             };
             let later_us = host::monotonic_us();
             if later_us.saturating_sub(now_us) >= for_us {
                 COMPILED_US.set(later_us);
                 self.compiling.replace(Some(compiling));
-                return None;
+                return;
             }
         }
     }
 
-    /// Keeps the sets that were replaced just now.
-    pub fn keep(&self, sets: Vec<Rc<RuleSet>>) {
-        let digest = self.before.take();
-        self.previous.replace(digest.map(|digest| (digest, sets)));
-    }
-
-    fn fail(&self, digest: String, why: &ConfigError) -> Option<Vec<Rc<RuleSet>>> {
+    /// Puts these sets in force, and keeps the earlier ones.
+    fn replace(
+        &self,
+        plugin: &Plugin,
+        sets: Vec<Rc<RuleSet>>,
+        digest: String,
+        instance: u64,
+        now_us: u64,
+    ) {
         let mut updates = self.updates.borrow_mut();
-        self.refuse(&mut updates, digest, why.to_string());
-        None
+        let before = updates.in_force().map(str::to_owned);
+        self.previous
+            .replace(before.zip(Some(plugin.replace_rules(sets))));
+        host::add_to_counter(RULES_UPDATED, 1);
+        self.said.take();
+        let line = format!("sluicegate: rules {digest} are in force");
+        host::log(host::Level::Info, &line);
+        updates.replaced(digest, instance, now_us);
     }
 
     fn refuse(&self, updates: &mut Updates, digest: String, why: String) {

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
-use sluicegate_rules::{Conclusion, HeaderFields, Pushed, Reply};
+use sluicegate_rules::{Conclusion, HeaderFields, Pushed};
 
 use crate::callouts::{Callouts, Decision};
 use crate::host::{self, CurrentRequest};
@@ -39,7 +39,9 @@ impl Stream {
 
     fn decide(&mut self) -> Action {
         let Some(callouts) = self.callouts.clone() else {
-            return waiter::apply(None, self.not_configured());
+            let request = CurrentRequest::read();
+            let conclusion = waiter::without_rules(self.unbuilt.as_deref(), &request);
+            return waiter::apply(None, conclusion);
         };
         match callouts.decide(self.id) {
             Decision::Concluded(Conclusion::Continue(headers)) => {
@@ -52,16 +54,6 @@ impl Stream {
                 Action::Pause
             }
         }
-    }
-
-    /// Envoy runs a configuration that the filter could not build.
-    fn not_configured(&self) -> Conclusion {
-        let Some(pushed) = &self.unbuilt else {
-            return Conclusion::Answer(Reply::not_configured());
-        };
-        let (conclusion, counter) = pushed.without_rules(&CurrentRequest::read());
-        host::add_to_counter(counter, 1);
-        conclusion
     }
 
     fn hold(&self) -> Action {

@@ -4,24 +4,21 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
 use proxy_wasm::types::Action;
-use sluicegate_rules::{Conclusion, HeaderFields, Question, Taken};
+use sluicegate_rules::{Conclusion, HeaderFields, Pushed, Question, Reply, Taken};
 
-use crate::host;
+use crate::host::{self, CurrentRequest};
 
 /// A request that waits for its verdict, shared by its stream and the root.
 pub struct Waiter {
     /// The context of its stream.
     pub stream: u32,
-    /// What it asks; nothing while it waits for the first rules.
-    asked: OnceCell<Asked>,
+    /// What it asks, and units that leases have for it: spent if it passes, else put back; those that decide by themselves are
+    /// spent already. Nothing while it waits for the first rules.
+    asked: OnceCell<(Question, Taken)>,
     pub state: Cell<State>,
     /// Header fields to add to the response.
     pub response_headers: RefCell<HeaderFields>,
 }
-
-/// A question, and the units that leases have for it: spent if it passes, else put back. Those that decide by themselves are
-/// spent already.
-pub type Asked = (Question, Taken);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum State {
@@ -45,14 +42,14 @@ impl Waiter {
     }
 
     /// What it asks, and what it has of leases.
-    pub fn asked(&self) -> Option<&Asked> {
-        self.asked.get()
+    pub fn asked(&self) -> Option<(&Question, &Taken)> {
+        self.asked.get().map(|(question, taken)| (question, taken))
     }
 
-    /// From now on it waits for the verdict on this.
-    pub fn ask(&self, asked: Asked) {
-        // It asks once.
-        let _ = self.asked.set(asked);
+    /// From now on it waits for the verdict on this; it asks once.
+    pub fn ask(&self, question: Question, taken: Taken) -> (&Question, &Taken) {
+        let (question, taken) = self.asked.get_or_init(|| (question, taken));
+        (question, taken)
     }
 
     pub fn waits(&self) -> bool {
@@ -101,4 +98,14 @@ pub fn apply(waiter: Option<&Waiter>, conclusion: Conclusion) -> Action {
             Action::Pause
         }
     }
+}
+
+/// Concludes for a request while no rules are known. Without `pushed`, the configuration was not built.
+pub fn without_rules(pushed: Option<&Pushed>, request: &CurrentRequest) -> Conclusion {
+    let Some(pushed) = pushed else {
+        return Conclusion::Answer(Reply::not_configured());
+    };
+    let (conclusion, counter) = pushed.without_rules(request);
+    host::add_to_counter(counter, 1);
+    conclusion
 }

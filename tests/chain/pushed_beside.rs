@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::http::HeaderMap;
+use axum::routing::MethodRouter;
 use reqwest::Method;
 use serde_json::{Value, json};
 use sluicegate_tests::client::{client, get, get_with, post, status_for};
@@ -14,6 +15,7 @@ use sluicegate_tests::process::eventually;
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::upstream::serve;
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 
 use super::super::support::{
     Policy, envoy, filters as http_filters, per_key, pushed, question, sent, with_rules,
@@ -138,24 +140,27 @@ async fn the_next_request_for_rules_follows_the_answer() {
     assert!(least < Duration::from_millis(500), "{gaps:?}");
 }
 
+/// Answers a filter as soon as it does not have the newest of these documents.
+fn newest(documents: &watch::Sender<(&'static str, &'static str)>) -> MethodRouter {
+    let changes = documents.subscribe();
+    axum::routing::get(async move |headers: HeaderMap| {
+        let report = reported(&headers);
+        let mut changes = changes.clone();
+        let new = changes.wait_for(|(digest, _)| report["in_force"] != *digest);
+        let (digest, body) = *new.await.unwrap();
+        document(digest, body)
+    })
+}
+
 /// It is counted and answered by the rules with which it was evaluated.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_waits_while_the_rules_change_is_answered_by_its_own() {
-    let documents = tokio::sync::watch::Sender::new((FIRST, "first"));
-    let (mut changes, to_change) = (documents.subscribe(), documents.clone());
+    let documents = watch::Sender::new((FIRST, "first"));
     let waits = Arc::new(AtomicBool::new(true));
     let (asked, still) = (Arc::new(AtomicBool::new(false)), Arc::clone(&waits));
     let seen = Arc::clone(&asked);
     let router = Router::new()
-        .route(
-            "/v1/rules",
-            axum::routing::get(async move |headers: HeaderMap| {
-                let report = reported(&headers);
-                let new = changes.wait_for(|(digest, _)| report["in_force"] != *digest);
-                let (digest, body) = *new.await.unwrap();
-                document(digest, body)
-            }),
-        )
+        .route("/v1/rules", newest(&documents))
         .fallback(async move |question: String| {
             if !question.contains("\"decisions\":[]") {
                 seen.store(true, Ordering::Relaxed);
@@ -174,7 +179,7 @@ async fn a_request_that_waits_while_the_rules_change_is_answered_by_its_own() {
         asked.load(Ordering::Relaxed)
     })
     .await;
-    to_change.send_replace((SECOND, "second"));
+    documents.send_replace((SECOND, "second"));
     eventually("the rules are replaced", async || {
         envoy.counted("rules_updated").await >= 4
     })
@@ -189,19 +194,10 @@ async fn a_request_that_waits_while_the_rules_change_is_answered_by_its_own() {
 #[tokio::test(flavor = "multi_thread")]
 async fn units_that_were_lent_are_spent_by_the_next_rules_too() {
     const LENT: usize = 8;
-    let documents = tokio::sync::watch::Sender::new((FIRST, "first"));
-    let (mut changes, to_change) = (documents.subscribe(), documents.clone());
+    let documents = watch::Sender::new((FIRST, "first"));
     let lent = Arc::new(AtomicBool::new(false));
     let router = Router::new()
-        .route(
-            "/v1/rules",
-            axum::routing::get(async move |headers: HeaderMap| {
-                let report = reported(&headers);
-                let new = changes.wait_for(|(digest, _)| report["in_force"] != *digest);
-                let (digest, body) = *new.await.unwrap();
-                document(digest, body)
-            }),
-        )
+        .route("/v1/rules", newest(&documents))
         .fallback(async move |question: String| {
             let mut answer = answer(&question, "admitted", FIRST);
             if question.contains("\"decisions\":[]") || lent.swap(true, Ordering::Relaxed) {
@@ -220,7 +216,7 @@ async fn units_that_were_lent_are_spent_by_the_next_rules_too() {
     for _ in 0..LENT / 2 {
         assert_eq!(envoy.status("/", "k").await, 200);
     }
-    to_change.send_replace((SECOND, "second"));
+    documents.send_replace((SECOND, "second"));
     eventually("the rules are replaced", async || {
         envoy.counted("rules_updated").await >= 4
     })

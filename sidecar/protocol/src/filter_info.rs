@@ -7,7 +7,8 @@ pub const FILTER_HEADER: &str = "sluicegate-filter";
 
 const CONFIGURATION: &str = " configuration=";
 const MAX_VERSION_BYTES: usize = 32;
-const FINGERPRINT_BYTES: usize = 12;
+/// Digits of a configuration's fingerprint, and of the digest of rules.
+pub const DIGEST_DIGITS: usize = 12;
 
 /// Which filter asks, and which configuration it has in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,11 +24,9 @@ impl<'a> FilterInfo<'a> {
     pub fn read(value: &'a str) -> Option<Self> {
         let (version, configuration) = value.split_once(CONFIGURATION)?;
         let of_version = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'-' | b'+');
-        let of_fingerprint = |c: u8| matches!(c, b'0'..=b'9' | b'a'..=b'f');
         let valid = (1..=MAX_VERSION_BYTES).contains(&version.len())
             && version.bytes().all(of_version)
-            && configuration.len() == FINGERPRINT_BYTES
-            && configuration.bytes().all(of_fingerprint);
+            && is_digits(configuration, DIGEST_DIGITS);
         valid.then_some(Self {
             version,
             configuration,
@@ -41,6 +40,12 @@ impl fmt::Display for FilterInfo<'_> {
         f.write_str(CONFIGURATION)?;
         f.write_str(self.configuration)
     }
+}
+
+/// Whether a text consists of so many hexadecimal digits, in lower case.
+pub fn is_digits(text: &str, count: usize) -> bool {
+    let is_digit = |c| matches!(c, b'0'..=b'9' | b'a'..=b'f');
+    text.len() == count && text.bytes().all(is_digit)
 }
 
 #[cfg(test)]

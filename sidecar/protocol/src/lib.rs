@@ -34,7 +34,7 @@ mod top;
 pub use answer::{
     Answer, GivenBack, LimitStatus, Listed, PolicyVersion, Verdict, WasReset, WithoutStore,
 };
-pub use filter_info::{FILTER_HEADER, FilterInfo};
+pub use filter_info::{DIGEST_DIGITS, FILTER_HEADER, FilterInfo, is_digits};
 pub use leases::{LEASES_HEADER, LeasePart, MAX_PARTS, PartReport};
 pub use overrides::{
     Author, ListedOverride, MAX_BY_BYTES, MAX_REASON_BYTES, OverrideList, OverrideSource,

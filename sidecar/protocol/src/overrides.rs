@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::field_error::{self, FieldError};
-use crate::{Code, MAX_KEY_BYTES, Problem, integer};
+use crate::{Code, MAX_KEY_BYTES, Problem, integer, is_digits};
 
 /// Bytes of a key's SHA-256 that name it to operators, in hexadecimal digits: with 80 bits, who looks for a key with the
 /// digits of another one tries 10^24 of them.
@@ -298,10 +298,8 @@ fn read_named<T: DeserializeOwned>(body: &[u8]) -> Result<(String, Whom, T), Pro
 }
 
 fn check_subject(digits: &str) -> Result<(), Problem> {
-    let is_digit = |c| matches!(c, b'0'..=b'9' | b'a'..=b'f');
-    let is_one = digits.len() == 2 * SUBJECT_BYTES && digits.bytes().all(is_digit);
     let why = "`subject` is not 20 hexadecimal digits, as `sluicegate top` and Envoy's access log show them";
-    is_one
+    is_digits(digits, 2 * SUBJECT_BYTES)
         .then_some(())
         .ok_or_else(|| malformed(why).at("subject"))
 }

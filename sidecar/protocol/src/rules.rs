@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::{DIGEST_DIGITS, is_digits};
+
 /// The path.
 pub const RULES_PATH: &str = "/v1/rules";
 
@@ -120,11 +122,9 @@ impl<'a> RulesReport<'a> {
     /// Reads the header's value. `None`: no filter can have written it.
     pub fn read(value: &'a str) -> Option<Self> {
         let report: Self = serde_json::from_str(value).ok()?;
-        let hexadecimal = |text: &str, digits| {
-            text.len() == digits && text.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'))
-        };
         let mut digests = report.in_force.iter().chain(&report.refused);
-        let valid = hexadecimal(&report.vm, 32) && digests.all(|digest| hexadecimal(digest, 12));
+        let are_digests = digests.all(|digest| is_digits(digest, DIGEST_DIGITS));
+        let valid = is_digits(&report.vm, 32) && are_digests;
         valid.then_some(report)
     }
 

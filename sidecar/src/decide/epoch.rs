@@ -81,7 +81,7 @@ impl PolicyHandle {
             Some(folder) => PolicySource::open_or_last_good(path, folder)?,
             None => PolicySource::open(path)?,
         };
-        let rules = Arc::new(policy.rules.clone());
+        let rules = Arc::clone(&policy.rules);
         let epoch = Epoch::loaded((1, 1), policy, None, metrics);
         if source.is_last_good() {
             metrics.policy_refused();
@@ -150,7 +150,7 @@ impl PolicyHandle {
             before.removed
         };
         let stored = before.overrides.stored.clone();
-        let newest = Arc::new(policy.rules.clone());
+        let newest = Arc::clone(&policy.rules);
         let mut epoch = Epoch::loaded((number, policy_number), policy, stored, metrics);
         epoch.removed = removed;
         self.current.store(Arc::new(epoch));

@@ -140,6 +140,17 @@ impl Filters {
         });
     }
 
+    /// How many filters are in which state.
+    pub fn states(&self, rules: &str) -> BTreeMap<&'static str, usize> {
+        let mut states = BTreeMap::new();
+        for known in lock(&self.known).values() {
+            *states
+                .entry(state_of(&known.state, rules).name())
+                .or_insert(0) += 1;
+        }
+        states
+    }
+
     /// All known filters, by node, compared with the digest of the policy's rules.
     pub fn list(&self, rules: &str, now_us: u64) -> Vec<FilterState> {
         let filters = lock(&self.known);

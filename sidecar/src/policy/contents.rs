@@ -38,7 +38,7 @@ pub struct Policy {
     /// Limits that an earlier policy had: a filter may ask for them until it has the new rules.
     pub(super) removed: BTreeMap<String, Arc<Limit>>,
     /// The rules for filters.
-    pub rules: RuleSets,
+    pub rules: Arc<RuleSets>,
 }
 
 impl Policy {

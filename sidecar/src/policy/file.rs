@@ -187,7 +187,7 @@ fn parse(text: &str, mistakes: &mut Vec<String>) -> Result<Policy, String> {
         return Err(first.clone());
     }
     Ok(Policy {
-        rules,
+        rules: Arc::new(rules),
         removed: BTreeMap::new(),
         store,
         store_timeout: store_timeout.unwrap_or(DEFAULT_STORE_TIMEOUT),

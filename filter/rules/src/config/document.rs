@@ -16,6 +16,7 @@ use std::rc::Rc;
 
 use regex_lite::Regex;
 use serde_json::Value;
+use sluicegate_protocol::{DIGEST_DIGITS, is_digits};
 
 use super::error::{ConfigError, invalid};
 use super::{Builder, expressions, from_value, schema, strict};
@@ -50,9 +51,8 @@ pub struct Head {
 impl Head {
     fn read(line: &Value) -> Option<Self> {
         let number = |field| line.get(field)?.as_u64();
-        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
         let digest = line.get("digest")?.as_str()?;
-        let valid = digest.len() == 12 && digest.bytes().all(is_digit);
+        let valid = is_digits(digest, DIGEST_DIGITS);
         Some(Self {
             format: number("format")?,
             digest: valid.then(|| digest.to_owned())?,

@@ -35,19 +35,17 @@ impl Service {
 
     /// How many filters are in which state.
     pub fn filter_states(&self) -> BTreeMap<&'static str, usize> {
-        let mut states = BTreeMap::new();
-        for filter in self.list_filters().filters {
-            *states.entry(filter.state.name()).or_insert(0) += 1;
-        }
-        states
+        let rules = &self.policy.current().policy.rules;
+        self.filters.states(&rules.digest)
     }
 
     /// The filters that have asked for rules lately.
     pub fn list_filters(&self) -> FilterList {
         let rules = self.policy.current().policy.rules.digest.clone();
+        let now_us = clock::now_us();
         FilterList {
-            more: self.filters.has_unlisted(clock::now_us()),
-            filters: self.filters.list(&rules, clock::now_us()),
+            more: self.filters.has_unlisted(now_us),
+            filters: self.filters.list(&rules, now_us),
             rules,
         }
     }
