@@ -14,8 +14,8 @@ use super::inspect;
 use super::pool::ConnectionPool;
 use crate::store::error::{ConnectionError, StoreError};
 
-/// Keys with a tag each. Over two Redis, all of them are in one place once in eight times.
-const MARKS: usize = 4;
+/// Keys with a tag each. Over two Redis, all of them are in one place once in 32,768 times.
+const MARKS: usize = 16;
 /// Longer than one check takes.
 const MARK_TTL: Duration = Duration::from_secs(10);
 /// How often a sidecar looks, at least, and how soon after a look that found it, or when there is no connection.
