@@ -282,8 +282,13 @@ pub struct Check {
     /// checks with a quota: upgrade sidecars before filters.
     pub quota: Option<TrustedSource>,
     /// What to do if the request lacks one of the key components: `skip` the check (the default), `deny` the request
-    /// (403), or `{use: TEXT}` in its place.
+    /// (403), or `{address: {}}` or `{use: TEXT}` in its place.
     pub when_missing: Option<WhenMissing>,
+    /// `true`: the policy's `consumers` has an entry of this limit's name, and says whose the key is (docs/consumers.md).
+    /// A key that it does not know counts as missing. The check needs one component, a hashed `header`, `cookie` or
+    /// `query`, and `when_missing: {address: {}}`.
+    #[serde(default)]
+    pub consumers: bool,
 }
 
 /// The limit of a check: a name, or tiers.
@@ -385,6 +390,9 @@ pub enum WhenMissing {
     Skip,
     /// Answer the request with 403.
     Deny,
+    /// Use the client's address as the component's value. The key differs from that of any client that sends the
+    /// address itself. Clients whose address is missing too share one key.
+    Address(Address),
     /// Use this text as the component's value. The key differs from that of any client that sends the text itself.
     Use(#[cfg_attr(feature = "schema", schemars(length(min = 1)))] String),
 }
