@@ -70,6 +70,9 @@ impl Report {
             self.add_mistake((&source.file, found.line), &what, mistake);
         }
         policy.lint().into_iter().for_each(|one| self.add(one));
+        for default in &policy.expanded.defaults {
+            line!(self.text, "{}: {what}default: {default}", source.file);
+        }
         // To be compared with what `sluicegate rollout` shows.
         if let Ok(Some(digest)) = policy.policy.as_ref().map(|policy| policy.rules.told()) {
             line!(self.text, "{}: {what}rules {digest}", source.file);

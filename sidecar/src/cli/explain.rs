@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::slice;
 
 use serde_json::json;
-use sluicegate::policy::{Policy, window_name};
+use sluicegate::policy::{Expanded, Files, Policy, window_name};
 use sluicegate::telemetry::subject::Subject;
 use sluicegate_protocol::Whom;
 use sluicegate_rules::config::{self, ConfigError};
@@ -17,7 +17,7 @@ use sluicegate_rules::{
 };
 
 use super::Failure;
-use super::manifests::{nothing_in, read};
+use super::manifests::{nothing_in, read, text_of};
 use super::stdout::{line, print};
 
 /// Arguments of `explain`.
@@ -31,8 +31,11 @@ pub struct Explain {
     #[arg(long, value_name = "FILE", required_unless_present = "policy")]
     envoy: Option<PathBuf>,
     /// Method and path of the request: `GET /search?q=x`.
-    #[arg(long, value_name = "REQUEST")]
-    request: String,
+    #[arg(long, value_name = "REQUEST", required_unless_present = "expand")]
+    request: Option<String>,
+    /// Print the policy in the long form, and which defaults apply, instead.
+    #[arg(long, requires = "policy", conflicts_with = "request")]
+    expand: bool,
     /// A request header: `x-api-key: k`. Can be given several times.
     #[arg(short = 'H', long = "header", value_name = "HEADER")]
     headers: Vec<String>,
@@ -74,6 +77,9 @@ impl Request for DescribedRequest {
 
 impl Explain {
     pub fn run(self) -> Result<(), Failure> {
+        if let (true, Some(path)) = (self.expand, &self.policy) {
+            return expand(path);
+        }
         let policy = match &self.policy {
             Some(path) => Some(Policy::load(path).map_err(Failure::usage)?),
             None => None,
@@ -143,7 +149,8 @@ impl Explain {
     }
 
     fn request(&self) -> Result<DescribedRequest, Failure> {
-        let (method, path) = parts(&self.request, ' ', "GET /path")?;
+        let request = self.request.as_deref().unwrap_or_default();
+        let (method, path) = parts(request, ' ', "GET /path")?;
         let mut headers = vec![(":method", method), (":path", path.trim_matches(BLANK))];
         for header in &self.headers {
             let (name, value) = parts(header, ':', "name: value")?;
@@ -173,6 +180,22 @@ impl Explain {
             attributes,
         })
     }
+}
+
+/// Prints a policy in the long form.
+fn expand(path: &Path) -> Result<(), Failure> {
+    let (file, text) = text_of(path)?;
+    let expanded = Expanded::read(&text, &mut Files::beside(path));
+    let policy = expanded.and_then(|expanded| expanded.policy().map(|_| expanded));
+    let expanded = policy.map_err(|mistakes| {
+        let mistakes = mistakes.iter().map(|mistake| format!("{file}: {mistake}"));
+        Failure::usage(mistakes.collect::<Vec<_>>().join("\n"))
+    })?;
+    let mut text = expanded.text;
+    for default in expanded.defaults {
+        line!(text, "# default: {default}");
+    }
+    print(&text)
 }
 
 /// The parts of an argument of this form.
