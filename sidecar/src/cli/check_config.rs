@@ -182,7 +182,7 @@ fn check(report: &mut Report, plugin: &Plugin, all: &Found, policy: Option<&Writ
         report.text,
         "{file}:{line}: {object}configuration {configuration}"
     );
-    if policy.is_none() && plugin.configuration.value.get("rule_sets").is_some() {
+    if policy.is_none() && plugin.configuration.value["version"] == 2 {
         let why = "its rules are in the policy, which was not checked (`--policy`)";
         line!(report.text, "{file}:{line}: {object}{why}");
     }

@@ -9,8 +9,8 @@
 {{- if not (or .Values.existingPolicy (.Values.policy).limits) -}}
 {{- fail "policy.limits: set the limits, or existingPolicy to a ConfigMap with a policy.yaml" -}}
 {{- end -}}
-{{- if and (include "sluicegate.runsFilter" .) .Values.filter.enabled (not (.Values.filter.config).rules) -}}
-{{- fail "filter.config.rules: set the rules: which requests ask for which limits" -}}
+{{- if and (include "sluicegate.runsFilter" .) .Values.filter.enabled (not (.Values.filter.config).rules) (ne (int (.Values.filter.config).version) 2) -}}
+{{- fail "filter.config.rules: set the rules: which requests ask for which limits; or filter.config.version: 2, if they are in the policy" -}}
 {{- end -}}
 {{- if and .Values.filter.http.url (not .Values.filter.http.sha256) -}}
 {{- fail "filter.http.sha256: set the SHA-256 of the file at filter.http.url" -}}

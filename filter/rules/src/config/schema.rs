@@ -19,7 +19,7 @@ pub use upstream::{
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend(
     "if" = { "properties": { "version": { "const": 2 } }, "required": ["version"] },
-    "then" = { "required": ["rule_sets"], "properties": { "rules": false, "reply": false, "upstream_paths": false } },
+    "then" = { "properties": { "rules": false, "reply": false, "upstream_paths": false } },
     "else" = {
         "required": ["rules"],
         "properties": { "rules": { "minItems": 1 }, "rule_sets": false, "until_rules": false },
@@ -48,7 +48,7 @@ pub struct Configuration {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(length(max = 256)))]
     pub rules: Vec<Rule>,
-    /// Which of the policy's rule sets this filter may run. Version 2 only.
+    /// Which of the policy's rule sets this filter may run, by default only the one called `default`. Version 2 only.
     pub rule_sets: Option<RuleSets>,
     /// What happens to requests until the rules are known. Version 2 only.
     pub until_rules: Option<UntilRules>,
@@ -67,6 +67,16 @@ pub struct RuleSets {
     pub others: Vec<String>,
     /// Where the name of a request's set is. A name that is not listed here means the default.
     pub by: Option<RouteProperty>,
+}
+
+impl Default for RuleSets {
+    fn default() -> Self {
+        Self {
+            default: "default".to_owned(),
+            others: Vec::new(),
+            by: None,
+        }
+    }
 }
 
 /// A property of the request's route, which no client can write.
