@@ -159,6 +159,26 @@ impl RuleSet {
     }
 }
 
+impl RuleSet {
+    /// The components of keys that a request lacks, as keys name them, with the rule's index; for `explain`.
+    pub fn missing(&self, request: &dyn Request) -> Vec<(usize, &str)> {
+        let view = RequestView::new(request, &self.view_options);
+        let mut missing = Vec::new();
+        for (index, rule) in self.rules.iter().enumerate() {
+            let Ok(readings) = rule.matching_readings(&view, &mut Stopped::default()) else {
+                continue;
+            };
+            let matches = readings.first.is_some();
+            let components = rule.checks.iter().flat_map(|check| &check.key);
+            let lacks = components.filter(|component| {
+                matches && matches!(readings.find(component, &view), Lookup::Missing)
+            });
+            missing.extend(lacks.map(|component| (index, component.name.as_str())));
+        }
+        missing
+    }
+}
+
 impl NoValue {
     const fn counter(self) -> usize {
         match self {

@@ -150,17 +150,35 @@ impl Explain {
 
     fn request(&self) -> Result<DescribedRequest, Failure> {
         let request = self.request.as_deref().unwrap_or_default();
-        let (method, path) = parts(request, ' ', "GET /path")?;
-        let mut headers = vec![(":method", method), (":path", path.trim_matches(BLANK))];
-        for header in &self.headers {
-            let (name, value) = parts(header, ':', "name: value")?;
-            // Envoy keeps the host under its HTTP/2 name.
-            let name = if name.eq_ignore_ascii_case("host") {
-                ":authority"
-            } else {
-                name.trim_matches(BLANK)
+        let (method, target) = parts(request, ' ', "GET /path")?;
+        let target = target.trim_matches(BLANK);
+        // As in a request line.
+        let target = match target.rsplit_once(' ') {
+            Some((target, version)) if version.starts_with("HTTP/") => target,
+            _ => target,
+        };
+        let absolute = target.split_once("://").map(|(_, rest)| rest);
+        let (host, path) =
+            match absolute.map(|rest| rest.split_at(rest.find('/').unwrap_or(rest.len()))) {
+                Some((host, path)) => (Some(host), if path.is_empty() { "/" } else { path }),
+                None => (None, target),
             };
-            headers.push((name, value.trim_matches(BLANK)));
+        let mut headers = vec![(":method", method), (":path", path)];
+        headers.extend(host.map(|host| (":authority", host)));
+        for header in &self.headers {
+            // Envoy keeps the host under its HTTP/2 name.
+            let pseudo = header.strip_prefix(":authority:");
+            let (name, value) = match pseudo {
+                Some(value) => ("host", value),
+                None => parts(header, ':', "name: value")?,
+            };
+            let (name, value) = (name.trim_matches(BLANK), value.trim_matches(BLANK));
+            match (name.eq_ignore_ascii_case("host"), host) {
+                // Envoy takes that of the target.
+                (true, Some(_)) => {}
+                (true, None) => headers.push((":authority", value)),
+                (false, _) => headers.push((name, value)),
+            }
         }
         let peer = std::net::SocketAddr::new(self.peer, 0).to_string();
         let mut attributes: BTreeMap<_, _> =
@@ -255,6 +273,20 @@ fn describe(
             line!(text, "rule `{name}` matches");
         }
     }
+    let of_host = request.headers.first(":authority");
+    if of_host.is_empty() && (0..rules.count()).any(|rule| !matches_any(&readings, rule)) {
+        line!(
+            text,
+            "no host was given, and no `hosts` match it: `-H 'host: api.example.com'`"
+        );
+    }
+    for (rule, component) in rules.missing(request) {
+        let rule = rules.rule_name(rule);
+        line!(
+            text,
+            "rule `{rule}`: the request has no `{component}`, which is in its key"
+        );
+    }
     match rules.evaluate(settings, request) {
         Evaluation::Pass => line!(text, "no checks: the request passes"),
         Evaluation::Refuse(reply) => line!(
@@ -285,6 +317,11 @@ fn describe(
             }
         }
     }
+}
+
+fn matches_any(readings: &[ExplainedReading], rule: usize) -> bool {
+    let mut readings = readings.iter();
+    readings.any(|reading| reading.matching.contains(&rule))
 }
 
 /// The path of a reading, and the query parameters that rules use.
