@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -343,10 +344,15 @@ fn launch(folder: &Path, port: u16, workers: u32, config: &Value) -> Process {
 
 /// The rules of `envoy/policy.yaml`, for sidecars whose policies have no rules.
 fn inline() -> Value {
-    let text = std::fs::read_to_string(repository("envoy/policy.yaml")).expect("the policy");
-    let mut policy: Value = serde_saphyr::from_str(&text).expect("the policy");
-    let rules = policy["rules"]["ingress"]["rules"].take();
-    json!({ "sidecar": { "cluster": "sluicegate" }, "rules": rules })
+    static RULES: LazyLock<Value> = LazyLock::new(|| {
+        let mut expand = Command::new(crate::sidecar::binary());
+        expand.args(["explain", "--expand", "--policy"]);
+        let expanded = expand.arg(repository("envoy/policy.yaml")).output();
+        let text = String::from_utf8(expanded.expect("the sidecar").stdout).expect("UTF-8");
+        let mut policy: Value = serde_saphyr::from_str(&text).expect("the policy");
+        policy["rules"]["default"]["rules"].take()
+    });
+    json!({ "sidecar": { "cluster": "sluicegate" }, "rules": *RULES })
 }
 
 /// An example with these ports (clients, administration, sidecar, upstream), the filter's path and, if given, the plugin's

@@ -5,7 +5,7 @@ use sluicegate_rules::config::schema::{Configuration, Rule};
 use super::envoy_yaml::Plugin;
 use super::findings::Findings;
 use super::{envoy, keys, limits, matching};
-use crate::policy::Policy;
+use crate::policy::{Policy, StoreAddress};
 
 /// Lints rules: alone, with the plugin around them and with a policy, if these are known.
 pub fn lint_rules(
@@ -17,7 +17,9 @@ pub fn lint_rules(
     if let Some(manager) = around.and_then(|(plugin, _)| plugin.manager.as_ref()) {
         envoy::lint_rules(manager, rules, findings);
     }
-    if around.is_some_and(|(_, configuration)| configuration.pepper.is_empty()) {
+    // Nobody else can read the sidecar's own memory.
+    let is_private = policy.is_some_and(|policy| matches!(policy.store, StoreAddress::Memory));
+    if !is_private && around.is_some_and(|(_, configuration)| configuration.pepper.is_empty()) {
         keys::without_pepper(rules, findings);
     }
     matching::lint(rules, findings);
