@@ -23,7 +23,7 @@ SLUICEGATE_STORE, if it is set, replaces the URL and nothing else.
 {{- if eq $url "memory" }}
 store: memory
 {{- else if $url }}
-store: { url: {{ $url | quote }}, key_prefix: {{ tpl .Values.store.keyPrefix . | trunc 64 | quote }} }
+{{ dict "store" (dict "url" $url "key_prefix" (tpl .Values.store.keyPrefix . | trunc 64)) | toYaml }}
 {{- end -}}
 {{- end }}
 
