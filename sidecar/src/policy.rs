@@ -8,13 +8,15 @@
 //! | `file.rs`, `window_file.rs`, `override_file.rs`, `lease_file.rs` | the policy in YAML, and its validation |
 //! | `yaml_error.rs` | describes a file with values of the wrong type |
 //! | `rules.rs` | the rules that filters get |
+//! | `short.rs` | the short form, expanded to the long form |
 //! | `changes.rs` | what changes from one policy to the next, for people |
-//! | `source.rs` | its file: read, watched, reloaded |
+//! | `files.rs`, `source.rs` | its file and those that it names: read, watched, reloaded |
 
 mod changes;
 mod contents;
 mod fields;
 mod file;
+mod files;
 mod lease_file;
 mod limits;
 mod named_window;
@@ -22,6 +24,7 @@ mod override_file;
 mod overrides;
 mod quotas;
 mod rules;
+mod short;
 mod source;
 mod store;
 mod window_file;
@@ -31,9 +34,11 @@ pub use changes::{changes, describe_window};
 pub use contents::{DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Policy};
 pub use fields::{AlgorithmName, is_name};
 pub use file::policy_schema;
+pub use files::Files;
 pub use limits::{Limit, WhenStoreIsDown, most};
 pub use overrides::{Grant, MAX_OVERRIDES, Override, WindowQuota, check_texts};
 pub use rules::{RuleSets, written_rule_sets};
+pub use short::Expanded;
 pub use source::{PolicyError, PolicySource};
 pub use store::{
     CredentialFiles, Endpoint, RedisOptions, RedisStore, RedisUrl, StoreAddress, TlsFiles, Topology,

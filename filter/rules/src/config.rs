@@ -149,8 +149,7 @@ pub fn validate(file: &schema::Configuration) -> Result<(Settings, Rules), Confi
                 "is 1, which has its `rules` here: with `rule_sets` or `until_rules`, set it to 2",
             );
         }
-        (2, Some(sets)) => Rules::Pushed(pushed(file, sets)?),
-        (2, None) => return invalid("rule_sets", "is missing: give `{ default: NAME }`"),
+        (2, sets) => Rules::Pushed(pushed(file, &sets.clone().unwrap_or_default())?),
         (other, _) => {
             return invalid(
                 "version",

@@ -1,12 +1,13 @@
 //! Evaluates the rules for a request: which of them match, and which checks the sidecar is asked for.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 
 use sluicegate_protocol::MAX_CHECKS;
 
 use crate::config::schema::{WhenMissing, WhenUnavailable};
 use crate::edges::stripped;
-use crate::key::{Hasher, Key};
+use crate::key::{Hasher, Key, MISSING};
 use crate::lookup::Lookup;
 use crate::match_result::MatchResult;
 use crate::matching_readings::{MatchingReadings, Stopped};
@@ -19,6 +20,9 @@ use crate::settings::Settings;
 use crate::stats::Counters;
 use crate::trace;
 use crate::verdict_error::VerdictError;
+
+/// In place of an address that is missing too.
+const NO_ADDRESS: &[u8] = b"unknown";
 
 /// The result of evaluating the rules for a request.
 #[derive(Clone, Debug)]
@@ -155,6 +159,26 @@ impl RuleSet {
     }
 }
 
+impl RuleSet {
+    /// The components of keys that a request lacks, as keys name them, with the rule's index; for `explain`.
+    pub fn missing(&self, request: &dyn Request) -> Vec<(usize, &str)> {
+        let view = RequestView::new(request, &self.view_options);
+        let mut missing = Vec::new();
+        for (index, rule) in self.rules.iter().enumerate() {
+            let Ok(readings) = rule.matching_readings(&view, &mut Stopped::default()) else {
+                continue;
+            };
+            let matches = readings.first.is_some();
+            let components = rule.checks.iter().flat_map(|check| &check.key);
+            let lacks = components.filter(|component| {
+                matches && matches!(readings.find(component, &view), Lookup::Missing)
+            });
+            missing.extend(lacks.map(|component| (index, component.name.as_str())));
+        }
+        missing
+    }
+}
+
 impl NoValue {
     const fn counter(self) -> usize {
         match self {
@@ -201,18 +225,29 @@ impl CheckRule {
         let limit = self.limit.choose(view, readings)?;
         for component in &self.key {
             match readings.find(component, view) {
-                Lookup::Value(kind, value) => component.add(&mut key, kind, &value),
+                Lookup::Value(kind, value) => {
+                    component.add(&mut key, kind, &value);
+                    // The sidecar knows whether it is a consumer's, and uses only one of the two.
+                    if !self.consumers {
+                        continue;
+                    }
+                }
                 Lookup::Ambiguous => return Err((NoValue::Ambiguous, limit)),
                 Lookup::Unreadable => return Err((NoValue::Unreadable, limit)),
-                Lookup::Missing => match &self.when_missing {
-                    WhenMissing::Skip => return Ok(None),
-                    WhenMissing::Deny => return Err((NoValue::Missing, limit)),
-                    // Under a name that no source produces, so that no client can send the constant itself.
-                    WhenMissing::Use(constant) => {
-                        key.plain(&["@missing/", &component.name], constant.as_bytes());
-                    }
-                },
+                Lookup::Missing => {}
             }
+            let instead = match &self.when_missing {
+                WhenMissing::Skip => return Ok(None),
+                WhenMissing::Deny => return Err((NoValue::Missing, limit)),
+                WhenMissing::Use(constant) => Cow::Borrowed(constant.as_bytes()),
+                WhenMissing::Address(address) => match address.find(view.request) {
+                    Lookup::Value(_, address) => address,
+                    Lookup::Missing => Cow::Borrowed(NO_ADDRESS),
+                    _ => return Err((NoValue::Unreadable, limit)),
+                },
+            };
+            // Under a name that no source produces, so that no client can send the value itself.
+            key.plain(&[MISSING, &component.name], &instead);
         }
         if self.cost.is_ambiguous(view) {
             return Err((NoValue::Ambiguous, limit));

@@ -11,6 +11,9 @@ use sluicegate_protocol::SUBJECT_BYTES;
 /// Longer keys are hashed as a whole, so that clients cannot fill the store's memory with long headers.
 pub(crate) const MAX_BYTES: usize = 256;
 
+/// Precedes the name of a component that is missing from a request. No source's name begins with it.
+pub const MISSING: &str = "@missing/";
+
 /// What is escaped: everything beyond ASCII, too.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')

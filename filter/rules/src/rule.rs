@@ -46,6 +46,8 @@ pub(crate) struct CheckRule {
     /// Where a quota in place of the limit's own comes from.
     pub quota: Option<Claim>,
     pub when_missing: WhenMissing,
+    /// The key ends with what replaces its component if that is missing.
+    pub consumers: bool,
 }
 
 /// Which limit, by its index in the rule's list.

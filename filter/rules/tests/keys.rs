@@ -226,6 +226,88 @@ fn a_header_name_that_wsgi_folds_counts_as_another_value() {
     }
 }
 
+/// Strangers do not share a bucket, and nobody can choose another's.
+#[test]
+fn an_address_in_place_of_a_missing_component_is_a_key_that_nobody_can_send() {
+    let check = |address: &str| {
+        format!(
+            r#"{{"limit":"l","key":[{{"header":"x-key","plain":true}}],"when_missing":{{"address":{address}}}}}"#
+        )
+    };
+    let asked = |address: &str, request: &FakeRequest| asked(&checking(&check(address)), request);
+    assert_eq!(
+        asked("{}", &get("/", &[])),
+        ["l @missing/x-key=192.0.2.1 1"]
+    );
+    let network = asked(r#"{"ipv4_bits":24}"#, &get("/", &[]));
+    assert_eq!(network, ["l @missing/x-key=192.0.2.0 1"]);
+    let claimed = asked("{}", &get("/", &[("x-key", b"192.0.2.1")]));
+    assert_eq!(claimed, ["l x-key=192.0.2.1 1"]);
+    for (forwarded, expected) in [
+        ("198.51.100.7", "l @missing/x-key=198.51.100.7 1"),
+        ("2001:db8:1:2:3::1", "l @missing/x-key=2001:db8:1:2:: 1"),
+        ("", "400"),
+        ("nonsense", "400"),
+    ] {
+        let request = get("/", &[("x-forwarded-for", forwarded.as_bytes())]);
+        let found = asked(r#"{"trusted_hops":1}"#, &request);
+        assert_eq!(found, [expected], "{forwarded}");
+    }
+    let short = asked(r#"{"trusted_hops":1}"#, &get("/", &[]));
+    assert_eq!(short, ["l @missing/x-key=unknown 1"]);
+}
+
+const CONSUMERS: &str =
+    r#"{"limit":"l","key":[{"header":"x-key"}],"when_missing":{"address":{}},"consumers":true}"#;
+
+#[test]
+fn the_key_of_a_consumer_ends_with_the_key_of_a_request_without_it() {
+    let asked = |rule: &str, headers: &[(&str, &[u8])]| {
+        let found = question(
+            &rules(&rule.replace("CHECK", CONSUMERS)),
+            &get("/", headers),
+        );
+        let shadows = found.shadows.into_iter().flat_map(|shadow| shadow.checks);
+        let keys = found.checks.into_iter().chain(shadows);
+        keys.map(|check| check.key).collect::<String>()
+    };
+    let rule = r#"{"name":"r","when_unavailable":"allow","checks":[CHECK]}"#;
+    assert_eq!(asked(rule, &[]), "@missing/x-key=192.0.2.1");
+    let hashed = key(r#"{"header":"x-key"}"#, &get("/", &[("x-key", b"k")]));
+    let known = asked(rule, &[("x-key", b" k ")]);
+    assert_eq!(known, format!("{hashed};@missing/x-key=192.0.2.1"));
+    let shadow = r#"{"name":"r","shadow":true,"checks":[CHECK]}"#;
+    assert_eq!(
+        asked(shadow, &[("x-key", b"k")]),
+        format!("@shadow=r;{known}")
+    );
+}
+
+/// In a hash of the whole key the sidecar would recognize nobody.
+#[test]
+fn the_longest_key_of_a_consumer_is_not_hashed() {
+    let rule = format!(
+        r#"{{"name":"{}","shadow":true,"checks":[{}]}}"#,
+        "r".repeat(64),
+        CONSUMERS
+            .replace("x-key", &"k".repeat(48))
+            .replace("{}", r#"{"ipv6_bits":128,"trusted_hops":1}"#)
+    );
+    let address = b"2001:1db8:1111:2222:3333:4444:5555:6666";
+    let name = "k".repeat(48);
+    let request = get("/", &[(&name, b"v"), ("x-forwarded-for", address)]);
+    let key = question(&rules(&rule), &request)
+        .shadows
+        .remove(0)
+        .checks
+        .remove(0)
+        .key;
+    assert!(
+        key.starts_with("@shadow=r") && key.ends_with(":6666"),
+        "{key}"
+    );
+}
+
 #[test]
 fn an_unreadable_component_is_refused_whatever_when_missing_says() {
     let lying = get("/", &[("x-forwarded-for", b"nonsense")]).with("metadata", b"\xff");

@@ -46,11 +46,6 @@ fn each_mistake_is_refused_with_field_and_remedy() {
     let many: Vec<String> = (0..16).map(|n| n.to_string()).collect();
     for (more, field, why) in [
         (
-            json!({ "rule_sets": null }),
-            "rule_sets",
-            "give `{ default: NAME }`",
-        ),
-        (
             json!({ "rules": [{ "name": "r", "checks": [], "when_unavailable": "deny" }] }),
             "rules",
             "move it there",
@@ -131,6 +126,12 @@ fn each_mistake_is_refused_with_field_and_remedy() {
         assert_eq!(error.field, field, "{more}: {error}");
         assert!(error.why.contains(why), "{more}: no {why} in {error}");
     }
+}
+
+#[test]
+fn without_rule_sets_a_filter_runs_the_set_called_default() {
+    let of_default = read(&json!({ "rule_sets": null })).unwrap();
+    assert_eq!(of_default.sets, ["default"]);
 }
 
 #[test]

@@ -70,6 +70,9 @@ impl Report {
             self.add_mistake((&source.file, found.line), &what, mistake);
         }
         policy.lint().into_iter().for_each(|one| self.add(one));
+        for default in &policy.expanded.defaults {
+            line!(self.text, "{}: {what}default: {default}", source.file);
+        }
         // To be compared with what `sluicegate rollout` shows.
         if let Ok(Some(digest)) = policy.policy.as_ref().map(|policy| policy.rules.told()) {
             line!(self.text, "{}: {what}rules {digest}", source.file);
@@ -179,7 +182,7 @@ fn check(report: &mut Report, plugin: &Plugin, all: &Found, policy: Option<&Writ
         report.text,
         "{file}:{line}: {object}configuration {configuration}"
     );
-    if policy.is_none() && plugin.configuration.value.get("rule_sets").is_some() {
+    if policy.is_none() && plugin.configuration.value["version"] == 2 {
         let why = "its rules are in the policy, which was not checked (`--policy`)";
         line!(report.text, "{file}:{line}: {object}{why}");
     }

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::slice;
 
 use serde_json::json;
-use sluicegate::policy::{Policy, window_name};
+use sluicegate::policy::{Expanded, Files, Policy, window_name};
 use sluicegate::telemetry::subject::Subject;
 use sluicegate_protocol::Whom;
 use sluicegate_rules::config::{self, ConfigError};
@@ -17,7 +17,7 @@ use sluicegate_rules::{
 };
 
 use super::Failure;
-use super::manifests::{nothing_in, read};
+use super::manifests::{nothing_in, read, text_of};
 use super::stdout::{line, print};
 
 /// Arguments of `explain`.
@@ -31,8 +31,11 @@ pub struct Explain {
     #[arg(long, value_name = "FILE", required_unless_present = "policy")]
     envoy: Option<PathBuf>,
     /// Method and path of the request: `GET /search?q=x`.
-    #[arg(long, value_name = "REQUEST")]
-    request: String,
+    #[arg(long, value_name = "REQUEST", required_unless_present = "expand")]
+    request: Option<String>,
+    /// Print the policy in the long form, and which defaults apply, instead.
+    #[arg(long, requires = "policy", conflicts_with = "request")]
+    expand: bool,
     /// A request header: `x-api-key: k`. Can be given several times.
     #[arg(short = 'H', long = "header", value_name = "HEADER")]
     headers: Vec<String>,
@@ -74,6 +77,9 @@ impl Request for DescribedRequest {
 
 impl Explain {
     pub fn run(self) -> Result<(), Failure> {
+        if let (true, Some(path)) = (self.expand, &self.policy) {
+            return expand(path);
+        }
         let policy = match &self.policy {
             Some(path) => Some(Policy::load(path).map_err(Failure::usage)?),
             None => None,
@@ -143,17 +149,36 @@ impl Explain {
     }
 
     fn request(&self) -> Result<DescribedRequest, Failure> {
-        let (method, path) = parts(&self.request, ' ', "GET /path")?;
-        let mut headers = vec![(":method", method), (":path", path.trim_matches(BLANK))];
-        for header in &self.headers {
-            let (name, value) = parts(header, ':', "name: value")?;
-            // Envoy keeps the host under its HTTP/2 name.
-            let name = if name.eq_ignore_ascii_case("host") {
-                ":authority"
-            } else {
-                name.trim_matches(BLANK)
+        let request = self.request.as_deref().unwrap_or_default();
+        let (method, target) = parts(request, ' ', "GET /path")?;
+        let target = target.trim_matches(BLANK);
+        // As in a request line.
+        let target = match target.rsplit_once(' ') {
+            Some((target, version)) if version.starts_with("HTTP/") => target,
+            _ => target,
+        };
+        let absolute = target.split_once("://").map(|(_, rest)| rest);
+        let (host, path) =
+            match absolute.map(|rest| rest.split_at(rest.find('/').unwrap_or(rest.len()))) {
+                Some((host, path)) => (Some(host), if path.is_empty() { "/" } else { path }),
+                None => (None, target),
             };
-            headers.push((name, value.trim_matches(BLANK)));
+        let mut headers = vec![(":method", method), (":path", path)];
+        headers.extend(host.map(|host| (":authority", host)));
+        for header in &self.headers {
+            // Envoy keeps the host under its HTTP/2 name.
+            let pseudo = header.strip_prefix(":authority:");
+            let (name, value) = match pseudo {
+                Some(value) => ("host", value),
+                None => parts(header, ':', "name: value")?,
+            };
+            let (name, value) = (name.trim_matches(BLANK), value.trim_matches(BLANK));
+            match (name.eq_ignore_ascii_case("host"), host) {
+                // Envoy takes that of the target.
+                (true, Some(_)) => {}
+                (true, None) => headers.push((":authority", value)),
+                (false, _) => headers.push((name, value)),
+            }
         }
         let peer = std::net::SocketAddr::new(self.peer, 0).to_string();
         let mut attributes: BTreeMap<_, _> =
@@ -173,6 +198,22 @@ impl Explain {
             attributes,
         })
     }
+}
+
+/// Prints a policy in the long form.
+fn expand(path: &Path) -> Result<(), Failure> {
+    let (file, text) = text_of(path)?;
+    let expanded = Expanded::read(&text, &mut Files::beside(path));
+    let policy = expanded.and_then(|expanded| expanded.policy().map(|_| expanded));
+    let expanded = policy.map_err(|mistakes| {
+        let mistakes = mistakes.iter().map(|mistake| format!("{file}: {mistake}"));
+        Failure::usage(mistakes.collect::<Vec<_>>().join("\n"))
+    })?;
+    let mut text = expanded.text;
+    for default in expanded.defaults {
+        line!(text, "# default: {default}");
+    }
+    print(&text)
 }
 
 /// The parts of an argument of this form.
@@ -232,6 +273,20 @@ fn describe(
             line!(text, "rule `{name}` matches");
         }
     }
+    let of_host = request.headers.first(":authority");
+    if of_host.is_empty() && (0..rules.count()).any(|rule| !matches_any(&readings, rule)) {
+        line!(
+            text,
+            "no host was given, and no `hosts` match it: `-H 'host: api.example.com'`"
+        );
+    }
+    for (rule, component) in rules.missing(request) {
+        let rule = rules.rule_name(rule);
+        line!(
+            text,
+            "rule `{rule}`: the request has no `{component}`, which is in its key"
+        );
+    }
     match rules.evaluate(settings, request) {
         Evaluation::Pass => line!(text, "no checks: the request passes"),
         Evaluation::Refuse(reply) => line!(
@@ -262,6 +317,11 @@ fn describe(
             }
         }
     }
+}
+
+fn matches_any(readings: &[ExplainedReading], rule: usize) -> bool {
+    let mut readings = readings.iter();
+    readings.any(|reading| reading.matching.contains(&rule))
 }
 
 /// The path of a reading, and the query parameters that rules use.

@@ -36,7 +36,7 @@ pub fn nothing_in(paths: &[PathBuf]) -> Failure {
     let shown: Vec<_> = shown.collect();
     Failure::usage(format!(
         "{} contains no configuration of this filter: neither an Envoy Wasm filter, nor a WasmPlugin, nor an \
-         EnvoyExtensionPolicy with `sidecar` and `rules` or `rule_sets`, nor a ConfigMap with a policy",
+         EnvoyExtensionPolicy with `sidecar` and `rules` or `version: 2`, nor a ConfigMap with a policy",
         shown.join(" and ")
     ))
 }

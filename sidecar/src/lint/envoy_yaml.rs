@@ -141,10 +141,10 @@ fn plugin(
     })
 }
 
-/// Our configurations have `sidecar`, and `rules` or `rule_sets`; another plugin's are unlikely to.
+/// Our configurations have `sidecar`, and `rules` or `version`; another plugin's are unlikely to.
 fn is_sluicegate(node: &Node) -> bool {
     let has = |name| get(node, name).is_some();
-    has("sidecar") && (has("rules") || has("rule_sets"))
+    has("sidecar") && (has("rules") || has("version"))
 }
 
 /// Whether the holder of a configuration has our name.

@@ -44,9 +44,10 @@ pub fn lint(
     let limits = policy.and_then(|policy| policy.policy.as_ref().ok());
     lint_rules(&configuration.rules, around, limits, &mut findings);
     let readable = policy.filter(|policy| policy.policy.is_ok() || !policy.sets.is_empty());
-    let (Some(sets), Some(policy)) = (&configuration.rule_sets, readable) else {
+    let (2, Some(policy)) = (configuration.version, readable) else {
         return findings.sorted();
     };
+    let sets = configuration.rule_sets.clone().unwrap_or_default();
     let mut of_sets = Vec::new();
     let names = iter::once(&sets.default).chain(&sets.others);
     for (index, name) in names.enumerate() {

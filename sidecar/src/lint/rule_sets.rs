@@ -1,6 +1,7 @@
 //! The rule sets of a policy, which plugins name.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use sluicegate_rules::config::from_value;
 use sluicegate_rules::config::schema::{Configuration, RuleSetFile};
@@ -9,7 +10,7 @@ use super::documents::FoundPolicy;
 use super::envoy_yaml::{Plugin, Source};
 use super::findings::{Finding, Findings};
 use super::rules::lint_rules;
-use crate::policy::{Policy, written_rule_sets};
+use crate::policy::{Expanded, Files, Policy, written_rule_sets};
 use crate::yaml::ValueWithLines;
 
 /// A policy as it is written, with its lines.
@@ -19,6 +20,10 @@ pub struct WrittenPolicy<'a> {
     pub source: &'a Source,
     /// What the sidecar makes of it, or its mistakes.
     pub policy: Result<Policy, Vec<String>>,
+    /// Its long form; empty if that has mistakes.
+    pub expanded: Expanded,
+    /// How many lines of the file come before it.
+    before: usize,
     /// Its rule sets, by name; none if it is not even YAML.
     pub(super) sets: BTreeMap<String, ValueWithLines>,
 }
@@ -26,10 +31,23 @@ pub struct WrittenPolicy<'a> {
 impl<'a> WrittenPolicy<'a> {
     /// Reads a policy.
     pub fn read(found: &'a FoundPolicy) -> Self {
+        let mut files = match found.field.as_str() {
+            "" => Files::beside(Path::new(&found.source.file)),
+            _ => Files::default(),
+        };
+        let (expanded, policy) = match Expanded::read(&found.text, &mut files) {
+            Ok(expanded) => {
+                let policy = expanded.policy();
+                (expanded, policy)
+            }
+            Err(mistakes) => (Expanded::default(), Err(mistakes)),
+        };
         Self {
             source: &found.source,
-            policy: Policy::check(&found.text),
-            sets: written_rule_sets(&found.text, found.line),
+            policy,
+            sets: written_rule_sets(&expanded.text),
+            before: found.line,
+            expanded,
         }
     }
 
@@ -61,6 +79,11 @@ impl<'a> WrittenPolicy<'a> {
                 &mut findings,
             );
         }
-        Some(findings.sorted())
+        let mut found = findings.sorted();
+        for finding in &mut found {
+            finding.line = self.before + self.expanded.line(finding.line);
+            finding.message = self.expanded.named(&finding.message);
+        }
+        Some(found)
     }
 }

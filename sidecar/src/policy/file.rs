@@ -1,11 +1,12 @@
 //! The policy in YAML, and the validation that turns it into the domain's [`Policy`].
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::{Value, json};
 use serde_saphyr::Spanned;
 use sluicegate_protocol::{OverrideTerms, Whom};
 use sluicegate_rules::config::schema::sorted;
@@ -15,11 +16,13 @@ use crate::yaml::Node;
 
 use super::contents::{DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Policy};
 use super::fields::{AlgorithmName, MAX_NAME_BYTES, duration, is_name};
+use super::files::Files;
 use super::lease_file::LeaseFile;
 use super::limits::{Limit, WhenStoreIsDown};
 use super::override_file::{self, OverrideFile};
 use super::overrides::{MAX_OVERRIDES, Override};
 use super::rules::RuleSets;
+use super::short::{self, Expanded};
 use super::store::{StoreAddress, StoreFile};
 use super::window_file::{QuotaFromRequest, WindowFile, check_max_quota, is_same_window};
 use super::yaml_error;
@@ -91,41 +94,98 @@ struct LimitFile {
 }
 
 impl Policy {
-    /// Parses and validates the text of a policy.
+    /// Parses and validates the text of a policy that names no other files.
     ///
     /// # Errors
     /// A message that names line, field and remedy, and never the value of `store`.
     pub fn parse(text: &str) -> Result<Self, String> {
-        parse(text, &mut Vec::new())
+        Self::read(text, &mut Files::default())
     }
 
-    /// The same, with the mistakes of all limits and rules.
+    /// The same, with other files.
     ///
     /// # Errors
-    /// A message as above for each mistake.
-    pub fn check(text: &str) -> Result<Self, Vec<String>> {
+    /// As above.
+    pub fn read(text: &str, files: &mut Files) -> Result<Self, String> {
+        let read = Expanded::read(text, files).and_then(|expanded| expanded.policy());
+        read.map_err(|mistakes| mistakes.into_iter().next().unwrap_or_default())
+    }
+}
+
+impl Expanded {
+    /// Expands a policy's text to the long form.
+    ///
+    /// # Errors
+    /// All mistakes in the short form, each with line, field and remedy.
+    pub fn read(text: &str, files: &mut Files) -> Result<Self, Vec<String>> {
+        short::expand(text, &LONG_FIELDS, files)
+    }
+
+    /// The policy.
+    ///
+    /// # Errors
+    /// The mistakes of all limits and rules, with the lines and fields of the file.
+    pub fn policy(&self) -> Result<Policy, Vec<String>> {
         let mut mistakes = Vec::new();
-        parse(text, &mut mistakes).map_err(|first| match mistakes.is_empty() {
-            true => vec![first],
-            false => mistakes,
+        let parsed = parse(&self.text, &mut mistakes);
+        parsed.map_err(|first| {
+            let all = match mistakes.is_empty() {
+                true => vec![first],
+                false => mistakes,
+            };
+            all.iter().map(|mistake| self.told(mistake)).collect()
         })
     }
 }
 
+/// The JSON Schema of the long form.
+static LONG_SCHEMA: LazyLock<Value> =
+    LazyLock::new(|| schemars::schema_for!(PolicyFile).to_value());
+
+/// The fields of a policy and of a limit in the long form.
+static LONG_FIELDS: LazyLock<[Vec<String>; 2]> = LazyLock::new(|| {
+    ["/properties", "/$defs/LimitFile/properties"].map(|pointer| {
+        let fields = LONG_SCHEMA.pointer(pointer).and_then(Value::as_object);
+        fields
+            .into_iter()
+            .flat_map(|fields| fields.keys().cloned())
+            .collect()
+    })
+});
+
 /// The JSON Schema of a policy, for editors and pipelines.
-pub fn policy_schema() -> serde_json::Value {
-    sorted(schemars::schema_for!(PolicyFile).to_value())
+pub fn policy_schema() -> Value {
+    let mut schema = LONG_SCHEMA.clone();
+    for (into, from) in [
+        ("/properties", "/top/properties"),
+        ("/$defs", "/$defs"),
+        ("/$defs/LimitFile/properties", "/limit/properties"),
+    ] {
+        let into = schema.pointer_mut(into).and_then(Value::as_object_mut);
+        let from = short::SCHEMA.pointer(from).and_then(Value::as_object);
+        if let Some((into, from)) = into.zip(from) {
+            into.extend(from.clone());
+        }
+    }
+    let limit = schema.pointer_mut("/$defs/LimitFile");
+    if let Some(limit) = limit.and_then(Value::as_object_mut) {
+        let forms = [&["algorithm", "windows"][..], &["rate"], &["tiers"]];
+        let forms = forms.map(|fields| json!({ "required": fields }));
+        limit.remove("required");
+        limit.insert("oneOf".to_owned(), forms.into_iter().collect());
+    }
+    sorted(schema)
 }
 
 /// What to give for a field.
 fn takes(field: &str) -> String {
-    let schema = policy_schema();
-    let of_fields = schema.get("$defs").and_then(serde_json::Value::as_object);
+    let schema = &LONG_SCHEMA;
+    let of_fields = schema.get("$defs").and_then(Value::as_object);
     // Those of a limit's window before those of an override's.
     let of_fields = of_fields.into_iter().flat_map(|of| of.values().rev());
     let pointer = format!("/properties/{field}/description");
     let found = of_fields
-        .chain([&schema])
+        .chain([&**schema])
         .find_map(|of| of.pointer(&pointer)?.as_str());
     found.unwrap_or("a mapping").to_owned()
 }

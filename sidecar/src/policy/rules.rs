@@ -33,13 +33,13 @@ pub struct RuleSets {
 /// The limits of a policy; `None` for one that has mistakes.
 pub(super) type Limits<'a> = BTreeMap<&'a str, Option<&'a Limit>>;
 
-/// The rule sets in a policy's text, by name, as they are written; `before` lines of the file come before the text.
-pub fn written_rule_sets(text: &str, before: usize) -> BTreeMap<String, ValueWithLines> {
+/// The rule sets in a policy's text in the long form, by name.
+pub fn written_rule_sets(text: &str) -> BTreeMap<String, ValueWithLines> {
     let options = serde_saphyr::options! { with_snippet: false };
     let file = serde_saphyr::from_str_with_options::<Node>(text, options).ok();
     let sets = file.iter().filter_map(|file| get(file, "rules"));
     let sets = sets.flat_map(fields);
-    sets.map(|(name, set)| (name.value.clone(), ValueWithLines::new(set, before)))
+    sets.map(|(name, set)| (name.value.clone(), ValueWithLines::new(set, 0)))
         .collect()
 }
 

@@ -1,15 +1,16 @@
 //! The policy file: read at the start, and reloaded when it may have changed.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use rustix::fs::OFlags;
 use tracing::warn;
 
 use super::contents::Policy;
+use super::files::{Files, read};
+use super::short::Expanded;
 use crate::lock::lock;
 
 /// Why a policy cannot be used.
@@ -58,30 +59,9 @@ impl Policy {
     pub fn load(path: &Path) -> Result<Self, PolicyError> {
         let read = std::fs::read_to_string(path);
         let text = read.map_err(|source| PolicyError::unreadable(path, source))?;
-        Self::parse(&text).map_err(|message| PolicyError::invalid(path, message))
+        let read = Self::read(&text, &mut Files::beside(path));
+        read.map_err(|message| PolicyError::invalid(path, message))
     }
-}
-
-/// Most bytes of a running sidecar's policy: as many as 100,000 limits have.
-const MAX_BYTES: u64 = 16 * 1_024 * 1_024;
-
-/// Reads a regular file. In its place, a pipe would keep the sidecar waiting, and a device would never end.
-fn read(path: &Path) -> Result<String, PolicyError> {
-    let read = || {
-        let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
-        let file = File::options().read(true).custom_flags(flags).open(path)?;
-        let found = file.metadata()?;
-        if !found.is_file() {
-            return Err(io::Error::other("it is not a regular file"));
-        }
-        if found.len() > MAX_BYTES {
-            return Err(io::Error::other("it has more than 16 MiB"));
-        }
-        let mut text = String::new();
-        file.take(MAX_BYTES).read_to_string(&mut text)?;
-        Ok(text)
-    };
-    read().map_err(|source| PolicyError::unreadable(path, source))
 }
 
 /// The policy file of a running sidecar.
@@ -101,10 +81,34 @@ const LAST_GOOD: &str = "last-good-policy.yaml";
 struct Attempt {
     /// The content; `None` if the file could not be read.
     text: Option<String>,
+    /// The other files that it names.
+    files: Files,
+    /// Its long form, if it is good.
+    long: Option<String>,
     /// Why it was refused, if it was.
     refusal: Option<String>,
     /// What is in force is not from the file.
     is_last_good: bool,
+}
+
+impl Attempt {
+    /// Reads the policy in this text.
+    fn read(&mut self, path: &Path, text: String) -> Result<Policy, PolicyError> {
+        let (mut files, mut long) = (Files::beside(path), None);
+        let policy = Expanded::read(&text, &mut files).and_then(|expanded| {
+            let policy = expanded.policy()?;
+            long = Some(expanded.text);
+            Ok(policy)
+        });
+        (self.text, self.files, self.long) = (Some(text), files, long);
+        policy.map_err(|mistakes| {
+            PolicyError::invalid(path, mistakes.into_iter().next().unwrap_or_default())
+        })
+    }
+}
+
+fn read_policy(path: &Path) -> Result<String, PolicyError> {
+    read(path).map_err(|source| PolicyError::unreadable(path, source))
 }
 
 impl PolicySource {
@@ -113,12 +117,11 @@ impl PolicySource {
     /// # Errors
     /// It cannot be read, or something in it is wrong.
     pub fn open(path: &Path) -> Result<(Self, Policy), PolicyError> {
-        let text = read(path)?;
-        let policy = Policy::parse(&text).map_err(|message| PolicyError::invalid(path, message))?;
-        let newest = Attempt {
-            text: Some(text),
+        let mut newest = Attempt {
+            files: Files::beside(path),
             ..Attempt::default()
         };
+        let policy = newest.read(path, read_policy(path)?)?;
         let source = Self {
             path: path.to_owned(),
             last_good: None,
@@ -137,11 +140,17 @@ impl PolicySource {
             let Ok(policy) = Policy::load(&last_good) else {
                 return Err(why);
             };
-            let newest = Attempt {
-                text: read(path).ok(),
-                refusal: Some(why.to_string()),
-                is_last_good: true,
+            let mut newest = Attempt {
+                files: Files::beside(path),
+                ..Attempt::default()
             };
+            // To remember what was refused.
+            if let Ok(text) = read(path) {
+                let _ = newest.read(path, text);
+            }
+            newest.long = None;
+            newest.refusal = Some(why.to_string());
+            newest.is_last_good = true;
             let source = Self {
                 path: path.to_owned(),
                 last_good: None,
@@ -152,7 +161,7 @@ impl PolicySource {
         let (mut source, policy) = opened?;
         source.last_good = Some(last_good);
         let newest = lock(&source.newest);
-        source.keep(newest.text.as_deref().filter(|_| !newest.is_last_good));
+        source.keep(newest.long.as_deref());
         drop(newest);
         Ok((source, policy))
     }
@@ -196,12 +205,12 @@ impl PolicySource {
     /// The file cannot be read or is invalid, or its policy must not replace the `current` one.
     pub fn reload(&self, current: &Policy, apply: impl FnOnce(Policy)) -> Result<(), PolicyError> {
         let mut newest = lock(&self.newest);
-        let tried = read(&self.path).and_then(|text| {
-            if newest.text.as_ref() == Some(&text) {
+        let tried = read_policy(&self.path).and_then(|text| {
+            if newest.text.as_ref() == Some(&text) && !newest.files.have_changed() {
                 return Ok(None);
             }
-            let policy = Policy::parse(&text).and_then(|policy| current.may_become(policy));
-            newest.text = Some(text);
+            let policy = newest.read(&self.path, text)?;
+            let policy = current.may_become(policy);
             policy
                 .map(Some)
                 .map_err(|message| PolicyError::invalid(&self.path, message))
@@ -211,7 +220,7 @@ impl PolicySource {
             Ok(Some(policy)) => {
                 newest.refusal = None;
                 newest.is_last_good = false;
-                self.keep(newest.text.as_deref());
+                self.keep(newest.long.as_deref());
                 apply(policy);
             }
             Err(why) => {
@@ -233,11 +242,12 @@ impl PolicySource {
 
     /// Whether the file has another content than at the last attempt to load it.
     pub async fn has_changed(&self) -> bool {
-        let path = self.path.clone();
-        let text = tokio::task::spawn_blocking(move || read(&path).ok()).await;
-        let text = text.unwrap_or_default();
+        let (path, files) = (self.path.clone(), lock(&self.newest).files.clone());
+        let look = move || (read(&path).ok(), files.have_changed());
+        let looked = tokio::task::spawn_blocking(look).await;
+        let (text, others) = looked.unwrap_or_default();
         let newest = lock(&self.newest);
-        newest.text != text
+        newest.text != text || others
     }
 }
 
@@ -278,7 +288,7 @@ mod tests {
     fn only_a_regular_file_of_a_bounded_size_is_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("policy.yaml");
-        let why = || read(&path).unwrap_err().to_string();
+        let why = || read_policy(&path).unwrap_err().to_string();
         let made = std::process::Command::new("mkfifo").arg(&path).status();
         assert!(made.unwrap().success());
         assert!(why().ends_with("it is not a regular file"), "{}", why());
@@ -286,7 +296,7 @@ mod tests {
             std::fs::remove_file(&path).unwrap();
             std::os::unix::fs::symlink(folder.path().join(target), &path).unwrap();
             let large = File::create(folder.path().join("large")).unwrap();
-            large.set_len(MAX_BYTES + 1).unwrap();
+            large.set_len(crate::policy::files::MAX_BYTES + 1).unwrap();
             assert!(why().ends_with(end), "{}", why());
         }
     }

@@ -23,6 +23,35 @@ fn explain_lists_the_checks_of_a_request() {
 }
 
 #[test]
+fn explain_takes_a_host_as_envoy_does_and_names_what_a_key_lacks() {
+    let file = envoy(&GOOD.replace(
+        "path_prefix: /search",
+        "path_prefix: /search, hosts: [a.example.com]",
+    ));
+    let requests = [
+        "GET /search|-H|Host: a.example.com:443",
+        "GET /search|-H|:authority: a.example.com",
+        "GET https://a.example.com/search|-H|host: b.example.com",
+        "GET /search HTTP/1.1|-H|host: a.example.com",
+    ];
+    for request in requests {
+        let words: Vec<_> = ["explain", "--request"]
+            .into_iter()
+            .chain(request.split('|'))
+            .collect();
+        let (status, printed) = run(&words, false, &file);
+        assert_eq!(status, 0, "{printed}");
+        has(&printed, "rule `search` matches");
+        has(
+            &printed,
+            "rule `search`: the request has no `x-api-key`, which is in its key",
+        );
+    }
+    let (_, printed) = run(&["explain", "--request", "GET /search"], false, &file);
+    has(&printed, "no host was given");
+}
+
+#[test]
 fn explain_accepts_claims_and_attributes() {
     let keys = "{ jwt: { payload: jwt, claim: sub }, plain: true }, { mtls: spiffe }";
     let file = GOOD.replace("{ header: x-api-key }", keys);

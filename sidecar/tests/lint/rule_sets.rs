@@ -88,6 +88,13 @@ fn a_set_that_the_policy_lacks_is_found_and_one_that_nothing_names_is_not() {
         "{policy}  other: {{ rules: [{{ name: o, checks: [{{ limit: loose, key: [{{ constant: c }}] }}], when_unavailable: allow }}] }}\n"
     );
     is_without_findings(&check(&more, Some(&envoy(&plugin))));
+    let without = plugin.replace("rule_sets: { default: gateway }\n", "");
+    let says = "`rule_sets.default`: the policy has no rule set `default`; add it to `rules` in the policy";
+    has(&check(&policy, Some(&envoy(&without))).1, says);
+    let renamed = policy.replace("gateway:", "default:");
+    is_without_findings(&check(&renamed, Some(&envoy(&without))));
+    let alone = envoy(&without).replace("name: sluicegate\n", "name: limits\n");
+    is_without_findings(&check(&renamed, Some(&alone)));
     // Rules that two plugins run have their findings once.
     let client = more.replace("constant: c", "method: true");
     let two = envoy(&named("{ default: gateway, others: [other] }"));

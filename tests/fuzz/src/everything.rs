@@ -15,6 +15,7 @@ pub const RULES: &str = r#"
          "cost":{"header":"x-cost","max":9,"trusted":true},"when_missing":{"use":"none"}},
         {"limit":{"by":{"header":"x-plan"},"map":{"gold":"g","default":"f"}},"key":[{"address":{"trusted_hops":1}}]},
         {"limit":"l","key":[{"address":{}}],"when_missing":"skip"},
+        {"limit":"l","key":[{"cookie":"s"}],"when_missing":{"address":{}},"consumers":true},
         {"limit":"l","key":[{"jwt":{"payload":"p","claim":["a","b"]},"plain":true}]},
         {"limit":"l","key":[{"mtls":"spiffe"},{"mtls":"subject"}]},
         {"limit":"l","key":[{"attribute":"connection.requested_server_name","plain":true}]}],

@@ -8,12 +8,16 @@ use super::matching::{methods, template};
 use super::schema;
 use super::values::{each, name, not_empty};
 use crate::cost::{Cost, Entry};
+use crate::key_component::{ComponentSource, KeyComponent};
 use crate::rule::{CheckRule, LimitName};
 
 /// All checks of a rule are made in one decision, which the protocol bounds too.
 const MAX_CHECKS: usize = 8;
 /// Components of one key.
 const MAX_COMPONENTS: usize = 8;
+/// Bytes of the name of a consumer's key, which the check's key contains twice: even with an IPv6 address and a shadow
+/// rule's name, it must not be so long that it is replaced by its hash, in which the sidecar recognizes nobody.
+const MAX_CONSUMER_NAME: usize = 48;
 
 /// The checks, and the names of all limits that they can select, each once.
 pub(super) fn validate(
@@ -52,8 +56,17 @@ fn validate_check(
     let key = each(&format!("{at}.key"), &file.key, |at, component| {
         key_components::validate(at, component, variables)
     })?;
-    if let Some(schema::WhenMissing::Use(text)) = &file.when_missing {
-        not_empty(&format!("{at}.when_missing.use"), text)?;
+    match &file.when_missing {
+        Some(schema::WhenMissing::Use(text)) => {
+            not_empty(&format!("{at}.when_missing.use"), text)?;
+        }
+        Some(schema::WhenMissing::Address(file)) => {
+            key_components::address(&format!("{at}.when_missing.address"), file)?;
+        }
+        _ => {}
+    }
+    if file.consumers {
+        consumers(at, file, &key)?;
     }
     Ok(CheckRule {
         limit: limit(&format!("{at}.limit"), &file.limit, variables, limits)?,
@@ -63,7 +76,30 @@ fn validate_check(
             .map(|file| key_components::trusted_source(&format!("{at}.quota"), file))
             .transpose()?,
         when_missing: file.when_missing.clone().unwrap_or_default(),
+        consumers: file.consumers,
     })
+}
+
+/// The sidecar replaces the key, so it must know its form.
+fn consumers(at: &str, file: &schema::Check, key: &[KeyComponent]) -> Result<(), ConfigError> {
+    let sent = |component: &KeyComponent| {
+        use ComponentSource::{Cookie, Header, Query};
+        matches!(component.source, Header(_) | Cookie(_) | Query(_)) && component.hashed
+    };
+    let why = match key {
+        [one] if sent(one) && one.name.len() > MAX_CONSUMER_NAME => {
+            "needs a component whose name has at most 48 bytes, escaped as in keys"
+        }
+        [one] if sent(one) => match (&file.limit, &file.when_missing) {
+            (schema::Limit::Tiers(_), _) => {
+                "needs the name of a limit: the policy's `consumers` selects the tier"
+            }
+            (_, Some(schema::WhenMissing::Address(_))) => return Ok(()),
+            _ => "needs `when_missing: {address: {}}`, for keys that are no consumer's",
+        },
+        _ => "needs one `header`, `cookie` or `query` without `plain` as its `key`",
+    };
+    invalid(&format!("{at}.consumers"), why)
 }
 
 fn limit(

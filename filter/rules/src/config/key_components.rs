@@ -137,7 +137,7 @@ fn variable(at: &str, name: &str, variables: &[String]) -> Result<ComponentSourc
     )
 }
 
-fn address(at: &str, file: &schema::Address) -> Result<ComponentSource, ConfigError> {
+pub(super) fn address(at: &str, file: &schema::Address) -> Result<ComponentSource, ConfigError> {
     if file.trusted_hops == Some(0) {
         return invalid(
             &format!("{at}.trusted_hops"),

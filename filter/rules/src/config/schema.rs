@@ -19,7 +19,7 @@ pub use upstream::{
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend(
     "if" = { "properties": { "version": { "const": 2 } }, "required": ["version"] },
-    "then" = { "required": ["rule_sets"], "properties": { "rules": false, "reply": false, "upstream_paths": false } },
+    "then" = { "properties": { "rules": false, "reply": false, "upstream_paths": false } },
     "else" = {
         "required": ["rules"],
         "properties": { "rules": { "minItems": 1 }, "rule_sets": false, "until_rules": false },
@@ -48,7 +48,7 @@ pub struct Configuration {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(length(max = 256)))]
     pub rules: Vec<Rule>,
-    /// Which of the policy's rule sets this filter may run. Version 2 only.
+    /// Which of the policy's rule sets this filter may run, by default only the one called `default`. Version 2 only.
     pub rule_sets: Option<RuleSets>,
     /// What happens to requests until the rules are known. Version 2 only.
     pub until_rules: Option<UntilRules>,
@@ -67,6 +67,16 @@ pub struct RuleSets {
     pub others: Vec<String>,
     /// Where the name of a request's set is. A name that is not listed here means the default.
     pub by: Option<RouteProperty>,
+}
+
+impl Default for RuleSets {
+    fn default() -> Self {
+        Self {
+            default: "default".to_owned(),
+            others: Vec::new(),
+            by: None,
+        }
+    }
 }
 
 /// A property of the request's route, which no client can write.
@@ -282,8 +292,13 @@ pub struct Check {
     /// checks with a quota: upgrade sidecars before filters.
     pub quota: Option<TrustedSource>,
     /// What to do if the request lacks one of the key components: `skip` the check (the default), `deny` the request
-    /// (403), or `{use: TEXT}` in its place.
+    /// (403), or `{address: {}}` or `{use: TEXT}` in its place.
     pub when_missing: Option<WhenMissing>,
+    /// `true`: the policy's `consumers` has an entry of this limit's name, and says whose the key is (docs/consumers.md).
+    /// A key that it does not know counts as missing. The check needs one component, a hashed `header`, `cookie` or
+    /// `query`, and `when_missing: {address: {}}`.
+    #[serde(default)]
+    pub consumers: bool,
 }
 
 /// The limit of a check: a name, or tiers.
@@ -385,6 +400,9 @@ pub enum WhenMissing {
     Skip,
     /// Answer the request with 403.
     Deny,
+    /// Use the client's address as the component's value. The key differs from that of any client that sends the
+    /// address itself. Clients whose address is missing too share one key.
+    Address(Address),
     /// Use this text as the component's value. The key differs from that of any client that sends the text itself.
     Use(#[cfg_attr(feature = "schema", schemars(length(min = 1)))] String),
 }

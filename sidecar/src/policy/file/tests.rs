@@ -101,7 +101,7 @@ fn a_broken_policy_is_refused_with_line_field_and_remedy() {
         quota: 10, | qouta: 10, | line 6, qouta, `quota`
         sliding_log | sliding-log | sliding-log, sliding_log
         per: 1m | per: 1 fortnight | line 7, `per-key`, window 2, `per`, fortnight
-        per: 1m | per: 10us | line 7, 10us, at least 1ms
+        per: 1m | per: 10us | line 7, 10us, `ms`
         per: 1m | per: 400d | line 7, is 34560000s
         per: 1m | per: 1s | line 7, occurs twice
         quota: 120 | quota: 0 | line 7, window 2, 0
@@ -132,7 +132,10 @@ fn a_broken_policy_is_refused_with_line_field_and_remedy() {
 fn the_mistakes_of_all_limits_are_found_together() {
     let one = "{ algorithm: sliding_log, windows: [{ quota: 0, per: 1s }] }";
     let text = format!("limits:\n  a: {one}\n  b: {one}\n");
-    let mistakes = Policy::check(&text).unwrap_err();
+    let mistakes = Expanded::read(&text, &mut Files::default())
+        .unwrap()
+        .policy()
+        .unwrap_err();
     assert_eq!(mistakes.len(), 2, "{mistakes:?}");
     for (mistake, begins) in mistakes
         .iter()
@@ -167,7 +170,10 @@ rules:
     - rules
   unknown: { ruls: [] }
 ";
-    let mistakes = Policy::check(text).unwrap_err();
+    let mistakes = Expanded::read(text, &mut Files::default())
+        .unwrap()
+        .policy()
+        .unwrap_err();
     let expected = [
         "line 17: a rule set's name",
         "line 18: `rules.empty`: missing field `rules`",

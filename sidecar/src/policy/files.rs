@@ -1,0 +1,69 @@
+//! Files, as a running sidecar reads them.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+
+/// Most bytes of a file: as many as 100,000 limits have.
+pub(super) const MAX_BYTES: u64 = 16 * 1_024 * 1_024;
+
+/// Other files that a policy names.
+#[derive(Clone, Debug, Default)]
+pub struct Files {
+    /// Where relative paths begin; `None` if the policy is in no file.
+    folder: Option<PathBuf>,
+    /// What they contained; `None` if they could not be read.
+    texts: BTreeMap<PathBuf, Option<String>>,
+}
+
+impl Files {
+    /// Those of the policy in this file.
+    pub fn beside(policy: &Path) -> Self {
+        Self {
+            folder: policy.parent().map(Path::to_owned),
+            texts: BTreeMap::new(),
+        }
+    }
+
+    /// Reads one, and remembers what it contained.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn read(&mut self, name: &str) -> io::Result<String> {
+        let Some(folder) = &self.folder else {
+            return Err(io::Error::other(
+                "its folder is not known: give the policy as a file",
+            ));
+        };
+        let path = folder.join(name);
+        let text = read(&path);
+        self.texts.insert(path, text.as_ref().ok().cloned());
+        text
+    }
+
+    /// Whether one contains something else now.
+    pub(super) fn have_changed(&self) -> bool {
+        let mut texts = self.texts.iter();
+        texts.any(|(path, text)| read(path).ok() != *text)
+    }
+}
+
+/// Reads a regular file. In its place, a pipe would keep the sidecar waiting, and a device would never end.
+pub(super) fn read(path: &Path) -> io::Result<String> {
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    let found = file.metadata()?;
+    if !found.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    if found.len() > MAX_BYTES {
+        return Err(io::Error::other("it has more than 16 MiB"));
+    }
+    let mut text = String::new();
+    file.take(MAX_BYTES).read_to_string(&mut text)?;
+    Ok(text)
+}

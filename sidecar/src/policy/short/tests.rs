@@ -1,0 +1,227 @@
+use super::*;
+use crate::policy::{Policy, policy_schema};
+use crate::test_table::has_all;
+use serde_json::json;
+
+fn long(text: &str) -> String {
+    let expanded = Expanded::read(text, &mut Files::default()).unwrap();
+    expanded.policy().unwrap();
+    expanded.text
+}
+
+#[test]
+fn the_long_form_stays_as_it_is() {
+    let text =
+        "# mine\nlimits: { l: { algorithm: sliding_log, windows: [{ quota: 1, per: 1s }] } }\n";
+    assert_eq!(long(text), text);
+    for broken in ["", "limits: [", "limits: { l: 1 }"] {
+        let expanded = Expanded::read(broken, &mut Files::default()).unwrap();
+        assert_eq!(expanded.text, broken);
+    }
+}
+
+#[test]
+fn the_long_form_of_a_long_form_is_itself() {
+    let once = long(include_str!("example.yaml"));
+    assert_eq!(long(&once), once);
+    assert_eq!(once, include_str!("example-long.yaml"));
+}
+
+/// Each row: a limit in the short form, and what its rule says.
+#[test]
+fn each_field_of_the_short_form_has_a_meaning_in_the_long_form() {
+    let preflight =
+        "{ methods: [OPTIONS], headers: [{ name: access-control-request-method, present: true }] }";
+    let table = r"
+        match: POST /login | match: { methods: [POST], path: /login }
+        match: 'GET,POST /a/' | match: { methods: [GET, POST], path_prefix: /a/ }
+        match: POST | match: { methods: [POST] }
+        match: /v1/ | match: { path_prefix: /v1/, not: PREFLIGHT }
+        match: '/v1/{id}/x' | path_template: '/v1/{id}/x'
+        match: [/a, OPTIONS /b] | match: { any: [{ path: /a }, { methods: [OPTIONS], path: /b }] }
+        match: { host: a.example.com, method: GET } | match: { hosts: [a.example.com], methods: [GET] }
+        match: { path: /a/, query: [{ name: q, present: true }] } | path_prefix: /a/ | query: [{ name: q, present: true }]
+        match: { all: true, except: [/health] } | any: [{ path: /health }, PREFLIGHT]
+        match: { path: /a/, except: /a/b, not: HEAD } | any: [{ path: /a/b }, { methods: [HEAD] }]
+        match: { any: [/a, { path_regex: '/b+' }] } | any: [{ path: /a }, { path_regex: '/b+' }] | not: PREFLIGHT
+        match: OPTIONS | match: { methods: [OPTIONS] }
+        key: address | key: [{ address: {} }]
+        key: { address: { ipv6_bits: 48 } } | key: [{ address: { ipv6_bits: 48 } }]
+        key: everyone | key: [{ constant: everyone }]
+        key: [host, { query: id }] | key: [{ host: true }, { query: id }]
+        key: { jwt: tenant.id } | key: [{ jwt: { payload: jwt, claim: [tenant, id] } }] | when_missing: { address: {} }
+        key: { jwt: ['a.b', c] } | claim: [a.b, c]
+        key: { header: x-key, plain: true } | key: [{ header: x-key, plain: true }]
+        when_missing: deny | when_missing: deny
+        when_missing: { use: nobody } | when_missing: { use: nobody }
+        cost: 5 | cost: 5
+        cost: { header: x-cost, max: 9, trusted: true } | cost: { header: x-cost, max: 9, trusted: true }
+        cost: { GET /a/: 7, POST: 5, default: 2 } | cost: 7, methods: [GET], template: /a/** | cost: 5, methods: [POST] | default: 2
+        on_failure: deny | when_unavailable: deny
+        shadow: true | shadow: true
+        stop: true | stop: true
+        reply: { headers: none } | reply: { headers: none }
+        quota: { jwt: quota }, quota_from_request: { max: 9 } | quota: { jwt: { payload: jwt, claim: [quota] } }
+    ";
+    for line in table.lines().filter(|line| !line.trim().is_empty()) {
+        let parts: Vec<_> = line.split(" | ").map(str::trim).collect();
+        let given = match parts[0] {
+            key if key.starts_with("key") => key.to_owned(),
+            other => format!("key: {{ header: k }}, {other}"),
+        };
+        let text = format!("limits: {{ l: {{ rate: 5/1m, {given} }} }}");
+        let (found, expected) = (long(&text), &parts[1..]);
+        let value: Value = serde_saphyr::from_str(&found).unwrap();
+        let rule = value.pointer("/rules/default/rules/0").unwrap();
+        for part in expected {
+            let part = part.replace("PREFLIGHT", preflight);
+            // Both as one line of JSON, so that their layout does not matter.
+            let as_value = serde_saphyr::from_str::<Value>(&part).ok();
+            let is_there = match as_value.as_ref().and_then(Value::as_object) {
+                Some(fields) => fields.iter().all(|(name, value)| has(rule, name, value)),
+                None => flat(rule).contains(&flat_text(&part)),
+            };
+            assert!(is_there, "{given}: {part} in {found}");
+        }
+    }
+}
+
+/// Whether a field with this value is anywhere in it.
+fn has(within: &Value, name: &str, value: &Value) -> bool {
+    match within {
+        Value::Object(fields) => fields
+            .iter()
+            .any(|(field, inner)| (field == name && inner == value) || has(inner, name, value)),
+        Value::Array(list) => list.iter().any(|inner| has(inner, name, value)),
+        _ => false,
+    }
+}
+
+fn flat(value: &Value) -> String {
+    flat_text(&value.to_string())
+}
+
+fn flat_text(text: &str) -> String {
+    text.replace(['"', '\'', ' ', '{', '}'], "")
+}
+
+#[test]
+fn what_the_file_says_once_holds_for_all_of_its_limits() {
+    let text = long(
+        "trusted_hops: 2\njwt_payload: token\nreply: { headers: draft }\nupstream_paths: go\nlimits:\n  \
+         a: { key: { jwt: sub }, rate: 5/s }\n  b: { match: none, rate: 9/day }\n",
+    );
+    let value: Value = serde_saphyr::from_str(&text).unwrap();
+    for (name, expected) in [
+        ("jwt", json!({ "payload": "token", "claim": ["sub"] })),
+        ("when_missing", json!({ "address": { "trusted_hops": 2 } })),
+        ("reply", json!({ "headers": "draft" })),
+        ("upstream_paths", json!("go")),
+    ] {
+        assert!(has(&value, name, &expected), "{name} in {text}");
+    }
+    assert_eq!(Policy::parse(&text).unwrap().rules.sets.len(), 1);
+    assert!(!text.contains("limit: b"), "{text}");
+}
+
+#[test]
+fn both_forms_stand_in_one_file_and_the_rules_of_the_long_form_come_first() {
+    let text = long(
+        "limits:\n  l: { algorithm: token_bucket, windows: [{ quota: 1, per: 1s }] }\n  s: { key: address, rate: 5/1s }\nrules:\n  \
+         default: { rules: [{ name: own, checks: [{ limit: l, key: [{ host: true }] }], when_unavailable: deny }] }\n  \
+         other: { rules: [{ name: o, checks: [{ limit: s, key: [{ host: true }] }], when_unavailable: deny }] }\n",
+    );
+    let policy = Policy::parse(&text).unwrap();
+    let rules = policy.rules.sets["default"].pointer("/rules").unwrap();
+    let names: Vec<_> = rules
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|rule| rule["name"].clone())
+        .collect();
+    assert_eq!(names, ["own", "s"]);
+    assert!(policy.rules.sets.contains_key("other"));
+}
+
+/// Each row: what people write, and what they are told. The first of the two lines of a limit is line 3.
+#[test]
+fn a_mistake_is_told_with_line_field_value_and_remedy() {
+    let table = r"
+        rate: 5, key: address | line 3: limit `l`: `rate` is 5, without the time, `5/1s`
+        rate: 5/1M, key: address | `rate` is `5/1M`, `1M`, `month`
+        rate: 5/1min, key: address | `rate` is `5/1min`, 1m
+        rate: 5/minute, key: address | `rate` is `5/minute`
+        rate: 5 per minute, key: address | `rate` is `5 per minute`, `100/1m`
+        rate: 10r/s, key: address | `10r` is not a whole number of units
+        rate: -5/1s, key: address | `-5` is not a whole number
+        rate: 0/1s, key: address | line 3: limit `l`, `quota` is 0
+        rate: [], key: address | `rate` is a list, `100/1m`
+        rate: [9/day, 5/1s], key: address | calendar windows, two limits
+        rate: [5/1s, 9/1s], key: address | `per` `1s` occurs twice
+        rate: { quota: 5 }, key: address | line 3, `per` is missing
+        rates: 5/1s, key: address | there is no field `rates`: did you mean `rate`?
+        key: address | `rate` is missing, `100/1m`
+        rate: 5/1s | `key` is missing, `{ header: x-api-key }`
+        rate: 5/1s, windows: [], key: address | more than one of `rate`, `tiers` and `windows`
+        rate: 5/1s, key: x-api-key | `key` is `x-api-key`, `{ header: x-api-key }`
+        rate: 5/1s, key: { heder: x } | `limits.l.key.heder`, did you mean `header`?
+        rate: 5/1s, key: { header: x, cookie: y } | `limits.l.key`
+        rate: 5/1s, key: 7 | `key` is `7`, `address`
+        rate: 5/1s, key: address, match: login | `match` is `login`, write `/login`
+        rate: 5/1s, key: address, match: post /login | `post` is no method: write `POST`
+        rate: 5/1s, key: address, match: ^/api/ | path_regex: '^/api/'
+        rate: 5/1s, key: address, match: /api/.* | `/api/.*`, path_regex, a path that ends in `/`
+        rate: 5/1s, key: address, match: /api* | `*` stands for a whole segment
+        rate: 5/1s, key: address, match: /a?b=c | a path has no query
+        rate: 5/1s, key: address, match: api.example.com/v2/ | `{ host: api.example.com, path: /v2/ }`
+        rate: 5/1s, key: address, match: { hosst: a.b } | `match` has no field `hosst`: did you mean `host`?
+        rate: 5/1s, key: address, match: {} | `match` is a mapping
+        rate: 5/1s, key: address, match: none | `key` is for requests, and `match: none` matches none
+        rate: 5/1s, key: address, on_failure: open | `on_failure` is `open`, `allow` (the default) or `deny`
+        rate: 5/1s, key: address, when_missing: alow | `limits.l.when_missing`, alow
+        rate: 5/1s, key: address, cost: { default: 3 } | `cost` has no entry but `default`
+        rate: 5/1s, key: address, cost: 0 | `limits.l.cost`, 0 is not between
+        tiers: { by: { jwt: plan }, gold: 5/1s }, key: address | `tiers` has no `default`
+        tiers: { gold: 5/1s, default: 5/1s }, key: address | `tiers` is a mapping, `by`
+        tiers: { by: { jwt: plan }, 'g old': 5/1s, default: 5/1s }, key: address | `g old` is no name of a tier
+        tiers: { by: { jwt: plan }, gold: 5, default: 5/1s }, key: address | `rate` is 5
+        rate: 5/1s, key: address, algorithm: leaky | `leaky`
+        rate: 5/day, key: address, algorithm: sliding_log | `per: day`, `algorithm: fixed_window`
+    ";
+    for line in table.lines().filter(|line| !line.trim().is_empty()) {
+        let (given, named) = line.split_once(" | ").unwrap();
+        let text = format!("store: memory\nlimits:\n  l: {{ {} }}\n", given.trim());
+        let why = Policy::parse(&text).expect_err(&text);
+        has_all(&why, named.trim());
+        has_all(&why, "line 3");
+    }
+    let why =
+        Policy::parse("trusted_hop: 2\nlimits: { l: { rate: 5/s, key: address } }").unwrap_err();
+    has_all(&why, "line 1, did you mean `trusted_hops`?");
+    let tab = Policy::parse("limits:\n\tl: { rate: 5/s, key: address }").unwrap_err();
+    has_all(&tab, "line 2");
+}
+
+#[test]
+fn the_schema_knows_the_short_form() {
+    let validator = jsonschema::validator_for(&policy_schema()).unwrap();
+    let read = |text: &str| serde_saphyr::from_str::<Value>(text).unwrap();
+    for text in [
+        include_str!("example.yaml"),
+        include_str!("example-long.yaml"),
+    ] {
+        if let Err(error) = validator.validate(&read(text)) {
+            panic!("{error} at {}", error.instance_path());
+        }
+    }
+    for broken in [
+        "rate: 5",
+        "rates: 5/s",
+        "rate: 5/s, windows: []",
+        "rate: 5/s, on_failure: no",
+        "key: address",
+    ] {
+        let text = format!("limits: {{ l: {{ {broken} }} }}");
+        assert!(!validator.is_valid(&read(&text)), "{broken}");
+    }
+}
