@@ -5,7 +5,7 @@ use sluicegate_rules::config::schema::{Configuration, Rule};
 use super::envoy_yaml::Plugin;
 use super::findings::Findings;
 use super::{envoy, keys, limits, matching};
-use crate::policy::Policy;
+use crate::policy::{Policy, StoreAddress};
 
 /// Lints rules: alone, with the plugin around them and with a policy, if these are known.
 pub fn lint_rules(
@@ -17,7 +17,8 @@ pub fn lint_rules(
     if let Some(manager) = around.and_then(|(plugin, _)| plugin.manager.as_ref()) {
         envoy::lint_rules(manager, rules, findings);
     }
-    if around.is_some_and(|(_, configuration)| configuration.pepper.is_empty()) {
+    let is_shared = policy.is_none_or(|policy| policy.store != StoreAddress::Memory);
+    if is_shared && around.is_some_and(|(_, configuration)| configuration.pepper.is_empty()) {
         keys::without_pepper(rules, findings);
     }
     matching::lint(rules, findings);
