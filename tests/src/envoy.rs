@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -49,7 +48,7 @@ impl<'a> Planned<'a> {
         self
     }
 
-    /// The plugin's configuration, instead of one that has the rules of `envoy/policy.yaml` in it; `None`: the example's, which
+    /// The plugin's configuration, instead of one that has a rule in it; `None`: the example's, which
     /// gets them from the sidecar.
     #[must_use]
     pub fn plugin(mut self, plugin: impl Into<Option<Value>>) -> Self {
@@ -342,17 +341,13 @@ fn launch(folder: &Path, port: u16, workers: u32, config: &Value) -> Process {
     )
 }
 
-/// The rules of `envoy/policy.yaml`, for sidecars whose policies have no rules.
+/// Version 1, with a rule for each key, for sidecars whose policies have no rules.
 fn inline() -> Value {
-    static RULES: LazyLock<Value> = LazyLock::new(|| {
-        let mut expand = Command::new(crate::sidecar::binary());
-        expand.args(["explain", "--expand", "--policy"]);
-        let expanded = expand.arg(repository("envoy/policy.yaml")).output();
-        let text = String::from_utf8(expanded.expect("the sidecar").stdout).expect("UTF-8");
-        let mut policy: Value = serde_saphyr::from_str(&text).expect("the policy");
-        policy["rules"]["default"]["rules"].take()
-    });
-    json!({ "sidecar": { "cluster": "sluicegate" }, "rules": *RULES })
+    let check = json!({ "limit": "per-key", "key": [{ "header": "x-api-key" }],
+        "when_missing": { "use": "anonymous" } });
+    let rule = json!({ "name": "per-key", "match": { "path_prefix": "/" }, "checks": [check],
+        "when_unavailable": "allow" });
+    json!({ "sidecar": { "cluster": "sluicegate" }, "rules": [rule] })
 }
 
 /// An example with these ports (clients, administration, sidecar, upstream), the filter's path and, if given, the plugin's

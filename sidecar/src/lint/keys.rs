@@ -11,12 +11,16 @@ const FORWARDED: &str = "x-forwarded-for";
 /// `plugin` runs the rules, if it is known which.
 pub fn lint(rules: &[Rule], plugin: Option<&Plugin>, findings: &mut Findings<'_>) {
     for (at, rule, check) in checks(rules) {
-        if is_client_chosen(check) && rule.checks.iter().all(is_client_chosen) {
+        // Unless another rule counts the same requests by something else.
+        let same = |other: &&Rule| !other.shadow && !rule.stop && other.matcher == rule.matcher;
+        let same = rules.iter().filter(same).chain([rule]);
+        let mut same = same.flat_map(|rule| &rule.checks);
+        if is_client_chosen(check) && same.all(is_client_chosen) {
             findings.warn(
                 format!("{at}.key"),
                 "a client can choose every component of this key, and gets a fresh quota for each value that it invents",
-                "set `trusted: true` if something in front of this filter has verified it, or add a check by `address` \
-                 or `constant` to the rule",
+                "set `trusted: true` if something in front of this filter has verified it, or count the same requests by \
+                 `address` or `constant` too",
             );
         }
         if check.when_missing.is_none() && check.key.iter().any(can_be_absent) {

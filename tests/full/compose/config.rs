@@ -13,7 +13,6 @@ pub const CLOSED: &str = "/closed";
 /// A path whose requests are let through without a verdict, like all others.
 pub const OPEN: &str = "/open";
 
-const RULES: &str = "\n    rules:\n";
 const SIDECAR: &str = "sidecar: { cluster: sluicegate }";
 
 /// A folder with both files.
@@ -36,13 +35,13 @@ fn envoy(given: &str) -> String {
 }
 
 fn policy(given: &str) -> String {
-    let patient = replaced(given, "per: 2s", "per: 50s");
+    let patient = replaced(given, "5/2s", "5/50s");
     // A separate subject, so that each rule counts a request once.
     let rule = format!(
-        "{RULES}      - {{ name: closed, match: {{ path_prefix: {CLOSED} }}, when_unavailable: deny, \
+        "rules:\n  default:\n    rules:\n      - {{ name: closed, match: {{ path_prefix: {CLOSED} }}, when_unavailable: deny, \
          checks: [{{ limit: per-key, key: [{{ header: x-api-key }}, {{ constant: closed }}] }}] }}\n"
     );
-    format!("store_timeout: 500ms\n{}", replaced(&patient, RULES, &rule))
+    format!("store_timeout: 500ms\n{patient}{rule}")
 }
 
 fn replaced(text: &str, from: &str, to: &str) -> String {

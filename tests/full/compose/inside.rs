@@ -33,7 +33,8 @@ pub async fn run(folder: &Path, group: &str) -> ExitCode {
         let logs = ["logs", "--no-color", "--tail", LOG_LINES];
         eprintln!("{}", engine.compose(&logs));
     }
-    engine.compose(&["down", "--volumes", "--timeout", "2"]);
+    let down = ["--profile", "monitoring", "down", "--volumes"];
+    engine.compose(&[&down[..], &["--timeout", "2"]].concat());
     let left =
         engine.docker(&["ps", "--all", "--quiet"]) + &engine.docker(&["volume", "ls", "--quiet"]);
     report.note("everything is taken down");

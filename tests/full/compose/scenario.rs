@@ -10,8 +10,10 @@ use crate::report::Report;
 use crate::traffic::{Clients, Counts};
 use crate::{grafana, hardening, prometheus, stand_ins};
 
-/// All but Grafana, which has no package.
-const SERVICES: [&str; 5] = ["envoy", "sidecar", "redis", "upstream", "prometheus"];
+/// What `up` starts.
+const CHAIN: [&str; 4] = ["envoy", "sidecar", "redis", "upstream"];
+/// What the profile `monitoring` adds, but for Grafana, which has no package.
+const PROMETHEUS: &str = "prometheus";
 
 /// Where docker-compose.yml publishes the sidecar's admin port.
 const PAGE: &str = "http://127.0.0.1:9181/";
@@ -31,13 +33,19 @@ pub async fn run(engine: &Engine, folder: &Path, report: &Report) {
     report.note("images from Debian's packages replace those that users pull");
     engine.compose(&["build", "--quiet", "envoy", "sidecar", "upstream"]);
     report.note("deploy/docker is built with the binaries of `make debug filter`");
-    engine.compose(&[&["up", "--detach"][..], &SERVICES].concat());
-    for service in SERVICES {
-        let healthy = async || engine.health(service) == "healthy";
-        eventually(&format!("{service} is healthy"), healthy).await;
+    engine.compose(&["up", "--detach"]);
+    for service in CHAIN {
+        is_healthy(engine, service).await;
     }
-    report.note("all services but Grafana are up and healthy");
-    report.containers(&SERVICES.map(|service| hardening::check(engine, service)));
+    let running = engine.docker(&["ps", "--quiet"]);
+    assert_eq!(running.lines().count(), CHAIN.len(), "{running}");
+    report.note("`up` starts the chain alone; its four services are healthy");
+    engine.compose(&["--profile", "monitoring", "up", "--detach", PROMETHEUS]);
+    is_healthy(engine, PROMETHEUS).await;
+    report.note("`--profile monitoring` adds Prometheus, which is healthy");
+    let [envoy, sidecar, redis, upstream] = CHAIN;
+    let services = [envoy, sidecar, redis, upstream, PROMETHEUS];
+    report.containers(&services.map(|service| hardening::check(engine, service)));
 
     grafana::check(engine);
     report
@@ -58,6 +66,11 @@ pub async fn run(engine: &Engine, folder: &Path, report: &Report) {
     prometheus::wait_for_value("sum(sluicegate_unavailable_denied)", all.unavailable).await;
     report.answers("total", all, "Envoy counts the same 429s and 503s");
     println!();
+}
+
+async fn is_healthy(engine: &Engine, service: &str) {
+    let healthy = async || engine.health(service) == "healthy";
+    eventually(&format!("{service} is healthy"), healthy).await;
 }
 
 /// Without an admin token, the admin ports are read-only.

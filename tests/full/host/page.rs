@@ -53,7 +53,7 @@ fn every_command_of_the_page_works_and_the_units_hold() {
     let before = ["sluicegate", "envoy"].map(|unit| units::main_process(&machine, unit));
     let kept = guide.follow("Upgrade");
     assert!(kept.contains("kept /etc/sluicegate/policy.yaml"), "{kept}");
-    machine.must("grep -q 'quota: 7,' /etc/sluicegate/policy.yaml");
+    machine.must("grep -q 'rate: .7/2s,' /etc/sluicegate/policy.yaml");
     let after = ["sluicegate", "envoy"].map(|unit| units::main_process(&machine, unit));
     assert_ne!(after, before);
     machine.eventually("curl -sSf -H 'x-api-key: other' http://127.0.0.1:10000/");

@@ -44,7 +44,8 @@ pub fn are_confined(machine: &Machine) {
     }
 }
 
-/// A killed sidecar is started again; one whose policy is invalid is not; a stop is a drain.
+/// A killed sidecar is started again; one whose policy is invalid serves the last good one, or is not started again; a stop is
+/// a drain.
 pub fn keep_the_sidecar_running(machine: &Machine) {
     let before = main_process(machine, "sluicegate");
     machine.must(&format!("kill -KILL {before}"));
@@ -58,12 +59,19 @@ pub fn keep_the_sidecar_running(machine: &Machine) {
     let stop =
         machine.must("systemctl stop sluicegate; systemctl show --property Result sluicegate");
     assert_eq!(stop.trim(), "Result=success");
+    machine.must("systemctl start sluicegate");
+    let ready = machine.must("curl -sS http://127.0.0.1:9181/readyz");
+    assert!(ready.contains("the last good policy"), "{ready}");
+    machine.must("systemctl stop sluicegate && rm /var/lib/sluicegate/*");
     let start = machine.run("systemctl start sluicegate");
     assert!(!start.status.success(), "it starts: {start:?}");
     let shown = machine.must("systemctl show --property NRestarts,ExecMainStatus sluicegate");
     let once = shown.contains("NRestarts=0") && shown.contains("ExecMainStatus=64");
     assert!(once, "{shown}");
-    machine.must("cd /etc/sluicegate && mv good policy.yaml && systemctl start sluicegate");
+    // Without `reset-failed` there were too many starts in half a minute.
+    machine.must(
+        "cd /etc/sluicegate && mv good policy.yaml && systemctl reset-failed && systemctl start sluicegate",
+    );
     // `Type=notify`: when `start` returns, it serves.
     machine.must("curl -sSf http://127.0.0.1:9181/readyz");
 }

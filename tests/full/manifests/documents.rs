@@ -129,12 +129,7 @@ async fn the_envoy_of_the_page_on_kubernetes_answers_as_the_page_says() {
     let rendered = run("kubernetes.md", folder.path());
     let manifests = chart::manifests(rendered.last().expect("the page's second release"));
     let file = |name, file| chart::file(&manifests, name, file);
-    let (policy, filter) = (
-        ("sluicegate-policy", "policy.yaml"),
-        ("sluicegate-check", "filter.yaml"),
-    );
-    let filter = json!({ "config": file(filter.0, filter.1) });
-    let values = json!({ "policy": file(policy.0, policy.1), "filter": filter });
+    let values = json!({ "policy": file("sluicegate-policy", "policy.yaml") });
     let chain = Chain::of(file("sluicegate-envoy", "envoy.yaml"), &values).await;
     chain.limits().await;
 }

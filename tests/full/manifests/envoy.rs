@@ -84,7 +84,7 @@ impl Chain {
         let upstream = upstream::start().await;
         let (port, admin_port) = (free_port(), free_port());
         local(&mut config, [port, admin_port, sidecar.port, upstream]);
-        let rule = &values["filter"]["config"]["rules"][0];
+        let rule = &policy["rules"]["default"]["rules"][0];
         let text = |value: &Value| value.as_str().expect("a text").to_owned();
         Self {
             envoy: Envoy::start_config(folder.path(), 1, port, admin_port, &config).await,

@@ -9,7 +9,7 @@ use sluicegate_tests::process::repository;
 use sluicegate_tests_full::chart;
 use sluicegate_tests_full::documents::{is_up_to_date, yaml};
 
-use super::scenes::{self, NAMESPACE, UNKNOWN_LIMIT, WITH_FILTER};
+use super::scenes::{self, NAMESPACE, UNKNOWN_LIMIT, VERSION_1, WITH_FILTER};
 
 /// Runs the command of the hook's Job on the files that its pod mounts; `Err` is what it says of a mistake.
 fn hook(values: &Value, more: &[(&str, &str)]) -> Result<String, String> {
@@ -56,6 +56,54 @@ fn check_config_accepts_what_the_chart_renders() {
 }
 
 #[test]
+fn a_filter_without_a_configuration_runs_the_policys_default_set() {
+    let config = |changes: &[&str]| {
+        let manifests = scenes::rendered_with("istio.yaml", changes);
+        let plugin = chart::manifest(&manifests, "WasmPlugin", "sluicegate");
+        plugin["spec"]["pluginConfig"].clone()
+    };
+    let cluster = "outbound|9180||sluicegate.internal";
+    let default = json!({ "version": 2, "sidecar": { "cluster": cluster }, "rule_sets": { "default": "default" } });
+    assert_eq!(config(&[]), default);
+    let given = config(&[
+        "filter.config: { pepper: salt, rule_sets: { default: edge } }",
+        "policy.rules: { edge: { rules: [] } }",
+    ]);
+    let more = json!({ "version": 2, "pepper": "salt", "sidecar": { "cluster": cluster },
+        "rule_sets": { "default": "edge" } });
+    assert_eq!(given, more);
+    let old = config(&[VERSION_1]);
+    assert_eq!(old["rules"][0]["name"], "old");
+    assert!(
+        old["version"].is_null() && old["rule_sets"].is_null(),
+        "{old}"
+    );
+    hook(&scenes::changed("istio.yaml", &[VERSION_1]), &[]).unwrap();
+    let unknown = ["filter.config: { rule_sets: { default: edge } }"];
+    let said = hook(&scenes::changed("istio.yaml", &unknown), &[]).unwrap_err();
+    assert!(said.contains("no rule set `edge`"), "{said}");
+}
+
+/// A mapping's names are sorted; the order of limits in the short form matters, and lines in messages.
+#[test]
+fn a_policy_given_as_a_text_keeps_its_lines() {
+    let policy = scenes::values("istio.yaml")["policy"].take();
+    let text = format!(
+        "# mine\nrules: {}\nlimits: {}\n",
+        policy["rules"], policy["limits"]
+    );
+    let values = scenes::changed("istio.yaml", &[&format!("policy: {}", json!(text))]);
+    let manifests = chart::render(NAMESPACE, &values).unwrap();
+    let deployed = &chart::manifest(&manifests, "ConfigMap", "sluicegate-policy")["data"];
+    assert_eq!(deployed["policy.yaml"], text.clone() + "store: memory\n");
+    assert!(hook(&values, &[]).unwrap().contains("0 errors"));
+    let mistake = json!(text.replace("sliding_log", "sliding_lag"));
+    let values = scenes::changed("istio.yaml", &[&format!("policy: {mistake}")]);
+    let said = hook(&values, &[]).unwrap_err();
+    assert!(said.contains("policy.yaml:3: error"), "{said}");
+}
+
+#[test]
 fn the_hook_finds_mistakes() {
     for file in WITH_FILTER {
         for (mistake, named) in [
@@ -81,8 +129,8 @@ fn the_hook_reads_an_existing_policy() {
     values["existingPolicy"] = json!("mine");
     let good = policy.to_string();
     hook(&values, &[("mine", &good)]).unwrap();
-    let said = hook(&values, &[("mine", &good.replace("per-key", "other"))]).unwrap_err();
-    assert!(said.contains("per-key"), "{said}");
+    let said = hook(&values, &[("mine", &good.replacen("per-key", "other", 1))]).unwrap_err();
+    assert!(said.contains("other") && said.contains("per-key"), "{said}");
 }
 
 #[test]

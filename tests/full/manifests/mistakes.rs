@@ -34,8 +34,13 @@ istio.yaml
   sidecar.prot=1  =>  '/sidecar': additional properties 'prot' not allowed
   sidecar.port=0  =>  '/sidecar/port': minimum: got 0, want 1
   filter.config.sidecar={"cluster":"x"}  =>  '/filter/config/sidecar': additional properties 'cluster' not allowed
-  filter.config.rules[0].check=[]  =>  '/filter/config/rules/0': additional properties 'check' not allowed
-  filter.config=null  =>  filter.config.rules: set the rules
+  filter.config={"rules":[{"check":[]}]}  =>  '/filter/config/rules/0': additional properties 'check' not allowed
+  filter.config={"rule_set":{"default":"a"}}  =>  '/filter/config': additional properties 'rule_set' not allowed
+  filter.config={"version":1}  =>  filter.config.rules: set the rules
+  filter.config={"rules":[],"rule_sets":{"default":"a"}}  =>  '/filter/config/rule_sets': false schema
+  filter.config={"reply":{}}  =>  '/filter/config/reply': false schema
+  policy="limits: ["  =>  policy: is not YAML
+  policy="store: memory"  =>  store: set only one of
   filter.image.digest="sha256:1"  =>  '/filter/image/digest'
   filter.http.url="https://e.example/s.wasm"  =>  filter.http.sha256: set the SHA-256
   istio.selector=null  =>  istio.selector: set labels

@@ -33,7 +33,11 @@ pub fn values(name: &str) -> Value {
 }
 
 /// A limit that the policy lacks.
-pub const UNKNOWN_LIMIT: &str = "filter.config.rules.0.checks.0.limit: per-kye";
+pub const UNKNOWN_LIMIT: &str = "policy.rules.default.rules.0.checks.0.limit: per-kye";
+
+/// Rules in the filter's configuration.
+pub const VERSION_1: &str = "filter.config: { pepper: salt, rules: [{ name: old, when_unavailable: allow, checks: \
+    [{ limit: per-key, key: [{ header: x-api-key }], cost: 1 }] }] }";
 
 /// The values in a file with changes: each a path and a value as YAML.
 pub fn changed(name: &str, changes: &[&str]) -> Value {

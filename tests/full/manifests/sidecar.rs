@@ -48,10 +48,8 @@ fn the_document_has_the_container_that_the_chart_makes() {
     let mut blocks = blocks(&page, "yaml").into_iter();
     let block = blocks.find(|block| block.starts_with("initContainers:"));
     let pasted: Value = serde_saphyr::from_str(block.expect("a container to paste")).expect("YAML");
-    let filter = scenes::values("envoy-gateway.yaml")["filter"].take();
-    let filter = format!("filter: {filter}");
     let envoy = "kubernetes: { deployment: { enabled: true, upstream: { host: app } } }";
-    let pod = pod_of(&rendered_with("kubernetes.yaml", &[&filter, envoy]));
+    let pod = pod_of(&rendered_with("kubernetes.yaml", &[envoy]));
     assert_eq!(container(&pasted), container(&pod));
     assert_eq!(pasted["volumes"][0], pod["volumes"][0]);
 }

@@ -48,7 +48,9 @@ pub async fn install(tools: &Tools, folder: &Path) -> Mesh {
     tools.kubectl(&format!("wait --for=condition=Programmed {gateway}"));
     page.check(tools, folder);
 
-    let release = Release::of(folder, VALUES);
+    let [values, object] = Page::by_route(PAGE);
+    tools.apply(NAMESPACE, &object);
+    let release = Release::of(folder, VALUES).with(folder, &values);
     release.must_apply(tools, "upgrade", NAMESPACE);
     replace_pods(tools, SYSTEM, PROXIES, &deployment);
     Mesh {

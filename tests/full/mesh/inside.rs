@@ -62,7 +62,7 @@ async fn meshes(tools: Tools, folder: PathBuf, mut report: Report) {
         report.version("Envoy under Envoy Gateway", &versions::envoy(&mesh));
         report.note("Envoy Gateway and the chart are installed by docs/install/envoy-gateway.md");
         translated::capture(&mesh, "envoy-gateway");
-        scenarios::run(&mut mesh, &mut report).await;
+        scenarios::run_with_routes(&mut mesh, &mut report).await;
         envoy_gateway::uninstall(&tools, &folder);
         report.note("Envoy Gateway: the chart is uninstalled, by the page");
     }

@@ -77,13 +77,15 @@ pub async fn ingress(tools: &Tools, folder: &Path) -> Mesh {
     tools.apply(INGRESS, &manifest("istio-ingress.yaml"));
     let page = Page::read(PAGE, folder, &["images.yaml"]);
     page.install(tools, folder);
-    // The pods before the rollout have no sidecar: until they are gone, some requests get 200 by the rule's `allow`.
+    // The pods before the rollout have no sidecar: until they are gone, some requests get 503 by `until_rules`.
     let pods = format!("get pods --namespace {INGRESS} --output=name");
     let two = async || tools.kubectl(&pods).lines().count() == 2;
     eventually_within(ACTS_WITHIN, "the pods without a sidecar end", two).await;
     page.check(tools, folder);
 
-    let release = Release::of(folder, "values-istio-ingress.yaml");
+    let [values, object] = Page::by_route(PAGE);
+    tools.apply(INGRESS, &object);
+    let release = Release::of(folder, "values-istio-ingress.yaml").with(folder, &values);
     release.must_apply(tools, "upgrade", INGRESS);
     let deployment = format!("deployment/{INGRESS}");
     replace_pods(tools, INGRESS, PROXIES, &deployment);

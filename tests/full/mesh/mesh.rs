@@ -14,6 +14,9 @@ use crate::traffic::Clients;
 /// The quota in manifests/rules.yaml.
 pub const QUOTA: u64 = 50;
 
+/// That of partners in docs/install.
+pub const PARTNERS_QUOTA: u64 = 20;
+
 /// The chart.
 pub const CHART: &str = "deploy/helm/sluicegate";
 
@@ -74,12 +77,14 @@ impl Mesh {
             .unwrap_or_else(|failure| panic!("{failure}"));
     }
 
-    /// What the filter's object says, without what the API server adds.
-    pub fn filter_object(&self) -> String {
-        let object = format!("{} --namespace {}", self.filter, self.namespace);
-        let object = self.tools.get(&object);
-        let content = object.get("spec").or(object.get("data"));
-        content.expect("an object with content").to_string()
+    /// What the objects with the filter's configuration and the policy say, without what the API server adds.
+    pub fn objects(&self) -> [String; 2] {
+        let policy = format!("configmap/{RELEASE}-policy");
+        [(self.filter, self.namespace), (&*policy, self.proxies.0)].map(|(object, namespace)| {
+            let object = self.tools.get(&format!("{object} --namespace {namespace}"));
+            let content = object.get("spec").or(object.get("data"));
+            content.expect("an object with content").to_string()
+        })
     }
 }
 
@@ -102,6 +107,14 @@ impl Release {
             files: files.into(),
             settings: Vec::new(),
         }
+    }
+
+    /// With the values of this text too.
+    pub fn with(mut self, folder: &Path, text: &str) -> Self {
+        let path = folder.join("release-page.yaml");
+        std::fs::write(&path, text).expect("a file of our own");
+        self.files.push(path);
+        self
     }
 
     /// Installs or upgrades it.

@@ -76,6 +76,15 @@ impl Page {
         }
     }
 
+    /// Values by which routes choose among sets of rules, and the object that sets what they choose by.
+    pub fn by_route(name: &str) -> [String; 2] {
+        let text = text(format!("docs/install/{name}"));
+        let blocks = blocks(&text, "yaml");
+        let values = blocks.iter().position(|block| block.contains("rule_sets"));
+        let values = values.expect("how a route chooses");
+        [values, values + 1].map(|index| blocks[index].to_owned())
+    }
+
     fn run(&self, tools: &Tools, folder: &Path, block: &str) -> String {
         let published = "oci://ghcr.io/sluicegate/charts/sluicegate --version 0.1.0";
         let chart = repository(CHART).display().to_string();

@@ -1,7 +1,9 @@
 //! What is counted, for own Envoys and each mesh alike: one scenario in each file of scenarios/.
 
+mod by_route;
 mod exact;
 mod filter_upgraded;
+mod last_good;
 mod misconfigured;
 mod mistakes;
 mod policy_change;
@@ -10,6 +12,8 @@ mod runbook;
 mod sidecar_killed;
 
 use std::time::Duration;
+
+use serde_json::Value;
 
 use crate::mesh::Mesh;
 use crate::pods::Pod;
@@ -33,8 +37,15 @@ pub async fn run(mesh: &mut Mesh, report: &mut Report) {
     failures_and_upgrades(mesh, report).await;
 }
 
+/// Those of [`run`] and rules by route, in a proxy that has routes.
+pub async fn run_with_routes(mesh: &mut Mesh, report: &mut Report) {
+    by_route::run(mesh, report).await;
+    run(mesh, report).await;
+}
+
 /// Runs all but the change of a ConfigMap, which waits for the kubelet and does not depend on the mesh.
 pub async fn run_without_waiting(mesh: &mut Mesh, report: &mut Report) {
+    by_route::run(mesh, report).await;
     exact::run(mesh, report).await;
     runbook::run(mesh, report);
     failures_and_upgrades(mesh, report).await;
@@ -46,6 +57,7 @@ pub async fn run_without_mesh(mesh: &mut Mesh, report: &mut Report) {
     runbook::run(mesh, report);
     failures(mesh, report).await;
     mistakes::run(mesh, report).await;
+    last_good::run(mesh, report).await;
 }
 
 async fn failures_and_upgrades(mesh: &mut Mesh, report: &mut Report) {
@@ -88,6 +100,23 @@ fn decisions(mesh: &Mesh, source: &str) -> Vec<f64> {
         .iter()
         .map(|pod| pod.sum("sluicegate_decisions_total", &label));
     sums.map(Option::unwrap_or_default).collect()
+}
+
+/// The digests of rules in force in each filter; empty if a sidecar does not answer or a filter has other rules.
+fn digests(mesh: &Mesh) -> Vec<String> {
+    let lists = mesh.pods().into_iter().map(|pod| {
+        let list: Value = serde_json::from_str(&pod.try_get(9181, "/v1/filters").ok()?).ok()?;
+        let filters = list["filters"].as_array()?.iter();
+        // One that has ended with its listener is listed for a minute.
+        let filters = filters.filter(|filter| filter["seen_seconds"].as_u64() < Some(10));
+        let digests = filters.map(|filter| {
+            let in_force = filter["state"] == "in_force";
+            in_force.then(|| filter["digest"].as_str().map(str::to_owned))?
+        });
+        digests.collect::<Option<Vec<_>>>()
+    });
+    let lists: Option<Vec<_>> = lists.collect();
+    lists.unwrap_or_default().concat()
 }
 
 /// Restarts of all containers so far.

@@ -25,6 +25,10 @@ const WINDOW: u64 = 3_600;
 pub const OPEN: &str = "/open";
 /// A path whose requests get a 503 without a verdict.
 pub const CLOSED: &str = "/closed";
+/// A path whose route chooses the rules in docs/install.
+pub const PARTNERS: &str = "/partners";
+/// A path to which no rule applies until the policy is changed.
+pub const CHANGED: &str = "/changed";
 
 /// Counts of answers, by status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

@@ -204,7 +204,7 @@ impl Dump<'_> {
                 }
             }
             if let Some(plugin) = filter.pointer_mut("/typed_config/config")
-                && plugin["configuration"].to_string().contains("rules")
+                && plugin["configuration"].to_string().contains("rule_sets")
             {
                 ours = true;
                 plugin["vm_config"]["code"] = json!({ "local": { "filename": MODULE } });

@@ -1,23 +1,41 @@
 {{/* The policy and the filter's configuration, as they are deployed and as `check-config` sees them. */}}
 
-{{/* The policy file, with `store` filled in from `store`. SLUICEGATE_STORE, if it is set, replaces the URL and nothing else. */}}
-{{- define "sluicegate.policy" -}}
-{{- $policy := .Values.policy | default dict | deepCopy -}}
-{{- $url := .Values.store.url -}}
-{{- if and .Values.store.existingSecret.name (not $policy.store) -}}
-{{- $url = "redis://127.0.0.1:6379" -}}
+{{/* The value `policy`: a mapping, whose names Helm sorts, or the text of a policy file. */}}
+{{- define "sluicegate.givenPolicy" -}}
+{{- if kindIs "string" .Values.policy -}}
+{{- .Values.policy | trimSuffix "\n" -}}
+{{- else -}}
+{{- .Values.policy | default dict | toYaml -}}
 {{- end -}}
-{{- if eq $url "memory" -}}
-{{- $_ := set $policy "store" $url -}}
-{{- else if $url -}}
-{{- $_ := set $policy "store" (dict "url" $url "key_prefix" (tpl .Values.store.keyPrefix . | trunc 64)) -}}
-{{- end -}}
-{{- toYaml $policy -}}
 {{- end }}
 
-{{/* The filter's configuration, with the sidecar's cluster filled in. */}}
+{{/*
+The policy file: `policy`, and at its end, so that lines in messages are those of a text, a `store` made from `store`.
+SLUICEGATE_STORE, if it is set, replaces the URL and nothing else.
+*/}}
+{{- define "sluicegate.policy" -}}
+{{- $policy := include "sluicegate.givenPolicy" . -}}
+{{- $policy -}}
+{{- $url := .Values.store.url -}}
+{{- if and .Values.store.existingSecret.name (not ($policy | fromYaml).store) -}}
+{{- $url = "redis://127.0.0.1:6379" -}}
+{{- end -}}
+{{- if eq $url "memory" }}
+store: memory
+{{- else if $url }}
+{{ dict "store" (dict "url" $url "key_prefix" (tpl .Values.store.keyPrefix . | trunc 64)) | toYaml }}
+{{- end -}}
+{{- end }}
+
+{{/* The filter's configuration, with the sidecar's cluster filled in; version 2 unless it has rules. */}}
 {{- define "sluicegate.filterConfig" -}}
 {{- $config := .Values.filter.config | default dict | deepCopy -}}
+{{- if not (or $config.rules $config.version) -}}
+{{- $_ := set $config "version" 2 -}}
+{{- end -}}
+{{- if and (eq (int $config.version) 2) (not $config.rule_sets) -}}
+{{- $_ := set $config "rule_sets" (dict "default" "default") -}}
+{{- end -}}
 {{- $sidecar := merge (dict "cluster" (include "sluicegate.cluster" .)) ($config.sidecar | default dict) -}}
 {{- toYaml (set $config "sidecar" $sidecar) -}}
 {{- end }}

@@ -15,6 +15,8 @@ args:
   - /etc/sluicegate/policy.yaml
   - --listen
   - 127.0.0.1:{{ .Values.sidecar.port }}
+  - --state-dir
+  - /var/lib/sluicegate
   - --admin-listen
   - {{ printf (contains ":" .Values.listenAddress | ternary "[%s]:%v" "%s:%v") .Values.listenAddress .Values.sidecar.adminPort | quote }}
   {{- with .Values.sidecar.args }}
@@ -46,6 +48,7 @@ securityContext:
   {{- include "sluicegate.securityContext" . | nindent 2 }}
 volumeMounts:
   - { name: sluicegate-policy, mountPath: /etc/sluicegate, readOnly: true }
+  - { name: sluicegate-state, mountPath: /var/lib/sluicegate }
   {{- with .Values.sidecar.volumeMounts }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -79,9 +82,11 @@ capabilities: { drop: [ALL] }
 seccompProfile: { type: RuntimeDefault }
 {{- end }}
 
-{{/* The folder, not the file: a mounted file (`subPath`) would not follow changes of the ConfigMap. */}}
+{{/* The folder, not the file: a mounted file (`subPath`) would not follow changes of the ConfigMap. The last good policy
+survives a restart of the container in the pod. */}}
 {{- define "sluicegate.volumes" -}}
 - { name: sluicegate-policy, configMap: { name: {{ include "sluicegate.policyName" . }} } }
+- { name: sluicegate-state, emptyDir: {} }
 {{- with .Values.sidecar.volumes }}
 {{ toYaml . }}
 {{- end }}

@@ -10,8 +10,8 @@ Give your Gateway in {{ .Release.Namespace }} the sidecar:
   kubectl -n {{ .Release.Namespace }} patch gateway GATEWAY --type merge -p '{"spec":{"infrastructure":{"parametersRef":{"group":"gateway.envoyproxy.io","kind":"EnvoyProxy","name":"{{ $name }}"}}}}'
 {{- end }}
 {{- if .Values.filter.enabled }}
-A Gateway without it lets everything pass if its rules say `when_unavailable: allow`: send more requests than the limit, and
-expect 429.
+Send more requests than the limit, and expect 429.
+{{ include "sluicegate.withoutSidecar" . }}
 {{- end }}
 {{- else if eq .Values.kind "istio" -}}
 1. Give istiod the template that adds the sidecar to pods (once, and after changes of `sidecar`):
@@ -25,8 +25,8 @@ expect 429.
      traffic.sidecar.istio.io/excludeInboundPorts: "{{ .Values.sidecar.adminPort }}"
      {{- end }}
 {{- if .Values.filter.enabled }}
-3. Send more requests than the limit, and expect 429: without the sidecar, rules with `when_unavailable: allow` let
-   everything pass.
+3. Send more requests than the limit, and expect 429.
+   {{ include "sluicegate.withoutSidecar" . }}
 {{- end }}
 {{- else if .Values.kubernetes.deployment.enabled -}}
 {{- if .Values.filter.enabled -}}
@@ -50,4 +50,12 @@ Nothing is limited yet: the filter is not installed. When every pod has the side
 {{- if and .Values.existingPolicy (not .Values.store.existingSecret.name) }}
 The policy in ConfigMap `{{ .Values.existingPolicy }}` must name its `store`: otherwise every pod counts on its own.
 {{- end }}
+{{- end }}
+
+{{- define "sluicegate.withoutSidecar" -}}
+{{- if (.Values.filter.config).rules -}}
+Without the sidecar, rules with `when_unavailable: allow` let everything pass.
+{{- else -}}
+Without the sidecar there are no rules: 503, or what `filter.config.until_rules` says.
+{{- end -}}
 {{- end }}

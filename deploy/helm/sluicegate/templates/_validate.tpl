@@ -5,12 +5,16 @@
 {{- if and .Values.existingPolicy .Values.policy -}}
 {{- fail "policy: set only one of policy and existingPolicy (`policy: null` unsets a policy from another file of values)" -}}
 {{- end -}}
-{{- include "sluicegate.validateStore" . -}}
-{{- if not (or .Values.existingPolicy (.Values.policy).limits) -}}
+{{- $policy := include "sluicegate.givenPolicy" . | fromYaml -}}
+{{- with $policy.Error -}}
+{{- fail (printf "policy: is not YAML: %s" .) -}}
+{{- end -}}
+{{- include "sluicegate.validateStore" (list . $policy) -}}
+{{- if not (or .Values.existingPolicy $policy.limits) -}}
 {{- fail "policy.limits: set the limits, or existingPolicy to a ConfigMap with a policy.yaml" -}}
 {{- end -}}
-{{- if and (include "sluicegate.runsFilter" .) .Values.filter.enabled (not (.Values.filter.config).rules) (ne (int (.Values.filter.config).version) 2) -}}
-{{- fail "filter.config.rules: set the rules: which requests ask for which limits; or filter.config.version: 2, if they are in the policy" -}}
+{{- if and (eq (int (.Values.filter.config).version) 1) .Values.filter.enabled (not .Values.filter.config.rules) -}}
+{{- fail "filter.config.rules: set the rules, or leave `version` out and set them in the policy" -}}
 {{- end -}}
 {{- if and .Values.filter.http.url (not .Values.filter.http.sha256) -}}
 {{- fail "filter.http.sha256: set the SHA-256 of the file at filter.http.url" -}}
@@ -36,8 +40,10 @@
 
 {{/* One store, and no password where everybody may read it. */}}
 {{- define "sluicegate.validateStore" -}}
+{{- $policy := last . -}}
+{{- with first . -}}
 {{- $stores := 0 -}}
-{{- range list .Values.store.url .Values.store.existingSecret.name (.Values.policy).store -}}
+{{- range list .Values.store.url .Values.store.existingSecret.name $policy.store -}}
 {{- if . -}}{{- $stores = add1 $stores -}}{{- end -}}
 {{- end -}}
 {{- if gt (int $stores) 1 -}}
@@ -49,7 +55,7 @@
 {{- if and .Values.existingPolicy .Values.store.url -}}
 {{- fail "store.url: does not change the policy in existingPolicy; set `store` in that policy, or store.existingSecret.name" -}}
 {{- end -}}
-{{- range $field, $store := dict "store.url" .Values.store.url "policy.store" (.Values.policy).store -}}
+{{- range $field, $store := dict "store.url" .Values.store.url "policy.store" $policy.store -}}
 {{- $url := $store -}}
 {{- if kindIs "map" $store -}}
 {{- $url = $store.url -}}
@@ -57,6 +63,7 @@
 {{- /* The URL is not printed: what Helm prints is in the logs of CI. */ -}}
 {{- if regexMatch "://[^@]*:[^@]+@|[?&]pass=" ($url | default "" | toString) -}}
 {{- fail (printf "%s: has a password, which would be in a ConfigMap; put the URL in a Secret, and set store.existingSecret.name instead" $field) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

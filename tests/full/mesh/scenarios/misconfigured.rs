@@ -38,8 +38,8 @@ async fn not_validated(mesh: &mut Mesh, report: &mut Report) {
     let status = status_on_page(mesh, "a mistake in the filter's configuration");
     let valid = mesh.release.clone();
     mesh.must_upgrade("validation.enabled=false");
-    // Two rules of one name: the chart's schema cannot see that, the filter refuses it.
-    mesh.must_upgrade(r#"filter.config.rules[1].name="open""#);
+    // Longer than the bound: the chart's schema cannot see that, the filter refuses it.
+    mesh.must_upgrade(r#"filter.config.until_rules.hold="1h""#);
     let started = Instant::now();
     let stream = mesh.clients.stream(CLOSED, Key::Own);
     tokio::time::sleep(WATCHED).await;
