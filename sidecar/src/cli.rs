@@ -19,6 +19,7 @@ mod check_store;
 mod checks;
 mod client;
 mod completions;
+mod consumers;
 mod decide;
 mod direct;
 mod endpoint;

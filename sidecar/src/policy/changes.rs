@@ -26,6 +26,16 @@ pub fn changes(before: &Policy, after: &Policy) -> Vec<String> {
         };
         found.push(limit.name.clone() + &what);
     }
+    for name in after.consumers.keys() {
+        if before.consumers.get(name) != after.consumers.get(name) {
+            let keys = |policy: &Policy| policy.consumer_keys(name).unwrap_or(0);
+            let (old, new) = (keys(before), keys(after));
+            found.push(format!("consumers {name} changed: {old} -> {new} keys"));
+        }
+    }
+    let gone = before.consumers.keys();
+    let gone = gone.filter(|name| !after.consumers.contains_key(*name));
+    found.extend(gone.map(|name| format!("consumers {name} removed")));
     if before.rules != after.rules {
         let digest = |rules: &RuleSets| match rules.digest.as_str() {
             "" => "none".to_owned(),

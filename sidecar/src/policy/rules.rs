@@ -12,6 +12,7 @@ use sluicegate_rules::config::{
     ConfigError, document, fingerprint, free_unused_expressions, from_value, nearest, walk,
 };
 
+use super::consumers::mismatch;
 use super::fields::{MAX_NAME_BYTES, is_name};
 use super::limits::Limit;
 use crate::yaml::{Node, ValueWithLines, fields, get};
@@ -48,6 +49,7 @@ fn check(
     name: &str,
     set: &ValueWithLines,
     limits: &Limits<'_>,
+    is_of_consumers: impl Fn(&str) -> bool,
 ) -> Result<(RuleSetFile, Vec<String>), Vec<String>> {
     if !is_name(name) {
         return Err(vec![format!(
@@ -76,6 +78,12 @@ fn check(
             mistakes.push(ConfigError { field, why });
         }
     }
+    for (at, _, check) in walk::checks(&file.rules) {
+        if let Some(why) = mismatch(check, &is_of_consumers) {
+            let field = format!("{at}.consumers");
+            mistakes.push(ConfigError { field, why });
+        }
+    }
     if mistakes.is_empty() {
         Ok((file, expressions))
     } else {
@@ -89,13 +97,14 @@ fn named_limits(file: &RuleSetFile) -> impl Iterator<Item = (String, &str)> {
 }
 
 impl RuleSets {
-    /// Reads the sets of a policy with these limits.
+    /// Reads the sets of a policy with these limits, some of which stand for those of consumers.
     ///
     /// # Errors
     /// Everything that is wrong with each set.
     pub(super) fn read(
         file: &BTreeMap<String, Node>,
         limits: &Limits<'_>,
+        is_of_consumers: impl Fn(&str) -> bool,
     ) -> Result<Self, Vec<String>> {
         if file.len() > MAX_SETS {
             let why = format!("`rules` has {} sets: give at most {MAX_SETS}", file.len());
@@ -106,7 +115,7 @@ impl RuleSets {
         let (mut mistakes, mut expressions, mut bytes) = (Vec::new(), 0, 0);
         for (name, set) in file {
             let set = ValueWithLines::new(set, 0);
-            let (read, found) = match check(name, &set, limits) {
+            let (read, found) = match check(name, &set, limits, &is_of_consumers) {
                 Ok(checked) => checked,
                 Err(more) => {
                     mistakes.extend(more);
