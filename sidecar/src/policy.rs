@@ -31,7 +31,7 @@ mod window_file;
 mod yaml_error;
 
 pub use changes::{changes, describe_window};
-pub use consumers::{consumer_key, mismatch};
+pub use consumers::consumer_key;
 pub use consumers_file::{ConsumersFile, MAX_CONSUMER_KEYS, read as read_consumers, start_of};
 pub use contents::{DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Policy};
 pub use fields::{AlgorithmName, is_name};

@@ -8,8 +8,8 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode, utf8_percent_
 use sha2::{Digest, Sha256};
 use sluicegate_protocol::{DIGEST_DIGITS, SUBJECT_BYTES};
 
-#[cfg(feature = "schema")]
-use crate::{edges::stripped, header::credentials};
+use crate::edges::stripped;
+use crate::header::credentials;
 
 /// Longer keys are hashed as a whole, so that clients cannot fill the store's memory with long headers.
 pub(crate) const MAX_BYTES: usize = 256;
@@ -53,7 +53,6 @@ impl Hasher {
     }
 
     /// The hash that a key contains of a header with this value; of credentials, if there is white space in it.
-    #[cfg(feature = "schema")]
     pub fn of_header(&self, value: &[u8]) -> String {
         let mut text = String::new();
         self.append(&mut text, &credentials(stripped(value)));

@@ -290,10 +290,10 @@ fn tell(question: &Question, check: &ResolvedCheck, policy: Option<&Policy>, tex
     let Some(policy) = policy else { return };
     let resolved = policy.resolve(limit, &check.key);
     if let Some((limit, key)) = &resolved {
+        let subject = Subject::of(key);
         line!(
             text,
-            "    counted by limit `{limit}`, key `{key}`, subject {}",
-            Subject::of(key)
+            "    of consumers: limit `{limit}`, key `{key}`, subject {subject}"
         );
     }
     let (limit, key) = resolved.unwrap_or((limit, check.key.as_str().into()));

@@ -39,13 +39,6 @@ pub fn buckets_of(windows: &[BucketSpec], limit: &str, key: &str) -> Vec<Bucket>
 
 /// The error for an unknown limit, with the name that it may misspell.
 pub fn unknown_limit(policy: &Policy, field: &str, name: &str) -> Problem {
-    let of_consumers = policy.limits_of_consumers(name).join("`, `");
-    if !of_consumers.is_empty() {
-        let why = format!(
-            "`{field}`: `{name}` stands for limits of consumers: name one of `{of_consumers}`"
-        );
-        return Problem::new(Code::UnknownLimit, why).at(field);
-    }
     let mut why = format!("`{field}`: the policy has no limit `{name}`");
     let known = policy.limits().map(|limit| limit.name.as_str());
     // It may be as long as a body, and comparing takes time by its length.

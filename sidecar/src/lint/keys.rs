@@ -1,12 +1,10 @@
 //! Keys that a client can choose or omit, which evades its limit, and keys that can be guessed.
 
-use sluicegate_rules::Hasher;
 use sluicegate_rules::config::schema::{Check, KeyComponent, Limit, Metadata, NamePath, Rule};
 use sluicegate_rules::config::walk::{checks, components};
 
 use super::envoy_yaml::Plugin;
 use super::findings::Findings;
-use crate::policy::Policy;
 
 const FORWARDED: &str = "x-forwarded-for";
 
@@ -85,21 +83,6 @@ pub fn without_pepper(rules: &[Rule], findings: &mut Findings<'_>) {
             format!("{at}.key"),
             "components of keys are hashed without a `pepper`: anyone who can read Redis can guess them with a dictionary",
             "set `pepper: TEXT`, long, random and the same for the whole fleet, or `plain: true` where nothing is secret",
-        );
-    }
-}
-
-/// The policy's consumers have another pepper than the plugin.
-pub fn pepper(rules: &[Rule], pepper: &str, policy: &Policy, findings: &mut Findings<'_>) {
-    let own = Hasher::new(pepper).pepper_digest();
-    let of_consumers = checks(rules).find(|(_, _, check)| check.consumers);
-    if let Some((at, _, _)) = of_consumers
-        && policy.peppers().any(|other| other != own)
-    {
-        findings.error(
-            format!("{at}.consumers"),
-            "the plugin has another `pepper` than the policy's `consumers`: it recognizes none of them",
-            "make the file of consumers with the plugin's pepper (docs/consumers.md)",
         );
     }
 }

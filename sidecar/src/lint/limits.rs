@@ -5,30 +5,18 @@ use sluicegate_rules::config::schema::{Check, Cost, Rule};
 use sluicegate_rules::config::walk::{checks, limit_names};
 
 use super::findings::{Findings, Severity};
-use crate::policy::{Limit, Policy, mismatch};
+use crate::policy::{Limit, Policy};
 
 pub fn lint(rules: &[Rule], policy: &Policy, findings: &mut Findings<'_>) {
     for (at, _, check) in checks(rules) {
-        let is_of_consumers = |name: &str| !policy.limits_of_consumers(name).is_empty();
-        if let Some(why) = mismatch(check, is_of_consumers) {
-            findings.error(
-                format!("{at}.consumers"),
-                why,
-                "docs/consumers.md has an example",
-            );
-        }
         for (field, name) in limit_names(&at, check) {
-            let mut limits = policy.limits_of_consumers(name);
-            if limits.is_empty() {
-                limits.push(name);
-            }
-            for name in limits {
-                match policy.limit(name) {
-                    None => report_unknown(policy, field.clone(), name, findings),
-                    Some(limit) => {
-                        check_costs(&at, check, limit, findings);
-                        check_quota(&at, check, limit, findings);
-                    }
+            // Of consumers: the limit of those who have none of their own.
+            let name = policy.resolve(name, "").map_or(name, |(limit, _)| limit);
+            match policy.limit(name) {
+                None => report_unknown(policy, field, name, findings),
+                Some(limit) => {
+                    check_costs(&at, check, limit, findings);
+                    check_quota(&at, check, limit, findings);
                 }
             }
         }

@@ -20,9 +20,6 @@ pub fn lint_rules(
     if around.is_some_and(|(_, configuration)| configuration.pepper.is_empty()) {
         keys::without_pepper(rules, findings);
     }
-    if let (Some((_, configuration)), Some(policy)) = (around, policy) {
-        keys::pepper(rules, &configuration.pepper, policy, findings);
-    }
     matching::lint(rules, findings);
     keys::lint(rules, around.map(|(plugin, _)| plugin), findings);
     if let Some(policy) = policy {

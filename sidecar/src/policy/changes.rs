@@ -26,16 +26,20 @@ pub fn changes(before: &Policy, after: &Policy) -> Vec<String> {
         };
         found.push(limit.name.clone() + &what);
     }
-    for name in after.consumers.keys() {
-        if before.consumers.get(name) != after.consumers.get(name) {
-            let keys = |policy: &Policy| policy.consumer_keys(name).unwrap_or(0);
-            let (old, new) = (keys(before), keys(after));
-            found.push(format!("consumers {name} changed: {old} -> {new} keys"));
-        }
+    if before.consumers != after.consumers {
+        let keys = |policy: &Policy| {
+            policy
+                .consumers
+                .values()
+                .map(|of| of.keys.len())
+                .sum::<usize>()
+        };
+        found.push(format!(
+            "consumers changed: {} -> {} keys",
+            keys(before),
+            keys(after)
+        ));
     }
-    let gone = before.consumers.keys();
-    let gone = gone.filter(|name| !after.consumers.contains_key(*name));
-    found.extend(gone.map(|name| format!("consumers {name} removed")));
     if before.rules != after.rules {
         let digest = |rules: &RuleSets| match rules.digest.as_str() {
             "" => "none".to_owned(),

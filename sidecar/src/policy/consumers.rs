@@ -11,7 +11,6 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 use sluicegate_protocol::{DIGEST_DIGITS, Problem, is_digits};
-use sluicegate_rules::config::schema::{Check, Limit as NamedLimit};
 use sluicegate_rules::{MISSING, SHADOW};
 
 use super::consumers_file::{HASH_DIGITS, MAX_CONSUMER_KEYS};
@@ -30,10 +29,10 @@ pub fn consumer_key(name: &str) -> String {
     format!("{CONSUMER}{name}")
 }
 
-/// An entry of `consumers`.
-#[derive(Deserialize, JsonSchema)]
+/// An entry of `consumers`: whose the keys are that rules ask with, and which limits count them.
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ConsumersEntry {
+pub(super) struct Consumers {
     /// the 12 digits at the head of the file that `sluicegate consumers` writes
     pepper: String,
     /// a mapping from the hash of each key to the name of its consumer
@@ -42,24 +41,13 @@ pub(super) struct ConsumersEntry {
     limits: BTreeMap<String, String>,
 }
 
-/// Consumers, and their limits.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Consumers {
-    pepper: String,
-    /// From the hash of a key to the consumer's name.
-    keys: BTreeMap<String, String>,
-    /// By consumer.
-    limits: BTreeMap<String, String>,
-    default: String,
-}
-
 /// By the name of the limit that rules ask for.
 pub(super) type ConsumersByLimit = BTreeMap<String, Arc<Consumers>>;
 
-/// Reads the entries of a policy with these limits. What is wrong is added to `mistakes`. The names of entries become limits
-/// that rules may name; filters are told windows of those that stand for a single limit.
+/// Reads the entries of a policy with these limits. What is wrong is added to `mistakes`, and the names of entries to the
+/// limits that rules may name; filters are told the windows if an entry has only one limit.
 pub(super) fn read<'f>(
-    file: &'f BTreeMap<String, Spanned<ConsumersEntry>>,
+    file: &'f BTreeMap<String, Spanned<Consumers>>,
     limits: &mut Limits<'f>,
     mistakes: &mut Vec<String>,
 ) -> ConsumersByLimit {
@@ -69,98 +57,85 @@ pub(super) fn read<'f>(
             "`consumers`: {keys} keys over all entries; the maximum is {MAX_CONSUMER_KEYS}: remove those that are no longer in use"
         ));
     }
-    let mut all = BTreeMap::new();
     let own = limits.clone();
     for (name, entry) in file {
-        match entry.value.check(name, &own) {
-            Ok(consumers) => {
-                let mut others = consumers.limits.values();
-                let is_one = others.all(|limit| *limit == consumers.default);
-                let only = is_one.then(|| own.get(consumers.default.as_str()).copied()?);
-                limits.insert(name, only.flatten());
-                all.insert(name.clone(), Arc::new(consumers));
-            }
-            Err(why) => {
-                limits.insert(name, None);
-                let (line, name) = (entry.referenced.line(), shown(name));
-                mistakes.push(format!("line {line}: consumers {name}: {why}"));
-            }
+        if let Err(why) = entry.value.check(&own) {
+            let (line, name) = (entry.referenced.line(), shown(name));
+            mistakes.push(format!("line {line}: consumers {name}: {why}"));
         }
+        let default = own.get(entry.value.limit_of(DEFAULT)).copied().flatten();
+        limits.insert(name, default.filter(|_| entry.value.limits.len() == 1));
     }
-    all
+    let entries = file.iter();
+    let entries = entries.map(|(name, entry)| (name.clone(), Arc::new(entry.value.clone())));
+    entries.collect()
 }
 
-impl ConsumersEntry {
-    fn check(&self, name: &str, known: &Limits<'_>) -> Result<Consumers, String> {
+impl Consumers {
+    fn check(&self, known: &Limits<'_>) -> Result<(), String> {
         if !is_digits(&self.pepper, DIGEST_DIGITS) {
             return Err(format!(
                 "`pepper` is {}: give the {DIGEST_DIGITS} digits at the head of the file that `sluicegate consumers` writes",
                 shown(&self.pepper)
             ));
         }
-        for (hash, consumer) in &self.keys {
-            if !is_digits(hash, HASH_DIGITS) || !is_name(consumer) {
-                return Err(format!(
-                    "`keys`: the entry for {} is not a key's hash and a name: `sluicegate consumers add` makes them",
-                    shown(consumer)
-                ));
-            }
+        let mut keys = self.keys.iter();
+        let wrong = keys.find(|(hash, name)| !is_digits(hash, HASH_DIGITS) || !is_name(name));
+        if let Some((_, name)) = wrong {
+            return Err(format!(
+                "`keys`: the entry for {} is not a key's hash and a name, as `sluicegate consumers add` makes them",
+                shown(name)
+            ));
         }
         for (consumer, limit) in &self.limits {
-            let why = match known.get(limit.as_str()) {
-                None => format!(
-                    "the policy has no limit {}: add it to `limits`",
-                    shown(limit)
-                ),
+            let (field, shown) = (shown(consumer), shown(limit));
+            match known.get(limit.as_str()) {
                 // Filters would ask for parts of leases by keys of their own.
-                Some(Some(limit)) if limit.lease.is_some() => format!(
-                    "limit `{}` has a `lease`, which limits of consumers cannot have: remove it",
-                    limit.name
-                ),
-                Some(_) => continue,
-            };
-            return Err(format!("`limits.{consumer}`: {why}"));
+                Some(Some(limit)) if limit.lease.is_some() => {
+                    return Err(format!(
+                        "`limits`: {field}: limit {shown} has a `lease`, which limits of consumers cannot have: remove it"
+                    ));
+                }
+                Some(_) => {}
+                None => {
+                    return Err(format!(
+                        "`limits`: {field}: the policy has no limit {shown}: add it to its `limits`"
+                    ));
+                }
+            }
         }
-        let Some(default) = self.limits.get(DEFAULT) else {
+        if !self.limits.contains_key(DEFAULT) {
             return Err(format!(
                 "`limits` has no `{DEFAULT}`: name the limit of everybody who has none of their own"
             ));
-        };
-        if known.contains_key(name) && self.limits.values().all(|limit| limit != name) {
-            return Err(
-                "`limits` of the policy has a limit of this name, which nobody could ask for: rename one of them"
-                    .to_owned(),
-            );
         }
-        Ok(Consumers {
-            pepper: self.pepper.clone(),
-            keys: self.keys.clone(),
-            limits: self.limits.clone(),
-            default: default.clone(),
-        })
+        Ok(())
     }
-}
 
-impl Consumers {
+    fn limit_of(&self, consumer: &str) -> &str {
+        let own = self.limits.get(consumer);
+        let found = own.or_else(|| self.limits.get(DEFAULT));
+        found.map_or("", String::as_str)
+    }
+
     /// The limit and the key of a bucket, for a key of the filter. Other programs may give a consumer's key; another key of
     /// theirs stays as it is.
     fn resolve<'k>(&self, key: &'k str) -> (&str, Cow<'k, str>) {
         // A shadow rule counts under keys of its own.
         let of_shadow = key.starts_with(SHADOW).then(|| key.find(';')).flatten();
         let (shadow, own) = key.split_at(of_shadow.map_or(0, |end| end + 1));
-        let limit_of = |consumer| self.limits.get(consumer).unwrap_or(&self.default);
         if let Some(consumer) = own.strip_prefix(CONSUMER) {
-            return (limit_of(consumer), key.into());
+            return (self.limit_of(consumer), key.into());
         }
         let Some((hash, instead)) = parts(own) else {
-            return (&self.default, key.into());
+            return (self.limit_of(DEFAULT), key.into());
         };
         match self.keys.get(hash) {
-            Some(consumer) => {
-                let key = format!("{shadow}{CONSUMER}{consumer}");
-                (limit_of(consumer), key.into())
-            }
-            None => (&self.default, format!("{shadow}{instead}").into()),
+            Some(name) => (
+                self.limit_of(name),
+                format!("{shadow}{CONSUMER}{name}").into(),
+            ),
+            None => (self.limit_of(DEFAULT), format!("{shadow}{instead}").into()),
         }
     }
 }
@@ -173,24 +148,6 @@ fn parts(key: &str) -> Option<(&str, &str)> {
     missing.starts_with('=').then_some((hash, instead))
 }
 
-/// Why a check of a rule does not fit a policy's consumers, if it does not.
-pub fn mismatch(check: &Check, is_of_consumers: impl Fn(&str) -> bool) -> Option<String> {
-    let found = match &check.limit {
-        NamedLimit::Name(name) => is_of_consumers(name).then_some(name),
-        NamedLimit::Tiers(tiers) => tiers.map.values().find(|name| is_of_consumers(name)),
-    };
-    match (found, check.consumers) {
-        (Some(name), false) => Some(format!(
-            "is missing: `{name}` is an entry of the policy's `consumers`, so set it to `true`"
-        )),
-        (None, true) => Some(
-            "is `true`, and the policy's `consumers` has no entry of the limit's name: add one, or remove this"
-                .to_owned(),
-        ),
-        _ => None,
-    }
-}
-
 impl Policy {
     /// The limit and the key that a check is for, if it names an entry of `consumers`.
     pub fn resolve<'k>(&self, limit: &str, key: &'k str) -> Option<(&str, Cow<'k, str>)> {
@@ -198,27 +155,6 @@ impl Policy {
         let found = self.consumers.get(limit);
         let found = found.or_else(|| removed().filter(|_| !self.has(limit)));
         found.map(|consumers| consumers.resolve(key))
-    }
-
-    /// The limits that a name stands for where rules and jobs give it; none if it is that of a limit.
-    pub fn limits_of_consumers(&self, name: &str) -> Vec<&str> {
-        let of = self.consumers.get(name).into_iter();
-        let mut limits: Vec<_> = of
-            .flat_map(|of| of.limits.values().map(String::as_str))
-            .collect();
-        limits.sort_unstable();
-        limits.dedup();
-        limits
-    }
-
-    /// The digests of the peppers of all consumers.
-    pub fn peppers(&self) -> impl Iterator<Item = &str> {
-        self.consumers.values().map(|of| of.pepper.as_str())
-    }
-
-    /// How many keys of consumers there are, by entry.
-    pub(super) fn consumer_keys(&self, name: &str) -> Option<usize> {
-        self.consumers.get(name).map(|of| of.keys.len())
     }
 
     /// The same in place.
@@ -240,6 +176,11 @@ impl Policy {
             entries.for_each(|entry| rename(self, entry));
         }
         asked
+    }
+
+    /// The digests of the peppers of all consumers.
+    pub fn peppers(&self) -> impl Iterator<Item = &str> {
+        self.consumers.values().map(|of| of.pepper.as_str())
     }
 }
 
@@ -384,16 +325,11 @@ rules:
             (OTHER, HASH, "this key is given twice"),
             ("limits: { acme", "limit: { acme", "did you mean `limits`"),
             ("  partner:\n", "  partners:\n", "no limit `partner`"),
-            (", consumers: true", "", "set it to `true`"),
+            (", consumers: true", "", "must be `true` where"),
             (
                 "limit: partner,",
                 "limit: partner.acme,",
-                "no entry of the limit's name",
-            ),
-            (
-                "quota: 5, per: 1m }] }",
-                "quota: 5, per: 1m }] }\n  partner: { algorithm: sliding_log, windows: [{ quota: 5, per: 1m }] }",
-                "rename one",
+                "and nowhere else",
             ),
             (
                 "sliding_log, windows: [{ quota: 50, per: 1m }]",

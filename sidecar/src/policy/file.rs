@@ -13,7 +13,7 @@ use sluicegate_rules::config::schema::sorted;
 use crate::mask::shown;
 use crate::yaml::Node;
 
-use super::consumers::{self, ConsumersEntry};
+use super::consumers::{self, Consumers};
 use super::contents::{DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Policy};
 use super::fields::{AlgorithmName, MAX_NAME_BYTES, duration, is_name};
 use super::lease_file::LeaseFile;
@@ -59,8 +59,8 @@ struct PolicyFile {
     limits: BTreeMap<String, Spanned<LimitFile>>,
     /// a mapping from names that rules give as a limit to `pepper`, `keys` and `limits` (docs/consumers.md)
     #[serde(default)]
-    #[schemars(with = "BTreeMap<String, ConsumersEntry>")]
-    consumers: BTreeMap<String, Spanned<ConsumersEntry>>,
+    #[schemars(with = "BTreeMap<String, Consumers>")]
+    consumers: BTreeMap<String, Spanned<Consumers>>,
     /// a mapping from the name of each rule set to its `rules`, for filters with `version: 2`
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, sluicegate_rules::config::schema::RuleSetFile>")]

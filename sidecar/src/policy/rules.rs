@@ -12,7 +12,6 @@ use sluicegate_rules::config::{
     ConfigError, document, fingerprint, free_unused_expressions, from_value, nearest, walk,
 };
 
-use super::consumers::mismatch;
 use super::fields::{MAX_NAME_BYTES, is_name};
 use super::limits::Limit;
 use crate::yaml::{Node, ValueWithLines, fields, get};
@@ -79,8 +78,10 @@ fn check(
         }
     }
     for (at, _, check) in walk::checks(&file.rules) {
-        if let Some(why) = mismatch(check, &is_of_consumers) {
-            let field = format!("{at}.consumers");
+        let mut names = walk::limit_names(&at, check).into_iter();
+        if names.any(|(_, name)| is_of_consumers(name)) != check.consumers {
+            let why = "must be `true` where `limit` is an entry of the policy's `consumers`, and nowhere else";
+            let (field, why) = (format!("{at}.consumers"), why.to_owned());
             mistakes.push(ConfigError { field, why });
         }
     }

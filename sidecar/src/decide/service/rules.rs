@@ -41,8 +41,8 @@ impl Service {
 
     /// How many filters have another pepper than the policy's consumers.
     pub fn filters_with_other_pepper(&self) -> usize {
-        self.filters
-            .with_other_pepper(&self.policy.current().policy)
+        let policy = &self.policy.current().policy;
+        self.filters.with_other_pepper(policy)
     }
 
     /// The filters that have asked for rules lately.
