@@ -9,10 +9,13 @@
 //! | `yaml_error.rs` | describes a file with values of the wrong type |
 //! | `rules.rs` | the rules that filters get |
 //! | `short.rs` | the short form, expanded to the long form |
+//! | `consumers.rs`, `consumers_file.rs` | named consumers: whose bucket a hashed key belongs to, and the file that names them |
 //! | `changes.rs` | what changes from one policy to the next, for people |
 //! | `files.rs`, `source.rs` | its file and those that it names: read, watched, reloaded |
 
 mod changes;
+mod consumers;
+mod consumers_file;
 mod contents;
 mod fields;
 mod file;
@@ -31,6 +34,8 @@ mod window_file;
 mod yaml_error;
 
 pub use changes::{changes, describe_window};
+pub use consumers::consumer_key;
+pub use consumers_file::{ConsumersFile, MAX_CONSUMER_KEYS, read as read_consumers, start_of};
 pub use contents::{DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Policy};
 pub use fields::{AlgorithmName, is_name};
 pub use file::policy_schema;

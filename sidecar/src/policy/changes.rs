@@ -26,6 +26,20 @@ pub fn changes(before: &Policy, after: &Policy) -> Vec<String> {
         };
         found.push(limit.name.clone() + &what);
     }
+    if before.consumers != after.consumers {
+        let keys = |policy: &Policy| {
+            policy
+                .consumers
+                .values()
+                .map(|of| of.keys.len())
+                .sum::<usize>()
+        };
+        found.push(format!(
+            "consumers changed: {} -> {} keys",
+            keys(before),
+            keys(after)
+        ));
+    }
     if before.rules != after.rules {
         let digest = |rules: &RuleSets| match rules.digest.as_str() {
             "" => "none".to_owned(),

@@ -14,6 +14,7 @@ use sluicegate_rules::config::schema::sorted;
 use crate::mask::shown;
 use crate::yaml::Node;
 
+use super::consumers::{self, Consumers};
 use super::contents::{DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Policy};
 use super::fields::{AlgorithmName, MAX_NAME_BYTES, duration, is_name};
 use super::files::Files;
@@ -59,6 +60,10 @@ struct PolicyFile {
     /// a mapping from each limit's name to its `algorithm` and `windows`
     #[schemars(with = "BTreeMap<String, LimitFile>")]
     limits: BTreeMap<String, Spanned<LimitFile>>,
+    /// a mapping from names that rules give as a limit to `pepper`, `keys` and `limits` (docs/consumers.md)
+    #[serde(default)]
+    #[schemars(with = "BTreeMap<String, Consumers>")]
+    consumers: BTreeMap<String, Spanned<Consumers>>,
     /// a mapping from the name of each rule set to its `rules`, for filters with `version: 2`
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, sluicegate_rules::config::schema::RuleSetFile>")]
@@ -181,11 +186,11 @@ pub fn policy_schema() -> Value {
 fn takes(field: &str) -> String {
     let schema = &LONG_SCHEMA;
     let of_fields = schema.get("$defs").and_then(Value::as_object);
-    // Those of a limit's window before those of an override's.
+    // The policy's own first; those of a limit's window before those of an override's.
     let of_fields = of_fields.into_iter().flat_map(|of| of.values().rev());
     let pointer = format!("/properties/{field}/description");
-    let found = of_fields
-        .chain([&**schema])
+    let found = std::iter::once(&**schema)
+        .chain(of_fields)
         .find_map(|of| of.pointer(&pointer)?.as_str());
     found.unwrap_or("a mapping").to_owned()
 }
@@ -239,7 +244,10 @@ fn parse(text: &str, mistakes: &mut Vec<String>) -> Result<Policy, String> {
     }
     let names = file.limits.keys().map(String::as_str);
     let by_name = names.map(|name| (name, limits.get(name).map(Arc::as_ref)));
-    let rules = RuleSets::read(&file.rules, &by_name.collect()).unwrap_or_else(|found| {
+    let mut by_name = by_name.collect();
+    let consumers = consumers::read(&file.consumers, &mut by_name, mistakes);
+    let of_consumers = |name: &str| file.consumers.contains_key(name);
+    let rules = RuleSets::read(&file.rules, &by_name, of_consumers).unwrap_or_else(|found| {
         mistakes.extend(found);
         RuleSets::default()
     });
@@ -249,6 +257,8 @@ fn parse(text: &str, mistakes: &mut Vec<String>) -> Result<Policy, String> {
     Ok(Policy {
         rules: Arc::new(rules),
         removed: BTreeMap::new(),
+        consumers,
+        removed_consumers: BTreeMap::new(),
         store,
         store_timeout: store_timeout.unwrap_or(DEFAULT_STORE_TIMEOUT),
         memory_limit: memory_limit.unwrap_or(DEFAULT_MEMORY_LIMIT),

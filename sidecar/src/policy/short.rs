@@ -259,9 +259,16 @@ impl Long {
                     placed(node, Data::Fields(self.limits.clone())),
                 )),
                 "rules" | "trusted_hops" | "jwt_payload" => {}
+                "consumers" if !self.consumers.is_empty() => {}
                 of_set if OF_SET.contains(&of_set) => set.push((name.clone(), node.clone())),
                 _ => policy.push((name.clone(), node.clone())),
             }
+        }
+        if !self.consumers.is_empty() {
+            let own = get(file, "consumers").map(fields).unwrap_or_default();
+            let all = own.iter().cloned().chain(self.consumers);
+            let name = Spanned::new("consumers".to_owned(), file.referenced, file.defined);
+            policy.push((name, placed(file, Data::Fields(all.collect()))));
         }
         if !all.is_empty() {
             let at = all.first().cloned().unwrap_or_else(|| file.clone());

@@ -1,15 +1,13 @@
 //! The policy file: read at the start, and reloaded when it may have changed.
 
-use std::fs::File;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use tracing::warn;
 
 use super::contents::Policy;
-use super::files::{Files, read};
+use super::files::{Files, read, replace_file};
 use super::short::Expanded;
 use crate::lock::lock;
 
@@ -171,18 +169,7 @@ impl PolicySource {
         let Some((path, text)) = self.last_good.as_ref().zip(text) else {
             return;
         };
-        let write = || {
-            let new = path.with_extension("new");
-            let mut options = File::options();
-            // A file or link of that name may be of anybody's making.
-            let _ = std::fs::remove_file(&new);
-            let options = options.write(true).create_new(true).mode(0o600);
-            let mut file = options.open(&new)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            std::fs::rename(&new, path)
-        };
-        if let Err(why) = write() {
+        if let Err(why) = replace_file(path, text, None) {
             warn!("cannot keep the policy in {}: {why}", path.display());
         }
     }
@@ -295,7 +282,7 @@ mod tests {
         for (target, end) in [("/dev/zero", "regular file"), ("large", "more than 16 MiB")] {
             std::fs::remove_file(&path).unwrap();
             std::os::unix::fs::symlink(folder.path().join(target), &path).unwrap();
-            let large = File::create(folder.path().join("large")).unwrap();
+            let large = std::fs::File::create(folder.path().join("large")).unwrap();
             large.set_len(crate::policy::files::MAX_BYTES + 1).unwrap();
             assert!(why().ends_with(end), "{}", why());
         }

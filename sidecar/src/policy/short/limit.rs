@@ -4,6 +4,7 @@ use serde_saphyr::Spanned;
 
 use super::{Read, cost, fields_at, key, list_at, matching, mistake, rate, value_at, wrong};
 use crate::mask::shown;
+use crate::policy::consumers_file;
 use crate::policy::fields::is_name;
 use crate::policy::files::Files;
 use crate::yaml::{Data, Node, entries, fields, get, text};
@@ -19,6 +20,8 @@ const OF_RULE: [&str; 8] = [
     "when_missing",
     "quota",
 ];
+/// What `tiers` are by, if the sidecar knows whose key it is.
+const CONSUMER: &str = "consumer";
 /// What a rule has under the same name.
 const AS_IN_RULE: [&str; 3] = ["shadow", "stop", "reply"];
 
@@ -34,6 +37,7 @@ pub struct Limit<'a> {
 pub struct Long {
     pub limits: Vec<(Spanned<String>, Node)>,
     pub rules: Vec<Node>,
+    pub consumers: Vec<(Spanned<String>, Node)>,
     pub defaults: Vec<(&'static str, Vec<String>)>,
 }
 
@@ -168,8 +172,39 @@ impl Limit<'_> {
             self.add(name.clone(), rate, long)?;
             map.push((tier.value.as_str(), value_at(rate, name)));
         }
+        let map = fields_at(node, map);
+        if text(by) == Some(CONSUMER) {
+            return Ok(fields_at(node, [(CONSUMER, map)]));
+        }
         let by = key::component(by, self.file)?;
-        Ok(fields_at(node, [("by", by), ("map", fields_at(node, map))]))
+        Ok(fields_at(node, [("by", by), ("map", map)]))
+    }
+
+    /// The consumers in this file, with the limits of each.
+    fn consumers(&self, file: &Node, limit: &Node, files: &mut Files) -> Read<Node> {
+        let name = super::text_of(file, "key")?;
+        let read = files.read(name).map_err(|why| why.to_string());
+        let read = match read.and_then(|content| consumers_file::parse(&content)) {
+            Ok(read) => read,
+            Err(why) => return mistake(file, format!("`consumers` is {}: {why}", shown(name))),
+        };
+        let limits = match get(limit, CONSUMER) {
+            Some(tiers) => tiers.clone(),
+            None if text(limit).is_some() => fields_at(file, [("default", limit.clone())]),
+            None => {
+                return mistake(
+                    limit,
+                    "`tiers` of named consumers are by `consumer`: write that, or leave `consumers` away",
+                );
+            }
+        };
+        let keys = read.keys().map(|(hash, name)| (hash, value_at(file, name)));
+        let keys = fields_at(file, keys);
+        let pepper = value_at(file, read.pepper.as_str());
+        Ok(fields_at(
+            file,
+            [("pepper", pepper), ("keys", keys), ("limits", limits)],
+        ))
     }
 
     /// The rule; `None` if the limit is for no request.
@@ -230,15 +265,27 @@ impl Limit<'_> {
                 "`key` is missing: say whom it counts, such as `{ header: x-api-key }` or `address`, or `everyone` for all together",
             );
         };
-        if let Some(name) = get(given, "consumers") {
-            let text = files.read(super::text_of(name, "key")?);
-            return mistake(
-                name,
-                format!("`consumers`: {:?} is not read yet", text.is_ok()),
-            );
-        }
         let key = key::read(given, self.file)?;
+        let of_consumers = match get(given, "consumers") {
+            None => None,
+            Some(file) => {
+                let consumers = self.consumers(file, &limit, files)?;
+                long.consumers.push((self.name.clone(), consumers));
+                Some(value_at(file, true))
+            }
+        };
+        let limit = match of_consumers {
+            Some(_) => value_at(&limit, self.name.value.as_str()),
+            None if get(&limit, CONSUMER).is_some() => {
+                return mistake(
+                    &limit,
+                    "`tiers` are by `consumer`, and `key` names no consumers: add `consumers: FILE` to it",
+                );
+            }
+            None => limit,
+        };
         let mut check = vec![("limit", limit), ("key", key.clone())];
+        check.extend(of_consumers.map(|flag| ("consumers", flag)));
         if let Some(given) = self.get("cost") {
             check.push(("cost", cost::read(given)?));
         }
