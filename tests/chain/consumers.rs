@@ -4,7 +4,6 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use reqwest::Method;
 use serde_json::{Value, json};
 use sluicegate_tests::client::get;
 use sluicegate_tests::envoy::Envoy;
@@ -129,10 +128,30 @@ async fn the_keys_of_a_consumer_share_its_bucket_and_all_others_that_of_their_ad
             > 0.0
     })
     .await;
-    // An override of the consumer is one of its bucket.
-    let body = json!({ "limit": "partner", "key": "@consumer=acme", "quota": 7 }).to_string();
-    let (status, answer) = sidecar.change_override(Method::PUT, body).await;
-    assert!(status == 200 && answer.contains("partner.acme"), "{answer}");
+    // An override of the consumer is one of its bucket, whichever of the limit's names is given.
+    for (limit, quota) in [("partner", "9"), ("partner.acme", "7")] {
+        let mut command = Command::new(binary());
+        command.args([
+            "override",
+            "set",
+            "--limit",
+            limit,
+            "--consumer",
+            "acme",
+            "--quota",
+            quota,
+        ]);
+        let set = command
+            .args(["--admin", &sidecar.admin("")])
+            .output()
+            .unwrap();
+        let printed = String::from_utf8_lossy(&set.stdout);
+        assert!(printed.contains("limit `partner.acme`"), "{set:?}");
+        assert!(
+            printed.contains("units are counted for this key now"),
+            "{set:?}"
+        );
+    }
     eventually("the override is in force", async || {
         envoy.status("/", "old").await == 200
     })

@@ -145,6 +145,7 @@ mod tests {
              per: 10m }] | per: 10m }], overrides: [{ key: k, blocked: true }] | l: overrides changed
              per: 10m }] | per: 10m }], enforce: false | l: no longer enforced
              l: | n: | l removed; n added
+             limits: | consumers: { p: { pepper: '0123456789ab', keys: {}, limits: { default: l } } }\\nlimits: | consumers changed: 0 -> 0 keys
              limits: | denial_ttl: 2s\\nlimits: | denial_ttl 1s -> 2s
              limits: | # A comment.\\nlimits: | no limit changed",
         ) {

@@ -59,7 +59,7 @@ pub(super) fn read<'f>(
     }
     let own = limits.clone();
     for (name, entry) in file {
-        if let Err(why) = entry.value.check(&own) {
+        if let Err(why) = entry.value.check(name, &own) {
             let (line, name) = (entry.referenced.line(), shown(name));
             mistakes.push(format!("line {line}: consumers {name}: {why}"));
         }
@@ -72,7 +72,7 @@ pub(super) fn read<'f>(
 }
 
 impl Consumers {
-    fn check(&self, known: &Limits<'_>) -> Result<(), String> {
+    fn check(&self, own_name: &str, known: &Limits<'_>) -> Result<(), String> {
         if !is_digits(&self.pepper, DIGEST_DIGITS) {
             return Err(format!(
                 "`pepper` is {}: give the {DIGEST_DIGITS} digits at the head of the file that `sluicegate consumers` writes",
@@ -108,6 +108,10 @@ impl Consumers {
             return Err(format!(
                 "`limits` has no `{DEFAULT}`: name the limit of everybody who has none of their own"
             ));
+        }
+        if known.contains_key(own_name) && self.limits.values().all(|limit| limit != own_name) {
+            let why = "the policy has a limit of this name, which nobody could ask for: rename one of them";
+            return Err(why.to_owned());
         }
         Ok(())
     }
@@ -331,6 +335,11 @@ rules:
                 "limit: partner,",
                 "limit: partner.acme,",
                 "and nowhere else",
+            ),
+            (
+                "limits:\n",
+                "limits:\n  partner: { algorithm: sliding_log, windows: [{ quota: 5, per: 1m }] }\n",
+                "rename one",
             ),
             (
                 "sliding_log, windows: [{ quota: 50, per: 1m }]",
