@@ -62,8 +62,8 @@ pub fn with_address(example: &str, port: u16, address: &str) -> String {
 /// A host or an address, and a port.
 pub fn host_and_port(text: &str) -> Result<String, &'static str> {
     let read = text.parse::<Authority>().ok();
-    let read = read.filter(|read| read.port_u16().is_some() && !text.contains('@'));
-    read.map(|_| text.to_owned())
+    let read = read.filter(|read| !read.host().is_empty() && !text.contains('@'));
+    read.and_then(|read| read.port_u16().map(|_| text.to_owned()))
         .ok_or("expected a host and a port, such as 127.0.0.1:8080 or api.internal:8080")
 }
 
