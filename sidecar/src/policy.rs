@@ -8,6 +8,7 @@
 //! | `file.rs`, `window_file.rs`, `override_file.rs`, `lease_file.rs` | the policy in YAML, and its validation |
 //! | `yaml_error.rs` | describes a file with values of the wrong type |
 //! | `rules.rs` | the rules that filters get |
+//! | `schemas.rs` | the JSON Schemas of both forms: fields, and what to give for them |
 //! | `short.rs` | the short form, expanded to the long form |
 //! | `changes.rs` | what changes from one policy to the next, for people |
 //! | `files.rs`, `source.rs` | its file and those that it names: read, watched, reloaded |
@@ -24,6 +25,7 @@ mod override_file;
 mod overrides;
 mod quotas;
 mod rules;
+mod schemas;
 mod short;
 mod source;
 mod store;
