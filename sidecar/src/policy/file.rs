@@ -11,6 +11,7 @@ use serde_saphyr::Spanned;
 use sluicegate_protocol::{OverrideTerms, Whom};
 use sluicegate_rules::config::schema::sorted;
 
+use crate::json::merge;
 use crate::mask::shown;
 use crate::yaml::Node;
 
@@ -22,7 +23,7 @@ use super::limits::{Limit, WhenStoreIsDown};
 use super::override_file::{self, OverrideFile};
 use super::overrides::{MAX_OVERRIDES, Override};
 use super::rules::RuleSets;
-use super::schemas::{merge, takes};
+use super::schemas::takes;
 use super::short::{self, Expanded};
 use super::store::{StoreAddress, StoreFile};
 use super::window_file::{QuotaFromRequest, WindowFile, check_max_quota, is_same_window};

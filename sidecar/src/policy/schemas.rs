@@ -29,15 +29,3 @@ pub(super) fn takes<'s>(schema: &'s Value, field: &str) -> &'s str {
         .find_map(|part| part.pointer(&pointer)?.as_str());
     found.unwrap_or("a mapping")
 }
-
-/// Adds what one schema says to another.
-pub(super) fn merge(into: &mut Value, from: &Value) {
-    match (into, from) {
-        (Value::Object(into), Value::Object(from)) => {
-            for (name, inner) in from {
-                merge(into.entry(name).or_insert(Value::Null), inner);
-            }
-        }
-        (into, from) => *into = from.clone(),
-    }
-}
