@@ -8,6 +8,7 @@
 //! | `file.rs`, `window_file.rs`, `override_file.rs`, `lease_file.rs` | the policy in YAML, and its validation |
 //! | `yaml_error.rs` | describes a file with values of the wrong type |
 //! | `rules.rs` | the rules that filters get |
+//! | `schemas.rs` | the JSON Schemas of both forms: fields, and what to give for them |
 //! | `short.rs` | the short form, expanded to the long form |
 //! | `consumers.rs`, `consumers_file.rs` | named consumers: whose bucket a hashed key belongs to, and the file that names them |
 //! | `changes.rs` | what changes from one policy to the next, for people |
@@ -27,6 +28,7 @@ mod override_file;
 mod overrides;
 mod quotas;
 mod rules;
+mod schemas;
 mod short;
 mod source;
 mod store;

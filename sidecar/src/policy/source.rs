@@ -92,16 +92,12 @@ struct Attempt {
 impl Attempt {
     /// Reads the policy in this text.
     fn read(&mut self, path: &Path, text: String) -> Result<Policy, PolicyError> {
-        let (mut files, mut long) = (Files::beside(path), None);
-        let policy = Expanded::read(&text, &mut files).and_then(|expanded| {
-            let policy = expanded.policy()?;
-            long = Some(expanded.text);
-            Ok(policy)
-        });
-        (self.text, self.files, self.long) = (Some(text), files, long);
-        policy.map_err(|mistakes| {
-            PolicyError::invalid(path, mistakes.into_iter().next().unwrap_or_default())
-        })
+        self.files = Files::beside(path);
+        let read = Expanded::read_policy(&text, &mut self.files);
+        (self.text, self.long) = (Some(text), None);
+        let (policy, expanded) = read.map_err(|why| PolicyError::invalid(path, why))?;
+        self.long = Some(expanded.text);
+        Ok(policy)
     }
 }
 
@@ -110,22 +106,22 @@ fn read_policy(path: &Path) -> Result<String, PolicyError> {
 }
 
 impl PolicySource {
+    fn new(path: &Path, newest: Attempt) -> Self {
+        Self {
+            path: path.to_owned(),
+            last_good: None,
+            newest: Mutex::new(newest),
+        }
+    }
+
     /// Reads a file's first policy.
     ///
     /// # Errors
     /// It cannot be read, or something in it is wrong.
     pub fn open(path: &Path) -> Result<(Self, Policy), PolicyError> {
-        let mut newest = Attempt {
-            files: Files::beside(path),
-            ..Attempt::default()
-        };
+        let mut newest = Attempt::default();
         let policy = newest.read(path, read_policy(path)?)?;
-        let source = Self {
-            path: path.to_owned(),
-            last_good: None,
-            newest: Mutex::new(newest),
-        };
-        Ok((source, policy))
+        Ok((Self::new(path, newest), policy))
     }
 
     /// The same, but keeps each good policy in a folder, and begins with that if the file cannot be used.
@@ -138,10 +134,7 @@ impl PolicySource {
             let Ok(policy) = Policy::load(&last_good) else {
                 return Err(why);
             };
-            let mut newest = Attempt {
-                files: Files::beside(path),
-                ..Attempt::default()
-            };
+            let mut newest = Attempt::default();
             // To remember what was refused.
             if let Ok(text) = read(path) {
                 let _ = newest.read(path, text);
@@ -149,12 +142,7 @@ impl PolicySource {
             newest.long = None;
             newest.refusal = Some(why.to_string());
             newest.is_last_good = true;
-            let source = Self {
-                path: path.to_owned(),
-                last_good: None,
-                newest: Mutex::new(newest),
-            };
-            Ok((source, policy))
+            Ok((Self::new(path, newest), policy))
         });
         let (mut source, policy) = opened?;
         source.last_good = Some(last_good);

@@ -13,7 +13,7 @@ use crate::mask::{masked, shown};
 const SECRET: [&str; 4] = ["store", "url", "key", "overrides"];
 
 /// What to give for a field.
-type Takes = fn(&str) -> String;
+type Takes = fn(&str) -> &'static str;
 
 /// Describes an error of the library.
 pub fn describe(error: &Error, text: &str, takes: Takes) -> String {

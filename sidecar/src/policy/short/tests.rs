@@ -143,6 +143,16 @@ fn both_forms_stand_in_one_file_and_the_rules_of_the_long_form_come_first() {
     assert!(policy.rules.sets.contains_key("other"));
 }
 
+#[test]
+fn rule_sets_of_the_long_form_stay_if_no_limit_of_the_short_form_has_a_rule() {
+    let text = long(
+        "limits:\n  s: { match: none, rate: 5/1s }\nrules:\n  \
+         other: { rules: [{ name: o, checks: [{ limit: s, key: [{ host: true }] }], when_unavailable: deny }] }\n",
+    );
+    let policy = Policy::parse(&text).unwrap();
+    assert!(policy.rules.sets.keys().eq(["other"]), "{text}");
+}
+
 /// Each row: what people write, and what they are told. The first of the two lines of a limit is line 3.
 #[test]
 fn a_mistake_is_told_with_line_field_value_and_remedy() {
@@ -175,6 +185,7 @@ fn a_mistake_is_told_with_line_field_value_and_remedy() {
         rate: 5/1s, key: address, match: /a?b=c | a path has no query
         rate: 5/1s, key: address, match: api.example.com/v2/ | `{ host: api.example.com, path: /v2/ }`
         rate: 5/1s, key: address, match: { hosst: a.b } | `match` has no field `hosst`: did you mean `host`?
+        rate: 5/1s, key: address, match: { host: a.example.com, hosts: [b.example.com] } | `match` has `hosts` twice
         rate: 5/1s, key: address, match: {} | `match` is a mapping
         rate: 5/1s, key: address, match: none | `key` is for requests, and `match: none` matches none
         rate: 5/1s, key: address, on_failure: open | `on_failure` is `open`, `allow` (the default) or `deny`
