@@ -59,8 +59,9 @@ pub fn with_address(example: &str, port: u16, address: &str) -> String {
     example.replace(&from, &format!("address: {host}, port_value: {to_port} "))
 }
 
-/// A host or an address, and a port.
+/// A host or an address, and a port; also as a URL, as other commands take it.
 pub fn host_and_port(text: &str) -> Result<String, &'static str> {
+    let text = text.strip_prefix("http://").unwrap_or(text);
     let read = text.parse::<Authority>().ok();
     let read = read.filter(|read| !read.host().is_empty() && !text.contains('@'));
     read.and_then(|read| read.port_u16().map(|_| text.to_owned()))
@@ -101,7 +102,8 @@ mod tests {
             assert_eq!(host_and_port(text).as_deref(), Ok(text));
             assert_eq!(with(text), fields);
         }
-        for wrong in ",8080,:80,h:,h:65536,http://h:80,h/x:80,a b:1,\"h\":1,u@h:1".split(',') {
+        assert_eq!(host_and_port("http://h:80").as_deref(), Ok("h:80"));
+        for wrong in ",8080,:80,h:,h:65536,https://h:80,h/x:80,a b:1,\"h\":1,u@h:1".split(',') {
             assert!(host_and_port(wrong).is_err(), "{wrong}");
         }
     }
