@@ -13,7 +13,6 @@ const EXAMPLE: &str = include_str!("../../../envoy/envoy.yaml");
 const BUILT: &str = "target/filter/sluicegate.wasm";
 /// Where `deploy/host/install` puts it.
 const INSTALLED: &str = "/usr/local/lib/sluicegate/sluicegate.wasm";
-const RULE_SETS: &str = "                            rule_sets: { default: ingress }\n";
 const PEPPER: &str =
     "# If others can read Redis, set `pepper` too: a long random string, the same for the fleet.";
 const STATIC: &str = "type: STATIC\n";
@@ -42,7 +41,7 @@ impl Filter {
     pub fn example(&self) -> Result<String, Failure> {
         let module = std::path::absolute(self.module()).map_err(Failure::system)?;
         let module = json!(module.to_string_lossy()).to_string();
-        let mut example = EXAMPLE.replace(BUILT, &module).replace(RULE_SETS, "");
+        let mut example = EXAMPLE.replace(BUILT, &module);
         if let Some(file) = &self.pepper_file {
             let (_, text) = text_of(file)?;
             example = example.replace(PEPPER, &format!("pepper: {}", json!(text.trim())));
@@ -81,11 +80,7 @@ mod tests {
     fn the_example_has_each_text_that_is_replaced() {
         let ports = [10_000, 8_080, 9_180, 9_901];
         let ports = ports.map(|port| format!("address: 127.0.0.1, port_value: {port} "));
-        for text in ports
-            .iter()
-            .map(String::as_str)
-            .chain([BUILT, PEPPER, RULE_SETS])
-        {
+        for text in ports.iter().map(String::as_str).chain([BUILT, PEPPER]) {
             assert_eq!(EXAMPLE.matches(text).count(), 1, "{text}");
         }
         assert_eq!(EXAMPLE.matches(STATIC).count(), 2);

@@ -283,3 +283,47 @@ fn joined(lines: &[(usize, Value)]) -> Result<String, String> {
     }
     Ok(text)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Policy;
+
+    #[test]
+    fn keys_that_rules_make_are_told_from_those_that_they_cannot() {
+        let text = "
+limits:
+  one: { key: [{ header: x-key }, host], rate: 5/s }
+  tiered: { key: { cookie: c }, tiers: { by: { jwt: plan }, gold: 5/s, default: 1/s } }
+  plain: { key: { header: x-key, plain: true }, rate: 5/s }
+  job: { match: none, rate: 5/s }
+";
+        let rules = Policy::parse(text).unwrap().rules;
+        for (limit, key, expected) in [
+            ("one", "x-key#00;@host=a", Made::Yes),
+            ("one", "@missing/x-key=@address;@host=a", Made::Yes),
+            ("one", "@shadow=one;x-key#00;@host=a", Made::Yes),
+            ("one", "~00", Made::Yes),
+            (
+                "one",
+                "x-key=acme;@host=a",
+                Made::Hashed("x-key".to_owned()),
+            ),
+            ("one", "x-key=acme", Made::Hashed("x-key".to_owned())),
+            ("one", "x-key#00", Made::No),
+            ("one", "x-keys#00;@host=a", Made::No),
+            ("one", "nonsense", Made::No),
+            ("tiered.gold", "@cookie/c#00", Made::Yes),
+            (
+                "tiered.default",
+                "@cookie/c=1",
+                Made::Hashed("@cookie/c".to_owned()),
+            ),
+            ("plain", "x-key=acme", Made::Yes),
+            ("plain", "x-key#00", Made::No),
+            ("job", "anything", Made::Yes),
+        ] {
+            assert_eq!(rules.make(limit, key), expected, "{limit} {key}");
+        }
+    }
+}
