@@ -8,6 +8,7 @@
 //! | `target.rs`, `direct.rs`, `admin.rs`, `admin_token.rs` | where requests go: a sidecar, the store in this process, an admin port |
 //! | `endpoint.rs`, `client.rs` | addresses of sidecars, and requests to them |
 //! | `overrides.rs`, `override_*.rs` | `override` and its commands |
+//! | `envoy_example.rs` | the Envoy configuration that `render` and `dev` take values into |
 //! | `manifests.rs` | files that `check-config` and `explain` read |
 //! | `output.rs`, `stdout.rs` | output formats, and standard output |
 
@@ -20,8 +21,10 @@ mod checks;
 mod client;
 mod completions;
 mod decide;
+mod dev;
 mod direct;
 mod endpoint;
+mod envoy_example;
 mod estimate;
 pub mod exit;
 mod explain;
@@ -35,6 +38,7 @@ mod override_set;
 mod override_terms;
 mod overrides;
 mod peek;
+mod render;
 mod reset;
 mod rollout;
 mod schema;

@@ -1,4 +1,4 @@
-//! `envoy/sluicegate.schema.json`, `docs/openapi.json` and the tables of `docs/filter.md` match the types, and the schema accepts what the
+//! `envoy/*.schema.json`, `docs/openapi.json` and the tables of `docs/filter.md` match the types, and the schema accepts what the
 //! filter's own reader accepts. `SLUICEGATE_WRITE=1 cargo test -p sluicegate --test sidecar -- schema` regenerates them.
 
 use std::fmt::Write;
@@ -27,9 +27,14 @@ fn is_up_to_date(path: &str, should_be: &str) {
 }
 
 #[test]
-fn the_committed_schema_matches_the_types() {
-    let text = serde_json::to_string_pretty(&json_schema()).unwrap() + "\n";
-    is_up_to_date("envoy/sluicegate.schema.json", &text);
+fn the_committed_schemas_match_the_types() {
+    for (path, schema) in [
+        ("envoy/sluicegate.schema.json", json_schema()),
+        ("envoy/policy.schema.json", policy_schema()),
+    ] {
+        let text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
+        is_up_to_date(path, &text);
+    }
 }
 
 #[test]

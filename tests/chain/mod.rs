@@ -22,6 +22,8 @@
 //! | `trouble` | what a sidecar tells of trouble on our side |
 //! | `documents` | the commands, policies and the 429 of README and other pages, the Lua filter of `docs/filter.md` |
 //! | `in_envoy` | denials that need no callout, and the labels of the filter's counters |
+//! | `dev` | `sluicegate dev`, and that nothing is left of it |
+//! | `render` | `sluicegate render`, pasted into an Envoy configuration that exists |
 //! | `edge` | requests around a window's boundary, by algorithm |
 //! | `outages` | behaviour while a part is down, and when it is back |
 //! | `store_down` | what shares admitted without a store is counted, by every algorithm |
@@ -51,6 +53,7 @@ mod apart;
 mod certificates;
 mod changes;
 mod cluster;
+mod dev;
 mod documents;
 mod edge;
 mod filter_chain;
@@ -75,6 +78,7 @@ mod pushed;
 mod receipts;
 mod redis_store;
 mod reload;
+mod render;
 mod replies;
 mod requested_quotas;
 mod shutdown;

@@ -4,8 +4,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use super::exit::{self, Exit};
 use super::{
-    Failure, check_config, check_store, completions, decide, estimate, explain, give_back, man,
-    overrides, peek, reset, rollout, schema, serve, top,
+    Failure, check_config, check_store, completions, decide, dev, estimate, explain, give_back,
+    man, overrides, peek, render, reset, rollout, schema, serve, top,
 };
 
 /// Exact rate limits, for Envoy and for jobs.
@@ -25,6 +25,10 @@ pub struct Arguments {
 enum Command {
     /// Run the sidecar, which makes decisions for Envoy and for any HTTP client.
     Serve(serve::Serve),
+    /// Run a sidecar and an Envoy in front of a server of yours, to try a policy.
+    Dev(dev::Dev),
+    /// Print the parts that belong into an Envoy configuration that exists.
+    Render(render::Render),
     /// Take units from a limit, and run a command if they are admitted.
     Decide(decide::Decide),
     /// Show how many units of a limit are left and when more become available, without taking any.
@@ -60,6 +64,8 @@ impl Arguments {
     pub async fn run(self) -> Result<Exit, Failure> {
         match self.command {
             Command::Serve(serve) => serve.run().await,
+            Command::Dev(dev) => dev.run().await,
+            Command::Render(render) => render.run(),
             Command::Decide(decide) => return decide.run().await,
             Command::Peek(peek) => peek.run().await,
             Command::GiveBack(give_back) => give_back.run().await,

@@ -1,4 +1,4 @@
-//! `sluicegate schema`: the JSON Schema of the filter's configuration or of a policy, or the OpenAPI document of the sidecar.
+//! `sluicegate schema`: the JSON Schema of a policy or of the filter's configuration, or the OpenAPI document of the sidecar.
 
 use super::Failure;
 use super::output::json;
@@ -6,11 +6,11 @@ use super::stdout::print;
 
 /// Arguments of `schema`.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  sluicegate schema > sluicegate.schema.json")]
+#[command(after_help = "Example:\n  sluicegate schema > policy.schema.json")]
 pub struct Schema {
-    /// Print the JSON Schema of a policy instead.
+    /// Print the JSON Schema of the filter's configuration instead.
     #[arg(long, conflicts_with = "openapi")]
-    for_policy: bool,
+    for_filter: bool,
     /// Print the OpenAPI document of the sidecar's two ports instead.
     #[arg(long)]
     openapi: bool,
@@ -20,10 +20,10 @@ impl Schema {
     pub fn run(self) -> Result<(), Failure> {
         let schema = if self.openapi {
             sluicegate::server::openapi::document()
-        } else if self.for_policy {
-            sluicegate::policy::policy_schema()
-        } else {
+        } else if self.for_filter {
             sluicegate_rules::config::schema::json_schema()
+        } else {
+            sluicegate::policy::policy_schema()
         };
         print(&json(&schema)?)
     }

@@ -17,8 +17,9 @@ pub fn lint_rules(
     if let Some(manager) = around.and_then(|(plugin, _)| plugin.manager.as_ref()) {
         envoy::lint_rules(manager, rules, findings);
     }
-    let is_shared = policy.is_none_or(|policy| policy.store != StoreAddress::Memory);
-    if is_shared && around.is_some_and(|(_, configuration)| configuration.pepper.is_empty()) {
+    // Nobody else can read the sidecar's own memory.
+    let is_private = policy.is_some_and(|policy| matches!(policy.store, StoreAddress::Memory));
+    if !is_private && around.is_some_and(|(_, configuration)| configuration.pepper.is_empty()) {
         keys::without_pepper(rules, findings);
     }
     matching::lint(rules, findings);

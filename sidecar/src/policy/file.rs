@@ -34,8 +34,8 @@ const SMALLEST_MEMORY_LIMIT: usize = 1 << 20;
 /// More would make every request pay for windows that nobody can reason about.
 const MAX_WINDOWS: usize = 8;
 
-/// The limits by name, and where their counts are.
-// `sluicegate schema --for-policy` and errors repeat the comments of the fields of a policy: each says what to give.
+/// What is limited and for whom, and where the counts are.
+// `sluicegate schema` and errors repeat the comments of the fields of a policy: each says what to give.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "Sluicegate's policy")]
