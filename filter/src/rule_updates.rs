@@ -109,6 +109,7 @@ impl RuleUpdates {
             in_force: updates.in_force().map(Into::into),
             refused: refused.map(|(digest, _)| digest.into()),
             why: refused.map(|(_, why)| why.into()),
+            pepper: Some(plugin.settings.hasher.pepper_digest().into()),
         };
         let headers = [
             (":method", "GET"),

@@ -20,6 +20,7 @@ mod check_store;
 mod checks;
 mod client;
 mod completions;
+mod consumers;
 mod decide;
 mod dev;
 mod direct;

@@ -11,12 +11,13 @@
 //! | `store/` | where the state is, and who shares a call to it |
 //! | `telemetry/` | metrics, who is denied, what was decided, what happened |
 //! | `policy/` | limits by name: their file, its checks, its reload |
-//! | `clock.rs`, `lock.rs`, `mask.rs`, `yaml.rs` | the clocks; locks; messages without passwords; YAML with the line of each field |
+//! | `clock.rs`, `json.rs`, `lock.rs`, `mask.rs`, `yaml.rs` | the clocks; merged JSON; locks; messages without passwords; YAML with the line of each field |
 //!
 //! `lint/` (`check-config`) stands on `policy/` alone.
 
 pub mod clock;
 pub mod decide;
+mod json;
 pub mod lint;
 mod lock;
 pub mod mask;

@@ -113,7 +113,8 @@ impl ValueWithLines {
     }
 }
 
-fn value(node: &Node) -> Value {
+/// A value without places.
+pub fn value(node: &Node) -> Value {
     match &node.value {
         Data::Scalar(scalar) => scalar.clone(),
         Data::List(list) => list.iter().map(value).collect(),

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::process::{Command, Output, Stdio};
 
-use super::support::{finish, has, has_all, sluicegate};
+use super::support::{finish, has, has_all, read, sluicegate};
 
 fn run(arguments: &[&str]) -> Output {
     sluicegate(arguments).output().unwrap()
@@ -76,6 +76,20 @@ fn invalid_arguments_exit_with_64_like_all_usage_errors() {
     for arguments in [&["decide", "--version"][..], &["override", "set", "-V"]] {
         has(&stdout(arguments), env!("CARGO_PKG_VERSION"));
     }
+}
+
+#[test]
+fn the_page_on_render_shows_a_part_of_what_it_prints() {
+    let page = read("docs/dev.md");
+    let block = page.split("```yaml\n").nth(1).unwrap();
+    let (part, _) = block.split_once("```").unwrap();
+    let filter = "/usr/local/lib/sluicegate/sluicegate.wasm";
+    let parts = stdout(&["render", "--for", "envoy", "--filter", filter]);
+    has(
+        &parts,
+        &format!("---\n# 4. In its `http_filters`:\n{part}---\n"),
+    );
+    assert_eq!(parts.matches("---\n# ").count(), 5, "{parts}");
 }
 
 #[test]
@@ -173,7 +187,7 @@ fn completed(line: &str) -> Vec<String> {
 
 #[test]
 fn a_shell_completes_commands_arguments_and_values() {
-    assert_eq!(completed("sluicegate de"), ["decide"]);
+    assert_eq!(completed("sluicegate dec"), ["decide"]);
     assert_eq!(completed("sluicegate decide --lim"), ["--limit"]);
     for output in ["--output", "-o"] {
         let offered = completed(&format!("sluicegate peek {output} "));

@@ -16,6 +16,7 @@
 //! | `certificates` | cached denials |
 //! | `changes` | when clients see an operator's changes |
 //! | `cluster` | the sidecar on a Redis Cluster |
+//! | `consumers` | named consumers, from the command that adds them to the 429 |
 //! | `metrics` | the metrics endpoint and its documentation, and promtool's check |
 //! | `socket` | the sidecar behind a Unix socket |
 //! | `top` | who is being denied, by page and command |
@@ -53,6 +54,7 @@ mod apart;
 mod certificates;
 mod changes;
 mod cluster;
+mod consumers;
 mod dev;
 mod documents;
 mod edge;

@@ -90,7 +90,7 @@ const POLICY: &str = "
 limits:
   per-user: { algorithm: sliding_log, windows: [{ quota: 2, per: 1h }] }
 rules:
-  SET:
+  default:
     rules:
       - name: per-user
         checks:
@@ -132,81 +132,72 @@ fn pasted(existing: &str, parts: &str) -> String {
 
 #[tokio::test]
 async fn its_parts_pasted_into_a_configuration_that_exists_limit_by_the_policy() {
-    let (port, admin_port) = (free_port(), free_port());
-    let upstream = upstream::start().await;
     let folder = tempfile::tempdir().unwrap();
-    let pepper = folder.path().join("pepper");
+    let folder = folder.path();
+    let pepper = folder.join("pepper");
     // Not a number, but text.
     std::fs::write(&pepper, "20261126\n").unwrap();
-    for set in ["default", "gateway"] {
-        let folder = folder.path().join(set);
-        std::fs::create_dir(&folder).unwrap();
-        let policy = POLICY.replace("SET", set);
-        let sidecar = Sidecar::start(&policy, &folder).await;
-        let address = format!("127.0.0.1:{}", sidecar.port);
-        let arguments = [
-            "render",
-            "--for",
-            "envoy",
-            "--sidecar",
-            &address,
-            "--pepper-file",
-        ];
-        let parts = sluicegate(
-            &[&arguments[..], &[pepper.to_str().unwrap(), "--policy"]].concat(),
-            &[&sidecar.policy],
-        );
-        assert_eq!(parts.contains("rule_sets"), set != "default", "{parts}");
-        let existing = EXISTING
-            .replace("ADMIN", &admin_port.to_string())
-            .replace("LISTEN", &port.to_string())
-            .replace("UPSTREAM", &upstream.to_string())
-            .replace("JWT", &jwt_authn().to_string());
-        let text = pasted(&existing, &parts);
-        let file = folder.join("envoy.yaml");
-        std::fs::write(&file, &text).unwrap();
-        let checked = sluicegate(
-            &["check-config", "--envoy"],
-            &[&file, Path::new("--policy"), &sidecar.policy],
-        );
-        assert!(checked.ends_with("0 errors, 0 warnings"), "{checked}");
+    let sidecar = Sidecar::start(POLICY, folder).await;
+    let address = format!("127.0.0.1:{}", sidecar.port);
+    let render = [
+        "render",
+        "--for",
+        "envoy",
+        "--sidecar",
+        &address,
+        "--pepper-file",
+    ];
+    let parts = sluicegate(&render, &[&pepper]);
+    let (port, admin_port) = (free_port(), free_port());
+    let existing = EXISTING
+        .replace("ADMIN", &admin_port.to_string())
+        .replace("LISTEN", &port.to_string())
+        .replace("UPSTREAM", &upstream::start().await.to_string())
+        .replace("JWT", &jwt_authn().to_string());
+    let text = pasted(&existing, &parts);
+    let file = folder.join("envoy.yaml");
+    std::fs::write(&file, &text).unwrap();
+    let paths = [file.as_path(), Path::new("--policy"), &sidecar.policy];
+    let checked = sluicegate(&["check-config", "--envoy"], &paths);
+    assert!(checked.ends_with("0 errors, 0 warnings"), "{checked}");
 
-        let config: Value =
-            serde_saphyr::from_str(&text).unwrap_or_else(|why| panic!("{why}: {text}"));
-        let envoy = Envoy::start_config(&folder, 1, port, admin_port, &config).await;
-        let claims = json!({ "iss": "issuer", "sub": "alice" });
-        let bearer = format!("Bearer {}", token(&claims));
-        let fields = [
-            ("authorization", bearer.as_str()),
-            ("host", "api.example.com"),
-            ("origin", "https://app.example.com"),
-        ];
-        for status in [200, 200, 429] {
-            let answer = envoy.get("/v1/x", &fields).await;
-            assert_eq!(answer.status().as_u16(), status, "{}", envoy.log());
-            let of_cors = answer.headers()["access-control-expose-headers"].to_str();
-            assert_eq!(of_cors.unwrap(), "retry-after,ratelimit");
-        }
-        assert_eq!(
-            envoy.status("/v1/x", "").await,
-            200,
-            "the other host, without a token"
-        );
-        assert_eq!(
-            envoy
-                .get("/", &[("x_api_key", "k")])
-                .await
-                .status()
-                .as_u16(),
-            400
-        );
-        // From where `stats_config` and the access log were pasted.
-        let statistics = envoy.admin("/stats/prometheus");
-        eventually(DENIED, async || get(&statistics).await.1.contains(DENIED)).await;
-        assert!(
-            envoy
-                .log()
-                .contains("sluicegate_denied{rule=per-user,limit=per-user}")
-        );
+    let config: Value = serde_saphyr::from_str(&text).unwrap_or_else(|why| panic!("{why}: {text}"));
+    let envoy = Envoy::start_config(folder, 1, port, admin_port, &config).await;
+    let origin = ("origin", "https://app.example.com");
+    let bearer = format!(
+        "Bearer {}",
+        token(&json!({ "iss": "issuer", "sub": "alice" }))
+    );
+    let bearer = ("authorization", bearer.as_str());
+    let fields = [("host", "api.example.com"), origin, bearer];
+    for status in [200, 200, 429] {
+        let answer = envoy.get("/v1/x", &fields).await;
+        assert_eq!(answer.status().as_u16(), status, "{}", envoy.log());
+        let exposed = answer.headers()["access-control-expose-headers"].to_str();
+        assert_eq!(exposed.unwrap(), "retry-after,ratelimit");
     }
+    // The other host, without a token.
+    assert_eq!(envoy.status("/v1/x", "").await, 200);
+    let underscore = envoy.get("/", &[("x_api_key", "k")]).await;
+    assert_eq!(underscore.status().as_u16(), 400);
+    let statistics = envoy.admin("/stats/prometheus");
+    eventually(DENIED, async || get(&statistics).await.1.contains(DENIED)).await;
+    let denied = "sluicegate_denied{rule=per-user,limit=per-user}";
+    eventually(denied, async || envoy.log().contains(denied)).await;
+    // A sidecar elsewhere, by its name.
+    let elsewhere = [
+        "render",
+        "--for",
+        "envoy",
+        "--filter",
+        "f.wasm",
+        "--sidecar",
+    ];
+    let parts = sluicegate(&elsewhere, &[Path::new("sluicegate.internal:9180")]);
+    let part = "\"sluicegate.internal\", port_value: 9180";
+    assert!(
+        parts.contains("LOGICAL_DNS") && parts.contains(part),
+        "{parts}"
+    );
+    assert!(parts.contains(r#"/f.wasm" }"#), "{parts}");
 }

@@ -54,8 +54,7 @@ impl DenialCache {
                 self.count(&CachedDenials {
                     limit: question.limit_name(check).into(),
                     shadow: shadow.map(|rule| question.rules.rule_name(rule).into()),
-                    // Shadow decisions are counted without a key.
-                    key: shadow.is_none().then(|| check.key.as_str().into()),
+                    key: Some(check.key.as_str().into()),
                     count: 1,
                 });
             }
@@ -245,7 +244,7 @@ mod tests {
         assert_eq!(denials.covering(&both, 2_000).unwrap().len(), 2);
         let report = denials.report().into_iter();
         let shadows: Vec<_> = report.map(|denied| denied.shadow).collect();
-        assert_eq!(shadows, [Some("trial".into()), None]);
+        assert_eq!(shadows, [None, Some("trial".into())]);
     }
 
     /// Feeds one answer for each of these versions, to a question sent at this time, which denies a key of its own

@@ -7,7 +7,7 @@ use sluicegate_protocol::MAX_CHECKS;
 
 use crate::config::schema::{WhenMissing, WhenUnavailable};
 use crate::edges::stripped;
-use crate::key::{Hasher, Key, MISSING};
+use crate::key::{Hasher, Key, MISSING, SHADOW};
 use crate::lookup::Lookup;
 use crate::match_result::MatchResult;
 use crate::matching_readings::{MatchingReadings, Stopped};
@@ -203,7 +203,7 @@ impl Rule {
             let mut key = Key::new(hasher);
             if self.shadow {
                 // Its own key, so that it does not consume units of enforced rules with the same limit.
-                key.plain(&["@shadow"], self.name.as_bytes());
+                key.plain(&[SHADOW], self.name.as_bytes());
             }
             if let Some(check) = check.derive(index, key, view, readings)? {
                 checks.push(check);

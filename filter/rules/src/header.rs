@@ -45,7 +45,7 @@ pub(crate) fn has_look_alike(headers: &Headers, name: &str) -> bool {
 
 /// `Bearer t`, `bearer t` and `Bearer  t` are the same credentials (RFC 9110, section 11). Some upstreams also split
 /// them at white space beyond ASCII.
-fn credentials(value: &[u8]) -> Cow<'_, [u8]> {
+pub(crate) fn credentials(value: &[u8]) -> Cow<'_, [u8]> {
     let scheme = value.iter().take_while(|byte| byte.is_ascii_graphic());
     let (scheme, rest) = value.split_at(scheme.count());
     if rest.is_empty() {

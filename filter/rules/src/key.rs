@@ -6,13 +6,18 @@
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode, utf8_percent_encode};
 use sha2::{Digest, Sha256};
-use sluicegate_protocol::SUBJECT_BYTES;
+use sluicegate_protocol::{DIGEST_DIGITS, SUBJECT_BYTES};
+
+use crate::edges::stripped;
+use crate::header::credentials;
 
 /// Longer keys are hashed as a whole, so that clients cannot fill the store's memory with long headers.
 pub(crate) const MAX_BYTES: usize = 256;
 
 /// Precedes the name of a component that is missing from a request. No source's name begins with it.
 pub const MISSING: &str = "@missing/";
+/// Precedes the name of a shadow rule.
+pub const SHADOW: &str = "@shadow";
 
 /// What is escaped: everything beyond ASCII, too.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
@@ -37,6 +42,21 @@ impl Hasher {
         seed.update((pepper.len() as u64).to_be_bytes());
         seed.update(pepper);
         Self { seed }
+    }
+
+    /// The digits by which filters and the files of consumers tell whether they have the same pepper.
+    pub fn pepper_digest(&self) -> String {
+        let mut text = String::new();
+        self.append(&mut text, b"sluicegate: which pepper?");
+        text.truncate(DIGEST_DIGITS);
+        text
+    }
+
+    /// The hash that a key contains of a header with this value; of credentials, if there is white space in it.
+    pub fn of_header(&self, value: &[u8]) -> String {
+        let mut text = String::new();
+        self.append(&mut text, &credentials(stripped(value)));
+        text
     }
 
     /// Appends 128 bits of SHA-256 as 32 hexadecimal digits. With a weak hash, a client could craft a header that

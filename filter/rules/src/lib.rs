@@ -72,7 +72,7 @@ pub use config::schema::WhenUnavailable;
 pub use config::{ConfigError, Rules, parse};
 pub use denials::DenialCache;
 pub use evaluate::{Evaluation, ExplainedReading};
-pub use key::subject;
+pub use key::{Hasher, MISSING, SHADOW, subject};
 pub use leases::{LeaseReport, Leases, Taken};
 pub use outage_log::OutageLog;
 pub use question::{Question, ResolvedCheck, Shadow};

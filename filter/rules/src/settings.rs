@@ -20,7 +20,8 @@ pub struct Settings {
     pub together: bool,
     /// The sidecar gets the `traceparent` of sampled requests.
     pub traces: bool,
-    pub(crate) hasher: Hasher,
+    /// Hashes key components.
+    pub hasher: Hasher,
 }
 
 /// Which rule sets of the policy a filter runs.

@@ -42,6 +42,9 @@ pub struct RulesReport<'a> {
     /// Why.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub why: Option<Cow<'a, str>>,
+    /// The digest of its pepper. Older filters tell none.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub pepper: Option<Cow<'a, str>>,
 }
 
 /// The body that answers `GET /v1/filters`.
@@ -84,6 +87,12 @@ pub struct FilterState {
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// The digest of its pepper; absent if it is too old to tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pepper: Option<String>,
+    /// Whether that is another than the pepper of the policy's `consumers`: it recognizes none of them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub other_pepper: bool,
     /// How many seconds ago it was last heard of; 0 while it waits for news.
     pub seen_seconds: u64,
 }
@@ -122,7 +131,8 @@ impl<'a> RulesReport<'a> {
     /// Reads the header's value. `None`: no filter can have written it.
     pub fn read(value: &'a str) -> Option<Self> {
         let report: Self = serde_json::from_str(value).ok()?;
-        let mut digests = report.in_force.iter().chain(&report.refused);
+        let digests = report.in_force.iter().chain(&report.refused);
+        let mut digests = digests.chain(&report.pepper);
         let are_digests = digests.all(|digest| is_digits(digest, DIGEST_DIGITS));
         let valid = is_digits(&report.vm, 32) && are_digests;
         valid.then_some(report)

@@ -4,8 +4,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use super::exit::{self, Exit};
 use super::{
-    Failure, check_config, check_store, completions, decide, dev, estimate, explain, give_back,
-    man, overrides, peek, render, reset, rollout, schema, serve, top,
+    Failure, check_config, check_store, completions, consumers, decide, dev, estimate, explain,
+    give_back, man, overrides, peek, render, reset, rollout, schema, serve, top,
 };
 
 /// Exact rate limits, for Envoy and for jobs.
@@ -39,6 +39,8 @@ enum Command {
     Reset(reset::Reset),
     /// Give single keys another quota, lift their limit or block them, on all running sidecars.
     Override(overrides::Override),
+    /// Name consumers by their keys, in a file of hashes that a policy reads.
+    Consumers(consumers::Consumers),
     /// Show which subjects are denied most and which are nearest to a limit.
     Top(top::Watch),
     /// Show which filters have the rules of the policy, and wait until all have them.
@@ -71,6 +73,7 @@ impl Arguments {
             Command::GiveBack(give_back) => give_back.run().await,
             Command::Reset(reset) => reset.run().await,
             Command::Override(command) => command.run().await,
+            Command::Consumers(command) => command.run(),
             Command::Top(top) => top.run().await,
             Command::Rollout(rollout) => rollout.run().await,
             Command::CheckConfig(check) => check.run(),

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use clap::ArgGroup;
 use clap::builder::RangedU64ValueParser;
+use sluicegate::policy::consumer_key;
 use sluicegate_protocol::{Check, Problem, Whom};
 
 use super::Failure;
@@ -23,7 +24,7 @@ pub struct LimitKey {
 
 /// One limit for one key, which its digits may name.
 #[derive(clap::Args)]
-#[command(group = ArgGroup::new("whom").required(true).args(["key", "subject"]))]
+#[command(group = ArgGroup::new("whom").required(true).args(["key", "subject", "consumer"]))]
 pub struct LimitSubject {
     /// The limit's name in the policy.
     #[arg(long, value_name = "NAME")]
@@ -35,6 +36,9 @@ pub struct LimitSubject {
     /// has denied it, or seen it near the limit, lately.
     #[arg(long, value_name = "DIGITS")]
     pub subject: Option<String>,
+    /// The name of one of the limit's consumers, in place of a key.
+    #[arg(long, value_name = "NAME")]
+    pub consumer: Option<String>,
 }
 
 impl LimitSubject {
@@ -44,7 +48,9 @@ impl LimitSubject {
         admin: &AdminPort,
         patience: &Patience,
     ) -> Result<LimitKey, Failure> {
-        let (limit, key) = (self.limit, self.key.unwrap_or_default());
+        let of_consumer = self.consumer.as_deref().map(consumer_key);
+        let key = self.key.or(of_consumer).unwrap_or_default();
+        let limit = self.limit;
         let key = match &self.subject {
             None => key,
             Some(digits) => admin.key_of(digits, patience).await?,
@@ -55,7 +61,8 @@ impl LimitSubject {
     /// Limit and keys; neither key nor digits: all keys.
     pub fn whom(self) -> (String, Whom) {
         let subject = self.subject.map(Whom::Subject);
-        let whom = self.key.map(Whom::Key).or(subject);
+        let of_consumer = self.consumer.as_deref().map(consumer_key);
+        let whom = self.key.or(of_consumer).map(Whom::Key).or(subject);
         (self.limit, whom.unwrap_or(Whom::AllKeys(true)))
     }
 }

@@ -348,13 +348,22 @@ fn tell(question: &Question, check: &ResolvedCheck, policy: Option<&Policy>, tex
         line!(text, "    asks for a quota of {quota}");
     }
     let Some(policy) = policy else { return };
+    let resolved = policy.resolve(limit, &check.key);
+    if let Some((limit, key)) = &resolved {
+        let subject = Subject::of(key);
+        line!(
+            text,
+            "    of consumers: limit `{limit}`, key `{key}`, subject {subject}"
+        );
+    }
+    let (limit, key) = resolved.unwrap_or((limit, check.key.as_str().into()));
     match policy.limit(limit) {
         None => line!(text, "    the policy has no such limit"),
         Some(limit) => {
             for window in &limit.windows {
                 line!(text, "    {} per {}", window.quota, window_name(window));
             }
-            let own = limit.overrides.get(&Whom::Key(check.key.clone()));
+            let own = limit.overrides.get(&Whom::Key(key.into_owned()));
             if let Some(one) = own.or_else(|| limit.overrides.get(&Whom::AllKeys(true))) {
                 let until = one.terms.until.as_deref().unwrap_or("removed");
                 line!(

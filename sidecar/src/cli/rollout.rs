@@ -97,6 +97,9 @@ fn text(list: &FilterList) -> String {
             page,
             "{node:<24}{vm:<10}{digest:<14}{state:<10}{since:>6} s"
         );
+        if filter.other_pepper {
+            line!(page, "    another pepper than the policy's consumers");
+        }
         if let Some((refused, why)) = filter.refused.as_ref().zip(filter.why.as_ref()) {
             line!(page, "    refused {refused}: {why}");
         }

@@ -3,7 +3,7 @@
 mod listening;
 mod signals;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use sd_notify::NotifyState;
@@ -21,8 +21,7 @@ use tracing::{error, info, warn};
 use super::Failure;
 use super::direct::store_address;
 use listening::Listening;
-pub use listening::{bind, not_bound};
-pub use signals::Signals;
+use signals::Signals;
 
 /// Arguments of `serve`.
 #[derive(clap::Args)]
@@ -57,32 +56,22 @@ pub struct Serve {
     log_format: log::Format,
 }
 
-/// Loads a policy and opens its store, or the one that is given.
-pub fn open(
-    policy: &Path,
-    state_dir: Option<&Path>,
-    store: Option<&str>,
-) -> Result<Service, Failure> {
-    let metrics = Metrics::new().map_err(Failure::system)?;
-    let handle = PolicyHandle::load(policy, state_dir, &metrics).map_err(Failure::usage)?;
-    if let Some(why) = handle.source.refusal() {
-        error!("{why}; the last good policy is in force");
-    }
-    let policy = &handle.current().policy;
-    let store = store_address(policy, store)?;
-    let store = Store::open(&store, policy.store_timeout, policy.memory_limit);
-    Ok(Service::new(handle, store, metrics))
-}
-
 impl Serve {
     pub async fn run(self) -> Result<(), Failure> {
         let filter = std::env::var_os(log::FILTER).unwrap_or_default();
         let _log =
             log::start(self.log_format, &filter.to_string_lossy()).map_err(Failure::usage)?;
-        let store = self.store.as_deref();
-        let mut service = open(&self.policy, self.state_dir.as_deref(), store)?;
-        let store = store_address(&service.policy.current().policy, store)?;
+        let metrics = Metrics::new().map_err(Failure::system)?;
+        let handle = PolicyHandle::load(&self.policy, self.state_dir.as_deref(), &metrics)
+            .map_err(Failure::usage)?;
+        if let Some(why) = handle.source.refusal() {
+            error!("{why}; the last good policy is in force");
+        }
+        let policy = &handle.current().policy;
+        let store = store_address(policy, self.store.as_deref())?;
         let is_alone = matches!(store, StoreAddress::Memory);
+        let store = Store::open(&store, policy.store_timeout, policy.memory_limit);
+        let mut service = Service::new(handle, store, metrics);
         service.traces = Traces::from_environment().map_err(Failure::usage)?;
         let traces = service.traces.clone();
         let service = Arc::new(service);

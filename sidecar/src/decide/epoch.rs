@@ -142,8 +142,8 @@ impl PolicyHandle {
     ) {
         let number = before.number + u64::from(!policy.limits_as(&before.policy));
         policy.keep_removed(&before.policy);
-        let is_new = |name: &String| !before.policy.removed().contains_key(name);
-        let removed = if policy.removed().keys().any(is_new) {
+        let is_new = |name: &String| before.policy.removed().all(|before| before != name);
+        let removed = if policy.removed().any(is_new) {
             Some(Instant::now())
         } else {
             // Changes of something else do not keep them for longer.

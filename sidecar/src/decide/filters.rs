@@ -9,6 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::clock;
 use crate::lock::lock;
+use crate::policy::Policy;
 
 /// Most filters that are known, and most that wait for news at the same time; the others are answered at once and ask again.
 const MAX_FILTERS: usize = 4_096;
@@ -94,6 +95,8 @@ impl Filters {
             since_seconds: 0,
             refused: report.refused.as_deref().map(str::to_owned),
             why: report.why.as_deref().map(text),
+            pepper: report.pepper.as_deref().map(str::to_owned),
+            other_pepper: false,
             seen_seconds: 0,
         };
         let before = filters.get(report.vm.as_ref());
@@ -151,13 +154,22 @@ impl Filters {
         states
     }
 
-    /// All known filters, by node, compared with the digest of the policy's rules.
-    pub fn list(&self, rules: &str, now_us: u64) -> Vec<FilterState> {
+    /// How many filters have another pepper than this policy's consumers.
+    pub fn with_other_pepper(&self, policy: &Policy) -> usize {
+        let filters = lock(&self.known);
+        let others = filters.values();
+        let others = others.filter(|known| has_other_pepper(&known.state, policy));
+        others.count()
+    }
+
+    /// All known filters, by node, compared with a policy.
+    pub fn list(&self, policy: &Policy, now_us: u64) -> Vec<FilterState> {
         let filters = lock(&self.known);
         let told = filters.values().map(|known| {
             let seconds = |since_us: u64| now_us.saturating_sub(since_us) / 1_000_000;
             FilterState {
-                state: state_of(&known.state, rules),
+                state: state_of(&known.state, &policy.rules.digest),
+                other_pepper: has_other_pepper(&known.state, policy),
                 since_seconds: seconds(known.since_us),
                 seen_seconds: if known.waiting > 0 {
                     0
@@ -171,6 +183,11 @@ impl Filters {
         list.sort_by(|a, b| (&a.node, &a.vm).cmp(&(&b.node, &b.vm)));
         list
     }
+}
+
+fn has_other_pepper(filter: &FilterState, policy: &Policy) -> bool {
+    let pepper = filter.pepper.as_deref();
+    pepper.is_some_and(|pepper| policy.peppers().any(|other| other != pepper))
 }
 
 fn state_of(filter: &FilterState, rules: &str) -> RulesState {

@@ -90,11 +90,13 @@ impl LimitOverrides {
 /// Whether a key of the filter has a component in plain text that a client can choose: a header, cookie, parameter or path,
 /// or one that is not known. Other programs' keys have no `=`, as their names are their own.
 pub fn client_chooses(key: &str) -> bool {
-    const NOT_CHOSEN: [&str; 6] = [
+    const NOT_CHOSEN: [&str; 8] = [
         "@address",
         "@constant",
+        "@consumer",
         "@jwt",
         "@method",
+        "@missing",
         "@mtls",
         "@shadow",
     ];

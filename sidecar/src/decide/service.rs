@@ -57,6 +57,8 @@ pub struct Service {
     pub traces: Traces,
     /// The filters that get rules from here.
     pub filters: Filters,
+    /// Whether it was logged that some have another pepper than the policy's consumers.
+    warned_of_pepper: AtomicBool,
 }
 
 impl Service {
@@ -96,6 +98,7 @@ impl Service {
             history: Mutex::new(History::new(now_ms)),
             traces: Traces::default(),
             filters: Filters::default(),
+            warned_of_pepper: AtomicBool::new(false),
         }
     }
 
@@ -109,10 +112,19 @@ impl Service {
         let start = self.start().await;
         self.void_after_step();
         let epoch = self.policy.current();
-        let asked = request.decisions.as_slice();
+        // Before anything else looks at limits and keys.
+        let asked = epoch.policy.renamed(&request.decisions, |policy, asked| {
+            let checks = asked.checks.iter_mut();
+            checks.for_each(|check| policy.rename(&mut check.limit, &mut check.key));
+        });
+        let asked = asked.as_ref();
         let now_us = clock::now_us();
         for denied in &request.denied {
-            epoch.metrics.count_filter_denials(denied, now_us);
+            let mut denied = denied.clone();
+            if let Some(key) = &mut denied.key {
+                epoch.policy.rename(&mut denied.limit, key);
+            }
+            epoch.metrics.count_filter_denials(&denied, now_us);
         }
         let parts = self.account_parts(&header, &epoch, now_us);
         if let (Some(wanted), true) = (&parts, asked.is_empty()) {
@@ -223,6 +235,8 @@ impl Service {
             let filters = families.filter_rules.with_label_values(&[state]);
             filters.set(states.get(state).copied().unwrap_or(0) as f64);
         }
+        let others = self.filters.with_other_pepper(&epoch.policy);
+        families.other_pepper.set(others as f64);
         families.rules.reset();
         if let Some(digest) = epoch.policy.rules.told() {
             let source = if self.policy.source.is_last_good() {

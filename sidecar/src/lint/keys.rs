@@ -15,7 +15,8 @@ pub fn lint(rules: &[Rule], plugin: Option<&Plugin>, findings: &mut Findings<'_>
         let same = |other: &&Rule| !other.shadow && !rule.stop && other.matcher == rule.matcher;
         let same = rules.iter().filter(same).chain([rule]);
         let mut same = same.flat_map(|rule| &rule.checks);
-        if is_client_chosen(check) && same.all(is_client_chosen) {
+        // A key that is no consumer's counts as missing.
+        if !check.consumers && is_client_chosen(check) && same.all(is_client_chosen) {
             findings.warn(
                 format!("{at}.key"),
                 "a client can choose every component of this key, and gets a fresh quota for each value that it invents",
@@ -27,7 +28,7 @@ pub fn lint(rules: &[Rule], plugin: Option<&Plugin>, findings: &mut Findings<'_>
             findings.warn(
                 format!("{at}.key"),
                 "a request that lacks a component of this key is not checked at all, and `when_missing` is not set",
-                "set `when_missing` to `deny`, `{use: TEXT}` or, if such requests may pass, `skip`",
+                "set `when_missing` to `deny`, `{address: {}}`, `{use: TEXT}` or, if such requests may pass, `skip`",
             );
         }
         if let Limit::Tiers(tiers) = &check.limit {

@@ -10,6 +10,8 @@ use crate::policy::{Limit, Policy};
 pub fn lint(rules: &[Rule], policy: &Policy, findings: &mut Findings<'_>) {
     for (at, _, check) in checks(rules) {
         for (field, name) in limit_names(&at, check) {
+            // Of consumers: the limit of those who have none of their own.
+            let name = policy.resolve(name, "").map_or(name, |(limit, _)| limit);
             match policy.limit(name) {
                 None => report_unknown(policy, field, name, findings),
                 Some(limit) => {

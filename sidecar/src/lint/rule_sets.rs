@@ -35,13 +35,10 @@ impl<'a> WrittenPolicy<'a> {
             "" => Files::beside(Path::new(&found.source.file)),
             _ => Files::default(),
         };
-        let (expanded, policy) = match Expanded::read(&found.text, &mut files) {
-            Ok(expanded) => {
-                let policy = expanded.policy();
-                (expanded, policy)
-            }
-            Err(mistakes) => (Expanded::default(), Err(mistakes)),
-        };
+        let expanded = Expanded::read(&found.text, &mut files);
+        let policy = expanded.as_ref().map_err(Clone::clone);
+        let policy = policy.and_then(Expanded::policy);
+        let expanded = expanded.unwrap_or_default();
         Self {
             source: &found.source,
             policy,

@@ -208,6 +208,10 @@ export function summarize(view) {
     if (state.tone === "calm") Object.assign(state, OURS);
     notes.push(`Filters refuse the policy's rules (${policy.filters.refused}) and keep their earlier ones, if any: sluicegate rollout says why.`);
   }
+  if (policy.filters_with_other_pepper) {
+    if (state.tone === "calm") Object.assign(state, OURS);
+    notes.push(`Filters with another pepper (${policy.filters_with_other_pepper}) recognize no consumer: every key counts as missing. sluicegate rollout names them.`);
+  }
   if (total.error > 0 && !policy.unknown_limits.length) {
     notes.push(`${rate(total.error)} requests/s cannot be decided, for example because they cost more than their limit ever admits.`);
   }

@@ -26,6 +26,20 @@ pub fn changes(before: &Policy, after: &Policy) -> Vec<String> {
         };
         found.push(limit.name.clone() + &what);
     }
+    if before.consumers != after.consumers {
+        let keys = |policy: &Policy| {
+            policy
+                .consumers
+                .values()
+                .map(|of| of.keys.len())
+                .sum::<usize>()
+        };
+        found.push(format!(
+            "consumers changed: {} -> {} keys",
+            keys(before),
+            keys(after)
+        ));
+    }
     if before.rules != after.rules {
         let digest = |rules: &RuleSets| match rules.digest.as_str() {
             "" => "none".to_owned(),
@@ -131,6 +145,7 @@ mod tests {
              per: 10m }] | per: 10m }], overrides: [{ key: k, blocked: true }] | l: overrides changed
              per: 10m }] | per: 10m }], enforce: false | l: no longer enforced
              l: | n: | l removed; n added
+             limits: | consumers: { p: { pepper: '0123456789ab', keys: {}, limits: { default: l } } }\\nlimits: | consumers changed: 0 -> 0 keys
              limits: | denial_ttl: 2s\\nlimits: | denial_ttl 1s -> 2s
              limits: | # A comment.\\nlimits: | no limit changed",
         ) {

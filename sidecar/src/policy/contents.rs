@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::consumers::ConsumersByLimit;
 use super::limits::Limit;
 use super::rules::RuleSets;
 use super::store::StoreAddress;
@@ -37,6 +38,10 @@ pub struct Policy {
     pub(super) limits: BTreeMap<String, Arc<Limit>>,
     /// Limits that an earlier policy had: a filter may ask for them until it has the new rules.
     pub(super) removed: BTreeMap<String, Arc<Limit>>,
+    /// Whose the keys are that rules of these names ask with.
+    pub(super) consumers: ConsumersByLimit,
+    /// Those that an earlier policy had.
+    pub(super) removed_consumers: ConsumersByLimit,
     /// The rules for filters.
     pub rules: Arc<RuleSets>,
 }
@@ -78,7 +83,9 @@ impl Policy {
 
     /// Whether both apply the same limits in the same way, whatever their rules.
     pub fn limits_as(&self, other: &Self) -> bool {
-        self.limits == other.limits && self.denial_ttl == other.denial_ttl
+        self.limits == other.limits
+            && self.denial_ttl == other.denial_ttl
+            && self.consumers == other.consumers
     }
 
     /// Keeps answering for the limits that `before` had.
@@ -87,17 +94,22 @@ impl Policy {
         let gone = gone.filter(|(name, _)| !self.limits.contains_key(*name));
         let gone = gone.map(|(name, limit)| (name.clone(), Arc::clone(limit)));
         self.removed = gone.take(MAX_REMOVED).collect();
+        let gone = before.consumers.iter().chain(&before.removed_consumers);
+        let gone = gone.filter(|(name, _)| !self.consumers.contains_key(*name));
+        let gone = gone.map(|(name, of)| (name.clone(), Arc::clone(of)));
+        self.removed_consumers = gone.take(MAX_REMOVED).collect();
     }
 
-    /// Limits that only earlier policies had.
-    pub const fn removed(&self) -> &BTreeMap<String, Arc<Limit>> {
-        &self.removed
+    /// The names that rules of earlier policies may ask for, and those of this one do not.
+    pub fn removed(&self) -> impl Iterator<Item = &String> {
+        self.removed.keys().chain(self.removed_consumers.keys())
     }
 
-    /// The same without the limits that earlier policies had; nothing if there are none.
+    /// The same without what earlier policies had; nothing if there is none of it.
     pub fn without_removed(&self) -> Option<Self> {
-        (!self.removed.is_empty()).then(|| Self {
+        self.removed().next().is_some().then(|| Self {
             removed: BTreeMap::new(),
+            removed_consumers: BTreeMap::new(),
             ..self.clone()
         })
     }

@@ -6,14 +6,16 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use serde_saphyr::Spanned;
 use sluicegate_protocol::{OverrideTerms, Whom};
 use sluicegate_rules::config::schema::sorted;
 
+use crate::json::merge;
 use crate::mask::shown;
 use crate::yaml::Node;
 
+use super::consumers::{self, Consumers};
 use super::contents::{DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Policy};
 use super::fields::{AlgorithmName, MAX_NAME_BYTES, duration, is_name};
 use super::files::Files;
@@ -22,6 +24,7 @@ use super::limits::{Limit, WhenStoreIsDown};
 use super::override_file::{self, OverrideFile};
 use super::overrides::{MAX_OVERRIDES, Override};
 use super::rules::RuleSets;
+use super::schemas::takes;
 use super::short::{self, Expanded};
 use super::store::{StoreAddress, StoreFile};
 use super::window_file::{QuotaFromRequest, WindowFile, check_max_quota, is_same_window};
@@ -59,6 +62,10 @@ struct PolicyFile {
     /// a mapping from each limit's name to its `algorithm` and `windows`
     #[schemars(with = "BTreeMap<String, LimitFile>")]
     limits: BTreeMap<String, Spanned<LimitFile>>,
+    /// a mapping from names that rules give as a limit to `pepper`, `keys` and `limits` (docs/consumers.md)
+    #[serde(default)]
+    #[schemars(with = "BTreeMap<String, Consumers>")]
+    consumers: BTreeMap<String, Spanned<Consumers>>,
     /// a mapping from the name of each rule set to its `rules`, for filters with `version: 2`
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, sluicegate_rules::config::schema::RuleSetFile>")]
@@ -107,8 +114,7 @@ impl Policy {
     /// # Errors
     /// As above.
     pub fn read(text: &str, files: &mut Files) -> Result<Self, String> {
-        let read = Expanded::read(text, files).and_then(|expanded| expanded.policy());
-        read.map_err(|mistakes| mistakes.into_iter().next().unwrap_or_default())
+        Expanded::read_policy(text, files).map(|(policy, _)| policy)
     }
 }
 
@@ -118,7 +124,17 @@ impl Expanded {
     /// # Errors
     /// All mistakes in the short form, each with line, field and remedy.
     pub fn read(text: &str, files: &mut Files) -> Result<Self, Vec<String>> {
-        short::expand(text, &LONG_FIELDS, files)
+        short::expand(text, &LONG_SCHEMA, files)
+    }
+
+    /// Expands a policy's text, and reads the policy.
+    ///
+    /// # Errors
+    /// The first mistake, with line, field and remedy.
+    pub(super) fn read_policy(text: &str, files: &mut Files) -> Result<(Policy, Self), String> {
+        let expanded = Self::read(text, files);
+        let read = expanded.and_then(|expanded| Ok((expanded.policy()?, expanded)));
+        read.map_err(|mistakes| mistakes.into_iter().next().unwrap_or_default())
     }
 
     /// The policy.
@@ -142,59 +158,18 @@ impl Expanded {
 static LONG_SCHEMA: LazyLock<Value> =
     LazyLock::new(|| schemars::schema_for!(PolicyFile).to_value());
 
-/// The fields of a policy and of a limit in the long form.
-static LONG_FIELDS: LazyLock<[Vec<String>; 2]> = LazyLock::new(|| {
-    ["/properties", "/$defs/LimitFile/properties"].map(|pointer| {
-        let fields = LONG_SCHEMA.pointer(pointer).and_then(Value::as_object);
-        fields
-            .into_iter()
-            .flat_map(|fields| fields.keys().cloned())
-            .collect()
-    })
-});
-
 /// The JSON Schema of a policy, for editors and pipelines.
 pub fn policy_schema() -> Value {
     let mut schema = LONG_SCHEMA.clone();
-    for (into, from) in [
-        ("/properties", "/top/properties"),
-        ("/$defs", "/$defs"),
-        ("/$defs/LimitFile/properties", "/limit/properties"),
-    ] {
-        let into = schema.pointer_mut(into).and_then(Value::as_object_mut);
-        let from = short::SCHEMA.pointer(from).and_then(Value::as_object);
-        if let Some((into, from)) = into.zip(from) {
-            into.extend(from.clone());
-        }
-    }
-    let limit = schema.pointer_mut("/$defs/LimitFile");
-    if let Some(limit) = limit.and_then(Value::as_object_mut) {
-        let forms = [&["algorithm", "windows"][..], &["rate"], &["tiers"]];
-        let forms = forms.map(|fields| json!({ "required": fields }));
-        limit.remove("required");
-        limit.insert("oneOf".to_owned(), forms.into_iter().collect());
-    }
+    merge(&mut schema, &short::SCHEMA);
     sorted(schema)
-}
-
-/// What to give for a field.
-fn takes(field: &str) -> String {
-    let schema = &LONG_SCHEMA;
-    let of_fields = schema.get("$defs").and_then(Value::as_object);
-    // Those of a limit's window before those of an override's.
-    let of_fields = of_fields.into_iter().flat_map(|of| of.values().rev());
-    let pointer = format!("/properties/{field}/description");
-    let found = of_fields
-        .chain([&**schema])
-        .find_map(|of| of.pointer(&pointer)?.as_str());
-    found.unwrap_or("a mapping").to_owned()
 }
 
 /// Puts the mistakes of limits and rules into `mistakes`, and returns the first of all.
 fn parse(text: &str, mistakes: &mut Vec<String>) -> Result<Policy, String> {
     let options = serde_saphyr::options! { with_snippet: false };
     let file: PolicyFile = serde_saphyr::from_str_with_options(text, options)
-        .map_err(|error| yaml_error::describe(&error, text, takes))?;
+        .map_err(|error| yaml_error::describe(&error, text, |field| takes(&LONG_SCHEMA, field)))?;
     let store = match &file.store {
         None => StoreAddress::default(),
         Some(store) => StoreAddress::try_from(&store.value)
@@ -239,7 +214,10 @@ fn parse(text: &str, mistakes: &mut Vec<String>) -> Result<Policy, String> {
     }
     let names = file.limits.keys().map(String::as_str);
     let by_name = names.map(|name| (name, limits.get(name).map(Arc::as_ref)));
-    let rules = RuleSets::read(&file.rules, &by_name.collect()).unwrap_or_else(|found| {
+    let mut by_name = by_name.collect();
+    let consumers = consumers::read(&file.consumers, &mut by_name, mistakes);
+    let of_consumers = |name: &str| file.consumers.contains_key(name);
+    let rules = RuleSets::read(&file.rules, &by_name, of_consumers).unwrap_or_else(|found| {
         mistakes.extend(found);
         RuleSets::default()
     });
@@ -249,6 +227,8 @@ fn parse(text: &str, mistakes: &mut Vec<String>) -> Result<Policy, String> {
     Ok(Policy {
         rules: Arc::new(rules),
         removed: BTreeMap::new(),
+        consumers,
+        removed_consumers: BTreeMap::new(),
         store,
         store_timeout: store_timeout.unwrap_or(DEFAULT_STORE_TIMEOUT),
         memory_limit: memory_limit.unwrap_or(DEFAULT_MEMORY_LIMIT),

@@ -1,9 +1,9 @@
 //! Files, as a running sidecar reads them.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{File, Metadata};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
@@ -52,18 +52,44 @@ impl Files {
     }
 }
 
-/// Reads a regular file. In its place, a pipe would keep the sidecar waiting, and a device would never end.
+/// Reads a file of a policy.
 pub(super) fn read(path: &Path) -> io::Result<String> {
+    read_file(path, MAX_BYTES)
+}
+
+/// Reads a regular file of at most so many bytes. In its place, a pipe would keep the sidecar waiting, and a device would
+/// never end.
+pub(super) fn read_file(path: &Path, most: u64) -> io::Result<String> {
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
     let file = File::options().read(true).custom_flags(flags).open(path)?;
     let found = file.metadata()?;
     if !found.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
-    if found.len() > MAX_BYTES {
-        return Err(io::Error::other("it has more than 16 MiB"));
+    if found.len() > most {
+        let why = format!("it has more than {} MiB", most >> 20);
+        return Err(io::Error::other(why));
     }
     let mut text = String::new();
-    file.take(MAX_BYTES).read_to_string(&mut text)?;
+    file.take(most).read_to_string(&mut text)?;
     Ok(text)
+}
+
+/// Writes a file that only its owner may read, or with owner and permissions of another, and puts it in the place of the one
+/// before.
+pub(super) fn replace_file(path: &Path, text: &str, like: Option<Metadata>) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let mut options = File::options();
+    // A file or link of that name may be of anybody's making.
+    let _ = std::fs::remove_file(&new);
+    let options = options.write(true).create_new(true).mode(0o600);
+    let mut file = options.open(&new)?;
+    file.write_all(text.as_bytes())?;
+    if let Some(like) = like {
+        // Only root may give a file away.
+        let _ = fchown(&file, Some(like.uid()), Some(like.gid()));
+        file.set_permissions(like.permissions())?;
+    }
+    file.sync_all()?;
+    std::fs::rename(&new, path)
 }

@@ -48,6 +48,7 @@ fn check(
     name: &str,
     set: &ValueWithLines,
     limits: &Limits<'_>,
+    is_of_consumers: impl Fn(&str) -> bool,
 ) -> Result<(RuleSetFile, Vec<String>), Vec<String>> {
     if !is_name(name) {
         return Err(vec![format!(
@@ -76,6 +77,14 @@ fn check(
             mistakes.push(ConfigError { field, why });
         }
     }
+    for (at, _, check) in walk::checks(&file.rules) {
+        let mut names = walk::limit_names(&at, check).into_iter();
+        if names.any(|(_, name)| is_of_consumers(name)) != check.consumers {
+            let why = "must be `true` where `limit` is an entry of the policy's `consumers`, and nowhere else";
+            let (field, why) = (format!("{at}.consumers"), why.to_owned());
+            mistakes.push(ConfigError { field, why });
+        }
+    }
     if mistakes.is_empty() {
         Ok((file, expressions))
     } else {
@@ -89,13 +98,14 @@ fn named_limits(file: &RuleSetFile) -> impl Iterator<Item = (String, &str)> {
 }
 
 impl RuleSets {
-    /// Reads the sets of a policy with these limits.
+    /// Reads the sets of a policy with these limits, some of which stand for those of consumers.
     ///
     /// # Errors
     /// Everything that is wrong with each set.
     pub(super) fn read(
         file: &BTreeMap<String, Node>,
         limits: &Limits<'_>,
+        is_of_consumers: impl Fn(&str) -> bool,
     ) -> Result<Self, Vec<String>> {
         if file.len() > MAX_SETS {
             let why = format!("`rules` has {} sets: give at most {MAX_SETS}", file.len());
@@ -106,7 +116,7 @@ impl RuleSets {
         let (mut mistakes, mut expressions, mut bytes) = (Vec::new(), 0, 0);
         for (name, set) in file {
             let set = ValueWithLines::new(set, 0);
-            let (read, found) = match check(name, &set, limits) {
+            let (read, found) = match check(name, &set, limits, &is_of_consumers) {
                 Ok(checked) => checked,
                 Err(more) => {
                     mistakes.extend(more);

@@ -1,15 +1,13 @@
 //! The policy file: read at the start, and reloaded when it may have changed.
 
-use std::fs::File;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use tracing::warn;
 
 use super::contents::Policy;
-use super::files::{Files, read};
+use super::files::{Files, read, replace_file};
 use super::short::Expanded;
 use crate::lock::lock;
 
@@ -94,16 +92,12 @@ struct Attempt {
 impl Attempt {
     /// Reads the policy in this text.
     fn read(&mut self, path: &Path, text: String) -> Result<Policy, PolicyError> {
-        let (mut files, mut long) = (Files::beside(path), None);
-        let policy = Expanded::read(&text, &mut files).and_then(|expanded| {
-            let policy = expanded.policy()?;
-            long = Some(expanded.text);
-            Ok(policy)
-        });
-        (self.text, self.files, self.long) = (Some(text), files, long);
-        policy.map_err(|mistakes| {
-            PolicyError::invalid(path, mistakes.into_iter().next().unwrap_or_default())
-        })
+        self.files = Files::beside(path);
+        let read = Expanded::read_policy(&text, &mut self.files);
+        (self.text, self.long) = (Some(text), None);
+        let (policy, expanded) = read.map_err(|why| PolicyError::invalid(path, why))?;
+        self.long = Some(expanded.text);
+        Ok(policy)
     }
 }
 
@@ -112,22 +106,22 @@ fn read_policy(path: &Path) -> Result<String, PolicyError> {
 }
 
 impl PolicySource {
+    fn new(path: &Path, newest: Attempt) -> Self {
+        Self {
+            path: path.to_owned(),
+            last_good: None,
+            newest: Mutex::new(newest),
+        }
+    }
+
     /// Reads a file's first policy.
     ///
     /// # Errors
     /// It cannot be read, or something in it is wrong.
     pub fn open(path: &Path) -> Result<(Self, Policy), PolicyError> {
-        let mut newest = Attempt {
-            files: Files::beside(path),
-            ..Attempt::default()
-        };
+        let mut newest = Attempt::default();
         let policy = newest.read(path, read_policy(path)?)?;
-        let source = Self {
-            path: path.to_owned(),
-            last_good: None,
-            newest: Mutex::new(newest),
-        };
-        Ok((source, policy))
+        Ok((Self::new(path, newest), policy))
     }
 
     /// The same, but keeps each good policy in a folder, and begins with that if the file cannot be used.
@@ -140,10 +134,7 @@ impl PolicySource {
             let Ok(policy) = Policy::load(&last_good) else {
                 return Err(why);
             };
-            let mut newest = Attempt {
-                files: Files::beside(path),
-                ..Attempt::default()
-            };
+            let mut newest = Attempt::default();
             // To remember what was refused.
             if let Ok(text) = read(path) {
                 let _ = newest.read(path, text);
@@ -151,12 +142,7 @@ impl PolicySource {
             newest.long = None;
             newest.refusal = Some(why.to_string());
             newest.is_last_good = true;
-            let source = Self {
-                path: path.to_owned(),
-                last_good: None,
-                newest: Mutex::new(newest),
-            };
-            Ok((source, policy))
+            Ok((Self::new(path, newest), policy))
         });
         let (mut source, policy) = opened?;
         source.last_good = Some(last_good);
@@ -171,18 +157,7 @@ impl PolicySource {
         let Some((path, text)) = self.last_good.as_ref().zip(text) else {
             return;
         };
-        let write = || {
-            let new = path.with_extension("new");
-            let mut options = File::options();
-            // A file or link of that name may be of anybody's making.
-            let _ = std::fs::remove_file(&new);
-            let options = options.write(true).create_new(true).mode(0o600);
-            let mut file = options.open(&new)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            std::fs::rename(&new, path)
-        };
-        if let Err(why) = write() {
+        if let Err(why) = replace_file(path, text, None) {
             warn!("cannot keep the policy in {}: {why}", path.display());
         }
     }
@@ -295,7 +270,7 @@ mod tests {
         for (target, end) in [("/dev/zero", "regular file"), ("large", "more than 16 MiB")] {
             std::fs::remove_file(&path).unwrap();
             std::os::unix::fs::symlink(folder.path().join(target), &path).unwrap();
-            let large = File::create(folder.path().join("large")).unwrap();
+            let large = std::fs::File::create(folder.path().join("large")).unwrap();
             large.set_len(crate::policy::files::MAX_BYTES + 1).unwrap();
             assert!(why().ends_with(end), "{}", why());
         }

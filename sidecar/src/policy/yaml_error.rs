@@ -2,8 +2,10 @@
 //! value there, and what to give instead.
 
 use serde_saphyr::{Error, ExternalMessageSource, Location};
+use sluicegate_protocol::is_digits;
 use sluicegate_rules::config::nearest;
 
+use super::consumers_file::HASH_DIGITS;
 use super::fields::is_name;
 use crate::mask::{masked, shown};
 
@@ -11,7 +13,7 @@ use crate::mask::{masked, shown};
 const SECRET: [&str; 4] = ["store", "url", "key", "overrides"];
 
 /// What to give for a field.
-type Takes = fn(&str) -> String;
+type Takes = fn(&str) -> &'static str;
 
 /// Describes an error of the library.
 pub fn describe(error: &Error, text: &str, takes: Takes) -> String {
@@ -51,7 +53,9 @@ fn problem(error: &Error, text: &str, location: Option<Location>, takes: Takes) 
             None => wrong_value(text, location, takes),
         },
         Error::DuplicateMappingKey { key, .. } => {
-            let key = key.as_deref().map_or_else(|| "this key".to_owned(), shown);
+            // The hash of a consumer's key is not repeated.
+            let key = key.as_deref().filter(|key| !is_digits(key, HASH_DIGITS));
+            let key = key.map_or_else(|| "this key".to_owned(), shown);
             format!("{key} is given twice: remove one")
         }
         Error::UnknownAnchor { .. } => {

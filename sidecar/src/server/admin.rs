@@ -115,12 +115,7 @@ pub(super) fn router(admin: Admin, access: Access, document: MethodRouter<Admin>
     get,
     path = HEALTHZ_PATH,
     tag = "probes",
-    responses((
-        status = 200,
-        description = "The process serves requests.",
-        body = String,
-        example = "alive\n",
-    )),
+    responses((status = 200, description = "The process serves requests.", body = String)),
 )]
 async fn healthz() -> &'static str {
     "alive\n"
@@ -135,12 +130,7 @@ async fn healthz() -> &'static str {
     get,
     path = READYZ_PATH,
     tag = "probes",
-    responses((
-        status = 200,
-        description = "The sidecar is ready.",
-        body = String,
-        example = "ready: policy epoch 1, the store answers\n",
-    )),
+    responses((status = 200, description = "The sidecar is ready.", body = String)),
 )]
 async fn readyz(State(admin): State<Admin>) -> Response {
     admin.readiness.answer(&admin.service)
@@ -154,12 +144,7 @@ async fn readyz(State(admin): State<Admin>) -> Response {
     get,
     path = METRICS_PATH,
     tag = "admin",
-    responses((
-        status = 200,
-        description = "The metrics.",
-        body = String,
-        example = "# HELP sluicegate_store_up Whether the store answers.\n# TYPE sluicegate_store_up gauge\nsluicegate_store_up 1\n",
-    )),
+    responses((status = 200, description = "The metrics.", body = String)),
 )]
 async fn metrics(State(admin): State<Admin>) -> Result<Response, Refusal> {
     let text = admin.service.metrics_text().map_err(|error| {
@@ -176,15 +161,11 @@ async fn metrics(State(admin): State<Admin>) -> Result<Response, Refusal> {
     post,
     path = RESET_PATH,
     tag = "admin",
-    request_body(
-        content = ref(of::<Resets<'_>>()),
-        example = json!({ "resets": [{ "limit": "per-key", "key": "worker-7" }] }),
-    ),
+    request_body = ref(of::<Resets<'_>>()),
     responses((
         status = 200,
         description = "An outcome for each entry.",
         body = ref(of::<Listed<WasReset>>()),
-        example = json!({ "outcomes": [{ "outcome": "reset", "held": true }] }),
     )),
 )]
 async fn reset(State(admin): State<Admin>, body: Body) -> Result<Response, Refusal> {
@@ -200,15 +181,7 @@ async fn reset(State(admin): State<Admin>, body: Body) -> Result<Response, Refus
     path = OVERRIDES_PATH,
     operation_id = "listOverrides",
     tag = "admin",
-    responses((
-        status = 200,
-        description = "The overrides.",
-        body = ref(of::<OverrideList>()),
-        example = json!({ "overrides": [{
-            "limit": "per-tenant", "key": "acme", "subject": "822b33ad87c148a0a20a", "quota": 5000,
-            "until": "2026-11-22T03:00:00Z", "reason": "INC-7", "by": "ops@bastion", "source": "store", "state": "in_force",
-        }] }),
-    )),
+    responses((status = 200, description = "The overrides.", body = ref(of::<OverrideList>()))),
 )]
 async fn list_overrides(State(admin): State<Admin>) -> Response {
     ok(&admin.service.list_overrides())
@@ -223,22 +196,8 @@ async fn list_overrides(State(admin): State<Admin>) -> Response {
     path = OVERRIDES_PATH,
     operation_id = "setOverride",
     tag = "admin",
-    request_body(
-        content = ref(of::<SetOverride>()),
-        example = json!({
-            "limit": "per-tenant", "key": "acme", "quota": 5000,
-            "until": "2026-11-22T03:00:00Z", "reason": "INC-7", "by": "ops@bastion",
-        }),
-    ),
-    responses((
-        status = 200,
-        description = "The override is set.",
-        body = ref(of::<OverrideWasSet>()),
-        example = json!({ "replaced": false, "override": {
-            "limit": "per-tenant", "key": "acme", "subject": "822b33ad87c148a0a20a", "quota": 5000,
-            "until": "2026-11-22T03:00:00Z", "reason": "INC-7", "by": "ops@bastion", "source": "store", "state": "in_force",
-        } }),
-    )),
+    request_body = ref(of::<SetOverride>()),
+    responses((status = 200, description = "The override is set.", body = ref(of::<OverrideWasSet>()))),
 )]
 async fn set_override(State(admin): State<Admin>, body: Body) -> Result<Response, Refusal> {
     let asked = read_set_override(&whole(body, &LARGE_BODIES).await?)?;
@@ -253,15 +212,11 @@ async fn set_override(State(admin): State<Admin>, body: Body) -> Result<Response
     path = OVERRIDES_PATH,
     operation_id = "removeOverride",
     tag = "admin",
-    request_body(
-        content = ref(of::<RemoveOverride>()),
-        example = json!({ "limit": "per-tenant", "key": "acme", "reason": "INC-7 is over", "by": "ops@bastion" }),
-    ),
+    request_body = ref(of::<RemoveOverride>()),
     responses((
         status = 200,
         description = "The store has no override for this limit and key.",
         body = ref(of::<OverrideWasRemoved>()),
-        example = json!({ "removed": true }),
     )),
 )]
 async fn remove_override(State(admin): State<Admin>, body: Body) -> Result<Response, Refusal> {
@@ -277,12 +232,7 @@ async fn remove_override(State(admin): State<Admin>, body: Body) -> Result<Respo
     path = "/v1/subjects/{subject}",
     tag = "admin",
     params(("subject" = String, Path, description = "The 20 hexadecimal digits.", example = "8aca0dd300d2436b96f9")),
-    responses((
-        status = 200,
-        description = "The key.",
-        body = ref(of::<Whom>()),
-        example = json!({ "key": "worker-7" }),
-    )),
+    responses((status = 200, description = "The key.", body = ref(of::<Whom>()))),
 )]
 async fn subject(
     State(admin): State<Admin>,
@@ -304,10 +254,6 @@ async fn subject(
         status = 200,
         description = "The digest of the policy's rules, and the filters.",
         body = ref(of::<FilterList>()),
-        example = json!({ "rules": "a41c09d2e7f3", "filters": [{
-            "vm": "5f0c6b1a9d3e4f2c8b7a6d5e4f3c2b1a", "node": "gateway-0", "version": "0.1.0", "sets": ["gateway"],
-            "serves": true, "state": "in_force", "digest": "a41c09d2e7f3", "since_seconds": 61, "seen_seconds": 0,
-        }] }),
     )),
 )]
 async fn filters(State(admin): State<Admin>) -> Response {
@@ -325,13 +271,6 @@ async fn filters(State(admin): State<Admin>) -> Response {
         status = 200,
         description = "Every limit of the policy in force, by name.",
         body = ref(of::<Top>()),
-        example = json!({ "limits": [{
-            "limit": "per-key",
-            "denied_total": 120,
-            "since_seconds": 61,
-            "most_denied": [{ "subject": "0123456789abcdef0123", "count": 90, "error": 3 }],
-            "nearest": [{ "subject": "0123456789abcdef0123", "used_ratio": 0.96 }],
-        }] }),
     )),
 )]
 async fn top(State(admin): State<Admin>) -> Response {

@@ -78,16 +78,8 @@ pub(super) fn router(service: Arc<Service>, document: MethodRouter<Arc<Service>>
     path = GIVE_BACK_PATH,
     operation_id = "giveBack",
     tag = "decisions",
-    request_body(
-        content = ref(of::<GiveBacks<'_>>()),
-        example = json!({ "give_backs": [{ "limit": "per-key", "key": "worker-7", "receipt": "00112233445566778899aabbccddeeff" }] }),
-    ),
-    responses((
-        status = 200,
-        description = "An outcome for each entry.",
-        body = ref(of::<Listed<GivenBack>>()),
-        example = json!({ "outcomes": [{ "outcome": "given_back", "units": 3 }] }),
-    )),
+    request_body = ref(of::<GiveBacks<'_>>()),
+    responses((status = 200, description = "An outcome for each entry.", body = ref(of::<Listed<GivenBack>>()))),
 )]
 async fn give_back(State(service): State<Arc<Service>>, body: Body) -> Result<Response, Refusal> {
     let body = whole(body, &LARGE_BODIES).await?;
@@ -111,19 +103,12 @@ async fn give_back(State(service): State<Arc<Service>>, body: Body) -> Result<Re
         max_length = 3,
         example = "429",
     )),
-    request_body(
-        content = ref(of::<Request<'_>>()),
-        example = json!({ "decisions": [{ "checks": [{ "limit": "per-key", "key": "worker-7", "cost": 3 }] }] }),
-    ),
+    request_body = ref(of::<Request<'_>>()),
     responses(
         (
             status = 200,
             description = "A verdict for each decision. With `?denied=429`: the decision was admitted, or the store is down and the policy says `allow`.",
             body = ref(of::<Answer<'_>>()),
-            example = json!({ "epoch": 1, "instance": 5629499534213120_u64, "verdicts": [{
-                "outcome": "admitted", "check": 0, "limit": "per-key", "quota": 5, "window_ms": 2000,
-                "remaining": 2, "reset_ms": 2000, "retry_after_ms": 0,
-            }] }),
         ),
         (
             status = 429,
@@ -131,35 +116,12 @@ async fn give_back(State(service): State<Arc<Service>>, body: Body) -> Result<Re
             headers(("Retry-After" = u64, description = "Whole seconds until the same decision would be admitted, rounded up.")),
             content_type = PROBLEM_JSON,
             body = ref(of::<VerdictProblem<'_>>()),
-            example = json!({
-                "type": "about:blank",
-                "title": "Too Many Requests",
-                "status": 429,
-                "detail": "limit `per-key` allows 5 per 2000 ms and has 0 left; the same decision is admitted in 1991 ms",
-                "code": "denied",
-                "epoch": 1,
-                "instance": 5629499534213120_u64,
-                "verdicts": [{
-                    "outcome": "denied", "check": 0, "limit": "per-key", "quota": 5, "window_ms": 2000,
-                    "remaining": 0, "reset_ms": 1991, "retry_after_ms": 1991, "hold_ms": 1000,
-                }],
-            }),
         ),
         (
             status = 503,
             description = "Only with `?denied=429`: the store did not answer, and the policy does not say `allow`.",
             content_type = PROBLEM_JSON,
             body = ref(of::<VerdictProblem<'_>>()),
-            example = json!({
-                "type": "about:blank",
-                "title": "Service Unavailable",
-                "status": 503,
-                "detail": "the store did not answer within its deadline",
-                "code": "unavailable",
-                "epoch": 1,
-                "instance": 5629499534213120_u64,
-                "verdicts": [{ "outcome": "unavailable" }],
-            }),
         ),
     ),
 )]
@@ -204,7 +166,6 @@ async fn decide(
         description = "The rules, or if the filter has them, just their digest.",
         content_type = LINES_OF_JSON,
         body = String,
-        example = "{\"format\":1,\"digest\":\"a41c09d2e7f3\",\"instance\":4711,\"lines\":0}\n",
     )),
 )]
 async fn rules(State(service): State<Arc<Service>>, headers: HeaderMap) -> Response {

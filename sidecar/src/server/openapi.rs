@@ -3,7 +3,8 @@
 //!
 //! An endpoint is described by the `utoipa::path` attribute and the comment of its handler in `decisions.rs` or `admin.rs`;
 //! errors that endpoints share are added where the routes are (`describe.rs`). The types' schemas are schemars', as they know all of serde's
-//! attributes; a type that an attribute names is also in `schemas`.
+//! attributes; a type that an attribute names is also in `schemas`. What no code knows is in `openapi.json`: the title, the
+//! tags, an example of each body.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -24,6 +25,7 @@ use utoipa::openapi::path::PathItem;
 
 use super::body::JSON;
 use super::decisions::VerdictProblem;
+use crate::json::merge;
 
 /// Answers with the document.
 pub(super) async fn serve() -> axum::response::Response {
@@ -53,32 +55,13 @@ pub fn document() -> Value {
             paths.insert(path, item);
         }
     }
-    let document = json!({
-        "openapi": "3.1.0",
-        "info": {
-            "title": "Sluicegate sidecar",
-            "version": env!("CARGO_PKG_VERSION"),
-            "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
-            "description": "Two ports: one for decisions, which filters and jobs ask, and one for operators, Prometheus and \
-                probes. Every error is a problem detail (RFC 9457) with a `code` for programs and the `field` that is wrong. \
-                A port answers 404 for an unknown path and 405 with `allow` for a method that the path does not support. The few errors \
-                that are answered before a request can be read (400, 414, 431) have no body. Clients must accept fields, \
-                outcomes and codes that this document does not list; requests must not contain unknown fields.",
-        },
-        "tags": [
-            { "name": "decisions", "description": "On the decision port (`--listen`). Web pages cannot call it." },
-            { "name": "admin", "description": "On the admin port (`--admin-listen`). Requires the admin token, if the sidecar has one." },
-            { "name": "probes", "description": "On the admin port; never requires the token." },
-        ],
+    let mut document = json!({
+        "info": { "version": env!("CARGO_PKG_VERSION") },
         "paths": paths,
-        "components": {
-            "schemas": schemas(),
-            "securitySchemes": {
-                "bearer": { "type": "http", "scheme": "bearer", "description": "The admin token. A sidecar without an admin token requires none." },
-                "basic": { "type": "http", "scheme": "basic", "description": "The admin token as the password, with any user name: for browsers." },
-            },
-        },
+        "components": { "schemas": schemas() },
     });
+    let rest: Value = serde_json::from_str(include_str!("openapi.json")).unwrap_or_default();
+    merge(&mut document, &rest);
     sluicegate_rules::config::schema::sorted(document)
 }
 

@@ -82,24 +82,20 @@ fn validate_check(
 
 /// The sidecar replaces the key, so it must know its form.
 fn consumers(at: &str, file: &schema::Check, key: &[KeyComponent]) -> Result<(), ConfigError> {
-    let sent = |component: &KeyComponent| {
-        use ComponentSource::{Cookie, Header, Query};
-        matches!(component.source, Header(_) | Cookie(_) | Query(_)) && component.hashed
+    use ComponentSource::{Cookie, Header, Query};
+    let is_sent = |source: &_| matches!(source, Header(_) | Cookie(_) | Query(_));
+    let is_fit = |one: &KeyComponent| {
+        one.hashed && is_sent(&one.source) && one.name.len() <= MAX_CONSUMER_NAME
     };
-    let why = match key {
-        [one] if sent(one) && one.name.len() > MAX_CONSUMER_NAME => {
-            "needs a component whose name has at most 48 bytes, escaped as in keys"
+    match (key, &file.limit, &file.when_missing) {
+        ([one], schema::Limit::Name(_), Some(schema::WhenMissing::Address(_))) if is_fit(one) => {
+            Ok(())
         }
-        [one] if sent(one) => match (&file.limit, &file.when_missing) {
-            (schema::Limit::Tiers(_), _) => {
-                "needs the name of a limit: the policy's `consumers` selects the tier"
-            }
-            (_, Some(schema::WhenMissing::Address(_))) => return Ok(()),
-            _ => "needs `when_missing: {address: {}}`, for keys that are no consumer's",
-        },
-        _ => "needs one `header`, `cookie` or `query` without `plain` as its `key`",
-    };
-    invalid(&format!("{at}.consumers"), why)
+        _ => invalid(
+            &format!("{at}.consumers"),
+            "needs a `limit` without tiers, a `key` of one `header`, `cookie` or `query`, not `plain` and with a name of at most 48 bytes, and `when_missing: {address: {}}`",
+        ),
+    }
 }
 
 fn limit(

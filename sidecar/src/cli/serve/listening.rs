@@ -1,7 +1,5 @@
 //! Arguments of `serve` for its listeners, and the settings derived from them.
 
-use std::fmt::Display;
-use std::io;
 use std::time::Duration;
 
 use clap::builder::{FalseyValueParser, RangedU64ValueParser};
@@ -65,29 +63,20 @@ pub struct Listening {
     shutdown_timeout: Duration,
 }
 
-/// Binds the address of this argument.
-pub async fn bind(
-    argument: &str,
-    address: &Address,
-    socket_mode: u32,
-) -> Result<Listener, Failure> {
-    let bound = address.bind(socket_mode).await;
-    bound.map_err(|error| not_bound(argument, address, &error))
-}
-
-/// Why an address could not be bound.
-pub fn not_bound(argument: &str, address: impl Display, error: &io::Error) -> Failure {
-    Failure::system(format!(
-        "{argument} {address}: {error}; choose another address"
-    ))
-}
-
 impl Listening {
     /// Binds both listeners.
     pub async fn bind(&self) -> Result<Listeners, Failure> {
         Ok(Listeners {
-            decisions: bind("--listen", &self.listen, self.socket_mode).await?,
-            admin: bind("--admin-listen", &self.admin_listen, self.socket_mode).await?,
+            decisions: self.bind_to("--listen", &self.listen).await?,
+            admin: self.bind_to("--admin-listen", &self.admin_listen).await?,
+        })
+    }
+
+    async fn bind_to(&self, argument: &str, address: &Address) -> Result<Listener, Failure> {
+        address.bind(self.socket_mode).await.map_err(|error| {
+            Failure::system(format!(
+                "{argument} {address}: {error}; choose another address"
+            ))
         })
     }
 

@@ -1,7 +1,10 @@
 //! What a sidecar does without being asked: it looks after its store and reloads its policy.
 
 use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+use tracing::warn;
 
 use super::Service;
 use crate::clock;
@@ -27,6 +30,17 @@ impl Service {
         self.backend.outage.sweep();
         self.policy.forget_removed(&self.metrics);
         self.filters.forget(clock::now_us());
+        self.warn_of_pepper();
+    }
+
+    fn warn_of_pepper(&self) {
+        let others = self.filters_with_other_pepper();
+        if !self.warned_of_pepper.swap(others > 0, Ordering::Relaxed) && others > 0 {
+            warn!(
+                "{others} filters have another pepper than the policy's `consumers` and recognize none of them: every key counts \
+                 as missing (docs/consumers.md#the-pepper)"
+            );
+        }
     }
 
     /// The history for the live page, with a sample that is not older than `age_ms`.

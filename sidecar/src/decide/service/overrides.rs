@@ -19,7 +19,7 @@ use crate::decide::buckets::{buckets_of, unknown_limit};
 use crate::decide::losses::Losses;
 use crate::decide::overrides::client_chooses;
 use crate::decide::plan::{Start, peek};
-use crate::policy::{Grant, Override, check_texts};
+use crate::policy::{Grant, Override, Policy, check_texts};
 use crate::store::{StoreError, StoredOverrides};
 use crate::telemetry::audit;
 use crate::telemetry::events::EventKind;
@@ -231,8 +231,9 @@ impl Service {
     ///
     /// # Errors
     /// It is invalid, or the store did not confirm the change.
-    pub async fn set_override(&self, asked: SetOverride) -> Result<OverrideWasSet, Problem> {
+    pub async fn set_override(&self, mut asked: SetOverride) -> Result<OverrideWasSet, Problem> {
         let epoch = self.policy.current();
+        rename(&epoch.policy, &mut asked.limit, &mut asked.whom);
         let limit = epoch.policy.limit(&asked.limit);
         let limit = limit.ok_or_else(|| unknown_limit(&epoch.policy, "limit", &asked.limit))?;
         let one = Override::read(asked.terms).map_err(malformed)?;
@@ -303,10 +304,12 @@ impl Service {
     /// It is invalid, or the store did not confirm the change.
     pub async fn remove_override(
         &self,
-        asked: RemoveOverride,
+        mut asked: RemoveOverride,
     ) -> Result<OverrideWasRemoved, Problem> {
         let author = &asked.author;
         check_texts(author.reason.as_deref(), author.by.as_deref()).map_err(malformed)?;
+        let policy = &self.policy.current().policy;
+        rename(policy, &mut asked.limit, &mut asked.whom);
         let name = (asked.limit, asked.whom);
         let remove = |next: &mut StoredOverrides| next.remove(&name);
         let removed = self.change_overrides(remove).await?;
@@ -373,6 +376,14 @@ const fn lasting(error: &StoreError) -> Option<(&'static str, &'static str)> {
             Some(("use the store's overrides", "earlier ones stay in force"))
         }
         _ => None,
+    }
+}
+
+/// Limit and key of a consumer, in place of what stands for them.
+fn rename(policy: &Policy, limit: &mut String, whom: &mut Whom) {
+    let Whom::Key(key) = whom else { return };
+    if let Some((of, with)) = policy.resolve(limit, key) {
+        (*limit, *key) = (of.to_owned(), with.into_owned());
     }
 }
 

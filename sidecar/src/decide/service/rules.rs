@@ -39,14 +39,20 @@ impl Service {
         self.filters.states(&rules.digest)
     }
 
+    /// How many filters have another pepper than the policy's consumers.
+    pub fn filters_with_other_pepper(&self) -> usize {
+        let policy = &self.policy.current().policy;
+        self.filters.with_other_pepper(policy)
+    }
+
     /// The filters that have asked for rules lately.
     pub fn list_filters(&self) -> FilterList {
-        let rules = self.policy.current().policy.rules.digest.clone();
+        let policy = &self.policy.current().policy;
         let now_us = clock::now_us();
         FilterList {
             more: self.filters.has_unlisted(now_us),
-            filters: self.filters.list(&rules, now_us),
-            rules,
+            filters: self.filters.list(policy, now_us),
+            rules: policy.rules.digest.clone(),
         }
     }
 }

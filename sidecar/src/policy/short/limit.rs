@@ -1,26 +1,32 @@
 //! An entry of `limits`: the limits of the long form, and the rule that asks for them.
 
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
 use serde_saphyr::Spanned;
 
-use super::{Read, cost, fields_at, key, list_at, matching, mistake, rate, value_at, wrong};
+use super::{
+    Field, LIMIT, Read, SCHEMA, fields_at, has_short, is_short, key, matching, mistake, named,
+    node, placed, units, wrong,
+};
 use crate::mask::shown;
+use crate::policy::consumers_file;
 use crate::policy::fields::is_name;
 use crate::policy::files::Files;
-use crate::yaml::{Data, Node, entries, fields, get, text};
+use crate::policy::schemas::{fields_of, said, takes};
+use crate::yaml::{Data, Node, fields, get, text, value};
 
-/// What is read here and stands neither in the limit nor, under its own name, in the rule.
-const OF_RULE: [&str; 8] = [
-    "match",
-    "key",
-    "rate",
-    "tiers",
-    "cost",
-    "on_failure",
-    "when_missing",
-    "quota",
+/// Fields of a limit's rule, and of the limit that they come from.
+pub const FROM: [(&str, &str); 5] = [
+    ("checks[0].limit", "tiers"),
+    ("checks[0].key[0]", "key"),
+    ("checks[0].", ""),
+    ("when_unavailable", "on_failure"),
+    ("", ""),
 ];
-/// What a rule has under the same name.
-const AS_IN_RULE: [&str; 3] = ["shadow", "stop", "reply"];
+
+/// What `tiers` are by, if the sidecar knows whose key it is.
+const CONSUMER: &str = "consumer";
 
 /// An entry in the file.
 pub struct Limit<'a> {
@@ -32,38 +38,18 @@ pub struct Limit<'a> {
 /// What entries stand for.
 #[derive(Default)]
 pub struct Long {
-    pub limits: Vec<(Spanned<String>, Node)>,
-    pub rules: Vec<Node>,
-    pub defaults: Vec<(&'static str, Vec<String>)>,
-}
-
-/// Fields of a limit's rule, and what the file calls them.
-pub fn names(rule: &str, limit: &str) -> [(String, String); 5] {
-    let of = |long: &str, short: &str| {
-        (
-            format!("`{rule}.{long}"),
-            format!("`limits.{limit}.{short}"),
-        )
-    };
-    [
-        of("checks[0].limit", "tiers"),
-        of("checks[0].key[0]", "key"),
-        of("checks[0].", ""),
-        of("when_unavailable", "on_failure"),
-        of("", ""),
-    ]
+    pub limits: Vec<Field>,
+    /// By the names of their limits.
+    pub rules: Vec<(String, Node)>,
+    pub consumers: Vec<Field>,
+    /// Defaults that apply, and the limits that they apply to.
+    pub defaults: BTreeMap<String, Vec<String>>,
 }
 
 impl Long {
-    fn default_of(&mut self, limit: &str, default: &'static str) {
-        match self
-            .defaults
-            .iter_mut()
-            .find(|(known, _)| *known == default)
-        {
-            Some((_, limits)) => limits.push(limit.to_owned()),
-            None => self.defaults.push((default, vec![limit.to_owned()])),
-        }
+    fn default_of(&mut self, limit: &str, default: String) {
+        let limits = self.defaults.entry(default).or_default();
+        limits.push(limit.to_owned());
     }
 }
 
@@ -72,204 +58,178 @@ impl Limit<'_> {
         get(self.node, field)
     }
 
+    fn required(&self, field: &str) -> Read<&Node> {
+        let why = || format!("`{field}` is missing: give {}", takes(&SCHEMA, field));
+        self.get(field).ok_or_else(|| mistake(self.node, why()))
+    }
+
+    /// A field, or its default, of which people are told.
+    fn or_default(&self, field: &str, long: &mut Long) -> Node {
+        if let Some(given) = self.get(field) {
+            return given.clone();
+        }
+        let of_field = |what| said(&SCHEMA, LIMIT, field, what).unwrap_or_default();
+        let (default, means) = (of_field("default"), of_field("$comment"));
+        long.default_of(&self.name.value, format!("`{field}: {default}`: {means}"));
+        node(self.node, default.into())
+    }
+
     /// Adds what it stands for.
     pub fn expand(&self, files: &mut Files, long: &mut Long) -> Read<()> {
-        let is_short = fields(self.node).iter().any(|(name, _)| {
-            OF_RULE.contains(&name.value.as_str()) || AS_IN_RULE.contains(&name.value.as_str())
-        });
-        if !is_short {
+        if !has_short(self.node, LIMIT) {
             long.limits.push((self.name.clone(), self.node.clone()));
             return Ok(());
         }
-        let limit = match (self.get("tiers"), self.get("rate"), self.get("windows")) {
-            (Some(tiers), None, None) => self.tiers(tiers, long)?,
-            (None, Some(rate), None) => {
-                self.add(self.name.value.clone(), rate, long)?;
-                value_at(self.node, self.name.value.as_str())
-            }
-            (None, None, Some(_)) => {
-                long.limits.push((self.name.clone(), self.without_rule([])));
-                value_at(self.node, self.name.value.as_str())
-            }
-            (None, None, None) => {
-                return mistake(
-                    self.node,
-                    "`rate` is missing: give the units and the time, such as `100/1m`, or `tiers`",
-                );
-            }
+        let name = &self.name.value;
+        let limit = match ["tiers", "rate", "windows"].map(|field| self.get(field)) {
+            [Some(tiers), None, None] => self.tiers(tiers, long)?,
+            [None, None, Some(_)] => self.add(name, None, long)?,
+            [None, _, None] => self.add(name, Some(self.required("rate")?), long)?,
             _ => {
-                return mistake(
-                    self.node,
-                    "has more than one of `rate`, `tiers` and `windows`: keep one of them",
-                );
+                let why = "has more than one of `rate`, `tiers` and `windows`: keep one of them";
+                return Err(mistake(self.node, why));
             }
         };
-        if let Some(rule) = self.rule(limit, files, long)? {
-            long.rules.push(rule);
+        if self.get("match").and_then(text) != Some("none") {
+            let rule = self.rule(limit, files, long)?;
+            long.rules.push((name.clone(), rule));
+            return Ok(());
         }
-        Ok(())
+        let mut of_rule =
+            fields_of(&SCHEMA, LIMIT).filter(|(name, _)| !["match", "rate"].contains(name));
+        let why = "is for requests, and `match: none` matches none: remove one of the two";
+        match of_rule.find_map(|(name, _)| Some((name, self.get(name)?))) {
+            Some((field, given)) => Err(mistake(given, format!("`{field}` {why}"))),
+            None => Ok(()),
+        }
     }
 
-    /// What of the entry belongs to the limit, with these fields.
-    fn without_rule<const N: usize>(&self, more: [(&str, Node); N]) -> Node {
-        let own = fields(self.node).iter().filter(|(name, _)| {
-            let name = name.value.as_str();
-            !OF_RULE.contains(&name) && !AS_IN_RULE.contains(&name)
-        });
-        let own = own.map(|(name, value)| (name.value.as_str(), value.clone()));
-        fields_at(self.node, more.into_iter().chain(own))
-    }
-
-    /// Adds a limit of this rate.
-    fn add(&self, name: String, rate: &Node, long: &mut Long) -> Read<()> {
-        let (windows, algorithm) = rate::read(rate)?;
-        let limit = if self.get("algorithm").is_some() {
-            self.without_rule([("windows", windows)])
-        } else {
-            if algorithm == "sliding_log" {
-                long.default_of(&name, "`algorithm: sliding_log`, which is exact and takes 13 bytes for each request in the window");
-            } else {
-                long.default_of(
-                    &name,
-                    "`algorithm: fixed_window`, as calendar windows need, in `time_zone: UTC`",
-                );
+    /// Adds a limit of this rate, or else of its own windows; its name.
+    fn add(&self, name: &str, rate: Option<&Node>, long: &mut Long) -> Read<Value> {
+        let mut limit = fields(self.node).to_vec();
+        limit.retain(|(name, _)| !is_short(LIMIT, &name.value));
+        if let Some(rate) = rate {
+            let (windows, algorithm, means) = units::rate(rate)?;
+            limit.insert(0, named("windows", node(rate, windows)));
+            if self.get("algorithm").is_none() {
+                limit.insert(0, named("algorithm", node(rate, algorithm.into())));
+                long.default_of(name, format!("`algorithm: {algorithm}`: {means}"));
             }
-            self.without_rule([
-                ("algorithm", value_at(rate, algorithm)),
-                ("windows", windows),
-            ])
-        };
-        let name = Spanned::new(name, self.name.referenced, self.name.defined);
-        long.limits.push((name, limit));
-        Ok(())
+        }
+        let limit = placed(self.node, Data::Fields(limit));
+        let placed_name = placed(self.name, name.to_owned());
+        long.limits.push((placed_name, limit));
+        Ok(name.into())
     }
 
     /// Adds a limit for each tier; the long form's choice among them.
-    fn tiers(&self, node: &Node, long: &mut Long) -> Read<Node> {
-        let Some(by) = get(node, "by") else {
-            return wrong(node, "tiers");
-        };
+    fn tiers(&self, node: &Node, long: &mut Long) -> Read<Value> {
+        let by = get(node, "by").ok_or_else(|| wrong(node, "tiers"))?;
         if get(node, "default").is_none() {
-            return mistake(
-                node,
-                "`tiers` has no `default`: add the rate for requests that name no tier, or an unknown one",
-            );
+            let why = "`tiers` has no `default`: add the rate for requests that name no tier, or an unknown one";
+            return Err(mistake(node, why));
         }
-        let mut map = Vec::new();
+        let mut map = Map::new();
         for (tier, rate) in fields(node).iter().filter(|(tier, _)| tier.value != "by") {
             let name = format!("{}.{}", self.name.value, tier.value);
             if !is_name(&name) {
+                let tier = shown(&tier.value);
                 let why = format!(
-                    "`tiers`: {} is no name of a tier: use letters, digits, `-`, `_` and `.`, at most 64 with the limit's name",
-                    shown(&tier.value)
+                    "`tiers`: {tier} is no name of a tier: use letters, digits, `-`, `_` and `.`, at most 64 with the limit's name"
                 );
-                return mistake(rate, why);
+                return Err(mistake(rate, why));
             }
-            self.add(name.clone(), rate, long)?;
-            map.push((tier.value.as_str(), value_at(rate, name)));
+            map.insert(tier.value.clone(), self.add(&name, Some(rate), long)?);
         }
-        let by = key::component(by, self.file)?;
-        Ok(fields_at(node, [("by", by), ("map", fields_at(node, map))]))
+        if text(by) == Some(CONSUMER) {
+            return Ok(json!({ CONSUMER: map }));
+        }
+        Ok(json!({ "by": key::component(by, self.file)?, "map": map }))
     }
 
-    /// The rule; `None` if the limit is for no request.
-    fn rule(&self, limit: Node, files: &mut Files, long: &mut Long) -> Read<Option<Node>> {
+    /// Adds the consumers of this file, with these limits.
+    fn consumers(&self, file: &Node, limit: Value, files: &mut Files, long: &mut Long) -> Read<()> {
+        let name = super::text_of(file, "key")?;
+        let read = files.read(name).map_err(|why| why.to_string());
+        let read = read.and_then(|content| consumers_file::parse(&content));
+        let read =
+            read.map_err(|why| mistake(file, format!("`consumers` is {}: {why}", shown(name))))?;
+        let limits = match (limit.get(CONSUMER), limit.is_string()) {
+            (Some(tiers), _) => tiers.clone(),
+            (None, true) => json!({ "default": limit }),
+            (None, false) => {
+                let why = "`tiers` of named consumers are by `consumer`: write that, or leave `consumers` away";
+                return Err(mistake(self.get("tiers").unwrap_or(file), why));
+            }
+        };
+        let keys: Map<_, _> = read
+            .keys()
+            .map(|(hash, name)| (hash.to_owned(), name.into()))
+            .collect();
+        let entry = json!({ "pepper": read.pepper, "keys": keys, "limits": limits });
+        long.consumers
+            .push(named(&self.name.value, node(file, entry)));
+        Ok(())
+    }
+
+    fn rule(&self, limit: Value, files: &mut Files, long: &mut Long) -> Read<Node> {
+        let key = self.required("key")?;
         let name = self.name.value.as_str();
-        let matched = match self.get("match") {
-            Some(node) => matching::read(node)?,
-            None => {
-                long.default_of(name, "applies to every request (no `match`)");
-                matching::read(&value_at(self.node, "all"))?
-            }
-        };
-        let Some((matched, leaves_preflights)) = matched else {
-            let not_used =
-                |field: &&str| !matches!(*field, "match" | "rate") && self.get(field).is_some();
-            let mut of_rule = OF_RULE.iter().chain(&AS_IN_RULE).copied();
-            return match of_rule.find(not_used) {
-                Some(field) => mistake(
-                    self.node,
-                    format!(
-                        "`{field}` is for requests, and `match: none` matches none: remove one of the two"
-                    ),
-                ),
-                None => Ok(None),
-            };
-        };
+        let given = self.or_default("match", long);
+        let (matched, leaves_preflights) = matching::read(&given)?;
         if leaves_preflights {
-            long.default_of(name, "preflights (OPTIONS with access-control-request-method) are not counted: list OPTIONS in `match` for that");
+            let default = "preflights (OPTIONS with access-control-request-method) are not counted: list OPTIONS in `match` for that";
+            long.default_of(name, default.to_owned());
         }
-        let on_failure = self.get("on_failure").cloned().unwrap_or_else(|| {
-            long.default_of(
-                name,
-                "`on_failure: allow`: without a verdict requests pass, unmetered",
-            );
-            value_at(self.node, "allow")
-        });
-        if !matches!(text(&on_failure), Some("allow" | "deny")) {
-            return wrong(&on_failure, "on_failure");
+        let components = key::read(key, self.file)?;
+        let can_be_absent = components.iter().any(key::can_be_absent);
+        let tiers = self.get("tiers").unwrap_or(self.node);
+        let mut check = vec![("key", node(key, components.into()))];
+        if let Some(file) = get(key, "consumers") {
+            self.consumers(file, limit, files, long)?;
+            check.insert(0, ("limit", node(file, name.into())));
+            check.push(("consumers", node(file, true.into())));
+        } else if limit.get(CONSUMER).is_some() {
+            let why = "`tiers` are by `consumer`, and `key` names no consumers: add `consumers: FILE` to it";
+            return Err(mistake(tiers, why));
+        } else {
+            check.insert(0, ("limit", node(tiers, limit)));
         }
-        let check = self.check(limit, files, long)?;
-        let mut rule = vec![("name", value_at(self.node, name))];
-        if !fields(&matched).is_empty() {
-            rule.push(("match", matched));
-        }
-        rule.push(("checks", list_at(self.node, vec![check])));
-        rule.push(("when_unavailable", on_failure));
-        let same = AS_IN_RULE
-            .iter()
-            .filter_map(|field| Some((*field, self.get(field)?.clone())));
-        rule.extend(same);
-        Ok(Some(fields_at(self.node, rule)))
-    }
-
-    fn check(&self, limit: Node, files: &mut Files, long: &mut Long) -> Read<Node> {
-        let Some(given) = self.get("key") else {
-            return mistake(
-                self.node,
-                "`key` is missing: say whom it counts, such as `{ header: x-api-key }` or `address`, or `everyone` for all together",
-            );
-        };
-        if let Some(name) = get(given, "consumers") {
-            let text = files.read(super::text_of(name, "key")?);
-            return mistake(
-                name,
-                format!("`consumers`: {:?} is not read yet", text.is_ok()),
-            );
-        }
-        let key = key::read(given, self.file)?;
-        let mut check = vec![("limit", limit), ("key", key.clone())];
         if let Some(given) = self.get("cost") {
-            check.push(("cost", cost::read(given)?));
+            check.push(("cost", node(given, units::cost(given)?)));
         }
-        if let Some(quota) = self.get("quota") {
-            check.push(("quota", self.quota(quota)?));
+        if let Some(given) = self.get("quota") {
+            check.push(("quota", node(given, self.quota(given)?)));
         }
-        match self.get("when_missing") {
-            Some(given) if text(given) == Some("address") => {
-                check.push(("when_missing", self.by_address(given)))
+        if can_be_absent || self.get("when_missing").is_some() {
+            let mut given = self.or_default("when_missing", long);
+            if text(&given) == Some("address") {
+                given = node(&given, json!({ "address": key::address(&[], self.file) }));
             }
-            Some(given) => check.push(("when_missing", given.clone())),
-            None if entries(&key).iter().any(key::can_be_absent) => {
-                long.default_of(&self.name.value, "`when_missing: address`: requests without the key are counted by address, IPv6 by /64");
-                check.push(("when_missing", self.by_address(given)));
-            }
-            None => {}
+            check.push(("when_missing", given));
         }
-        Ok(fields_at(self.node, check))
-    }
-
-    fn by_address(&self, at: &Node) -> Node {
-        let address = key::address(&fields_at(at, []), self.file);
-        fields_at(at, [("address", address)])
+        let on_failure = self.or_default("on_failure", long);
+        if !matches!(text(&on_failure), Some("allow" | "deny")) {
+            return Err(wrong(&on_failure, "on_failure"));
+        }
+        let check = fields_at(self.node, check);
+        let mut rule = vec![
+            ("name", node(self.node, name.into())),
+            ("match", node(&given, matched)),
+            ("checks", placed(self.node, Data::List(vec![check]))),
+            ("when_unavailable", on_failure),
+        ];
+        let same = |field| Some((field, self.get(field)?.clone()));
+        rule.extend(["shadow", "stop", "reply"].into_iter().filter_map(same));
+        Ok(fields_at(self.node, rule))
     }
 
     /// A quota from a claim, or from metadata.
-    fn quota(&self, node: &Node) -> Read<Node> {
+    fn quota(&self, node: &Node) -> Read<Value> {
         match (&node.value, get(node, "jwt")) {
-            (_, Some(jwt)) => Ok(fields_at(node, [("jwt", key::claim(jwt, self.file)?)])),
-            (Data::Fields(_), None) => Ok(node.clone()),
-            _ => wrong(node, "quota"),
+            (_, Some(jwt)) => Ok(json!({ "jwt": key::claim(jwt, self.file)? })),
+            (Data::Fields(_), None) => Ok(value(node)),
+            _ => Err(wrong(node, "quota")),
         }
     }
 }

@@ -143,6 +143,16 @@ fn both_forms_stand_in_one_file_and_the_rules_of_the_long_form_come_first() {
     assert!(policy.rules.sets.contains_key("other"));
 }
 
+#[test]
+fn rule_sets_of_the_long_form_stay_if_no_limit_of_the_short_form_has_a_rule() {
+    let text = long(
+        "limits:\n  s: { match: none, rate: 5/1s }\nrules:\n  \
+         other: { rules: [{ name: o, checks: [{ limit: s, key: [{ host: true }] }], when_unavailable: deny }] }\n",
+    );
+    let policy = Policy::parse(&text).unwrap();
+    assert!(policy.rules.sets.keys().eq(["other"]), "{text}");
+}
+
 /// Each row: what people write, and what they are told. The first of the two lines of a limit is line 3.
 #[test]
 fn a_mistake_is_told_with_line_field_value_and_remedy() {
@@ -175,6 +185,7 @@ fn a_mistake_is_told_with_line_field_value_and_remedy() {
         rate: 5/1s, key: address, match: /a?b=c | a path has no query
         rate: 5/1s, key: address, match: api.example.com/v2/ | `{ host: api.example.com, path: /v2/ }`
         rate: 5/1s, key: address, match: { hosst: a.b } | `match` has no field `hosst`: did you mean `host`?
+        rate: 5/1s, key: address, match: { host: a.example.com, hosts: [b.example.com] } | `match` has `hosts` twice
         rate: 5/1s, key: address, match: {} | `match` is a mapping
         rate: 5/1s, key: address, match: none | `key` is for requests, and `match: none` matches none
         rate: 5/1s, key: address, on_failure: open | `on_failure` is `open`, `allow` (the default) or `deny`
@@ -224,4 +235,64 @@ fn the_schema_knows_the_short_form() {
         let text = format!("limits: {{ l: {{ {broken} }} }}");
         assert!(!validator.is_valid(&read(&text)), "{broken}");
     }
+}
+
+#[test]
+fn the_file_of_consumers_is_part_of_the_policy() {
+    let hash = "00112233445566778899aabbccddeeff";
+    let folder = tempfile::tempdir().unwrap();
+    let (path, of_consumers) = (folder.path().join("p.yaml"), folder.path().join("c.yaml"));
+    let policy = |tiers: &str| {
+        let text = format!(
+            "limits:\n  partner:\n    key: {{ header: k, consumers: c.yaml }}\n    {tiers}\n"
+        );
+        let mut files = Files::beside(&path);
+        let expanded = Expanded::read(&text, &mut files).and_then(|expanded| {
+            expanded.policy()?;
+            Ok(expanded.text)
+        });
+        (expanded.map_err(|why| why.join("; ")), files)
+    };
+    let tiers = "tiers: { by: consumer, acme: 5/1s, default: 1/1s }";
+    let (missing, files) = policy(tiers);
+    has_all(
+        &missing.unwrap_err(),
+        "line 3: limit `partner`: `consumers` is `c.yaml`",
+    );
+    let good = format!("pepper: 0123456789ab\nconsumers: {{ acme: [{hash}] }}\n");
+    std::fs::write(&of_consumers, &good).unwrap();
+    assert!(files.have_changed(), "it is there now");
+    let (long, files) = policy(tiers);
+    let value: Value = serde_saphyr::from_str(&long.unwrap()).unwrap();
+    let expected = json!({ "partner": { "pepper": "0123456789ab", "keys": { hash: "acme" },
+        "limits": { "acme": "partner.acme", "default": "partner.default" } } });
+    assert_eq!(value["consumers"], expected);
+    let check = &value["rules"]["default"]["rules"][0]["checks"][0];
+    assert_eq!(
+        (&check["limit"], &check["consumers"]),
+        (&json!("partner"), &json!(true))
+    );
+    assert!(!files.have_changed());
+    let (one, _) = policy("rate: 5/1s");
+    assert!(one.unwrap().contains("limits: { default: partner }"));
+    for (tiers, named) in [
+        (
+            "tiers: { by: { jwt: plan }, default: 1/1s }",
+            "line 4, by `consumer`",
+        ),
+        ("rate: 5/1s\n    when_missing: deny", "when_missing"),
+    ] {
+        has_all(&policy(tiers).0.unwrap_err(), named);
+    }
+    let no_file = "limits: { l: { key: { header: k }, tiers: { by: consumer, default: 1/1s } } }";
+    has_all(
+        &Policy::parse(no_file).unwrap_err(),
+        "`key` names no consumers",
+    );
+    std::fs::write(&of_consumers, good.replace(hash, "x")).unwrap();
+    assert!(files.have_changed());
+    has_all(
+        &policy(tiers).0.unwrap_err(),
+        "`consumers` is `c.yaml`: line 2, not the hash",
+    );
 }

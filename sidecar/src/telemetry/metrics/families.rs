@@ -105,6 +105,8 @@ families! {
         "Always 1; filters that announced themselves in the last minute, by version and configuration.";
     filter_rules: GaugeVec = "sluicegate_filter_rules" by ["state"],
         "Filters that asked for rules in the last minute, by whether they have those of the policy.";
+    other_pepper: Gauge = "sluicegate_filters_with_other_pepper",
+        "Filters that asked for rules in the last minute and have another pepper than the policy's consumers.";
     rules: GaugeVec = "sluicegate_rules_info" by ["digest", "source"],
         "Always 1; the digest of the policy's rules, and whether the policy is from its file or the last good one.";
     epoch: Gauge = "sluicegate_policy_epoch",

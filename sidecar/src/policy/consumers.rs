@@ -1,0 +1,375 @@
+//! Named consumers: whose bucket a hashed key belongs to.
+//!
+//! Rules ask for the name of an entry of `consumers` with a key of the filter that has both, `COMPONENT#HASH` and what
+//! replaces it (`sluicegate_rules::MISSING`). Here that becomes one of the policy's limits, and one of the two keys.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_saphyr::Spanned;
+use sluicegate_protocol::{DIGEST_DIGITS, Problem, is_digits};
+use sluicegate_rules::{MISSING, SHADOW};
+
+use super::consumers_file::{HASH_DIGITS, MAX_CONSUMER_KEYS};
+use super::contents::Policy;
+use super::fields::is_name;
+use super::rules::Limits;
+use crate::mask::shown;
+
+/// Precedes a consumer's name in its key. No source of a filter has this name, so that no client can send such a key.
+const CONSUMER: &str = "@consumer=";
+/// The limit of consumers that have none of their own, and of everybody else.
+const DEFAULT: &str = "default";
+
+/// The key of a consumer's bucket.
+pub fn consumer_key(name: &str) -> String {
+    format!("{CONSUMER}{name}")
+}
+
+/// An entry of `consumers`: whose the keys are that rules ask with, and which limits count them.
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Consumers {
+    /// the 12 digits at the head of the file that `sluicegate consumers` writes
+    pepper: String,
+    /// a mapping from the hash of each key to the name of its consumer
+    pub keys: BTreeMap<String, String>,
+    /// a mapping from each consumer with a limit of its own to that limit, and `default`
+    limits: BTreeMap<String, String>,
+}
+
+/// By the name of the limit that rules ask for.
+pub(super) type ConsumersByLimit = BTreeMap<String, Arc<Consumers>>;
+
+/// Reads the entries of a policy with these limits. What is wrong is added to `mistakes`, and the names of entries to the
+/// limits that rules may name; filters are told the windows if an entry has only one limit.
+pub(super) fn read<'f>(
+    file: &'f BTreeMap<String, Spanned<Consumers>>,
+    limits: &mut Limits<'f>,
+    mistakes: &mut Vec<String>,
+) -> ConsumersByLimit {
+    let keys: usize = file.values().map(|entry| entry.value.keys.len()).sum();
+    if keys > MAX_CONSUMER_KEYS {
+        mistakes.push(format!(
+            "`consumers`: {keys} keys over all entries; the maximum is {MAX_CONSUMER_KEYS}: remove those that are no longer in use"
+        ));
+    }
+    let own = limits.clone();
+    for (name, entry) in file {
+        if let Err(why) = entry.value.check(name, &own) {
+            let (line, name) = (entry.referenced.line(), shown(name));
+            mistakes.push(format!("line {line}: consumers {name}: {why}"));
+        }
+        let default = own.get(entry.value.limit_of(DEFAULT)).copied().flatten();
+        limits.insert(name, default.filter(|_| entry.value.limits.len() == 1));
+    }
+    let entries = file.iter();
+    let entries = entries.map(|(name, entry)| (name.clone(), Arc::new(entry.value.clone())));
+    entries.collect()
+}
+
+impl Consumers {
+    fn check(&self, own_name: &str, known: &Limits<'_>) -> Result<(), String> {
+        if !is_digits(&self.pepper, DIGEST_DIGITS) {
+            return Err(format!(
+                "`pepper` is {}: give the {DIGEST_DIGITS} digits at the head of the file that `sluicegate consumers` writes",
+                shown(&self.pepper)
+            ));
+        }
+        let mut keys = self.keys.iter();
+        let wrong = keys.find(|(hash, name)| !is_digits(hash, HASH_DIGITS) || !is_name(name));
+        if let Some((_, name)) = wrong {
+            return Err(format!(
+                "`keys`: the entry for {} is not a key's hash and a name, as `sluicegate consumers add` makes them",
+                shown(name)
+            ));
+        }
+        for (consumer, limit) in &self.limits {
+            let (field, shown) = (shown(consumer), shown(limit));
+            match known.get(limit.as_str()) {
+                // Filters would ask for parts of leases by keys of their own.
+                Some(Some(limit)) if limit.lease.is_some() => {
+                    return Err(format!(
+                        "`limits`: {field}: limit {shown} has a `lease`, which limits of consumers cannot have: remove it"
+                    ));
+                }
+                Some(_) => {}
+                None => {
+                    return Err(format!(
+                        "`limits`: {field}: the policy has no limit {shown}: add it to its `limits`"
+                    ));
+                }
+            }
+        }
+        if !self.limits.contains_key(DEFAULT) {
+            return Err(format!(
+                "`limits` has no `{DEFAULT}`: name the limit of everybody who has none of their own"
+            ));
+        }
+        if known.contains_key(own_name) && self.limits.values().all(|limit| limit != own_name) {
+            let why = "the policy has a limit of this name, which nobody could ask for: rename one of them";
+            return Err(why.to_owned());
+        }
+        Ok(())
+    }
+
+    fn limit_of(&self, consumer: &str) -> &str {
+        let own = self.limits.get(consumer);
+        let found = own.or_else(|| self.limits.get(DEFAULT));
+        found.map_or("", String::as_str)
+    }
+
+    /// The limit and the key of a bucket, for a key of the filter. Other programs may give a consumer's key; another key of
+    /// theirs stays as it is.
+    fn resolve<'k>(&self, key: &'k str) -> (&str, Cow<'k, str>) {
+        // A shadow rule counts under keys of its own.
+        let of_shadow = key.starts_with(SHADOW).then(|| key.find(';')).flatten();
+        let (shadow, own) = key.split_at(of_shadow.map_or(0, |end| end + 1));
+        if let Some(consumer) = own.strip_prefix(CONSUMER) {
+            return (self.limit_of(consumer), key.into());
+        }
+        let Some((hash, instead)) = parts(own) else {
+            return (self.limit_of(DEFAULT), key.into());
+        };
+        match self.keys.get(hash) {
+            Some(name) => (
+                self.limit_of(name),
+                format!("{shadow}{CONSUMER}{name}").into(),
+            ),
+            None => (self.limit_of(DEFAULT), format!("{shadow}{instead}").into()),
+        }
+    }
+}
+
+/// The hash in a key of the filter, and the key of a request without it.
+fn parts(key: &str) -> Option<(&str, &str)> {
+    let (component, instead) = key.split_once(';')?;
+    let (name, hash) = component.split_once('#')?;
+    let missing = instead.strip_prefix(MISSING)?.strip_prefix(name)?;
+    missing.starts_with('=').then_some((hash, instead))
+}
+
+impl Policy {
+    /// The limit and the key that a check is for, if it names an entry of `consumers`.
+    pub fn resolve<'k>(&self, limit: &str, key: &'k str) -> Option<(&str, Cow<'k, str>)> {
+        let removed = || self.removed_consumers.get(limit);
+        let found = self.consumers.get(limit);
+        let found = found.or_else(|| removed().filter(|_| !self.has(limit)));
+        found.map(|consumers| consumers.resolve(key))
+    }
+
+    /// The same in place.
+    pub fn rename(&self, limit: &mut Cow<'_, str>, key: &mut Cow<'_, str>) {
+        if let Some((of, with)) = self.resolve(limit, key) {
+            (*limit, *key) = (of.to_owned().into(), with.into_owned().into());
+        }
+    }
+
+    /// Entries with the names that this gives them.
+    pub fn renamed<'e, T: Clone>(
+        &self,
+        asked: &'e [Result<T, Problem>],
+        rename: impl Fn(&Self, &mut T),
+    ) -> Cow<'e, [Result<T, Problem>]> {
+        let mut asked = Cow::Borrowed(asked);
+        if !(self.consumers.is_empty() && self.removed_consumers.is_empty()) {
+            let entries = asked.to_mut().iter_mut().flatten();
+            entries.for_each(|entry| rename(self, entry));
+        }
+        asked
+    }
+
+    /// The digests of the peppers of all consumers.
+    pub fn peppers(&self) -> impl Iterator<Item = &str> {
+        self.consumers.values().map(|of| of.pepper.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{Expanded, Files};
+
+    const HASH: &str = "00112233445566778899aabbccddeeff";
+    const OTHER: &str = "ffeeddccbbaa99887766554433221100";
+
+    fn text() -> String {
+        format!(
+            "
+limits:
+  partner.acme: {{ algorithm: sliding_log, windows: [{{ quota: 50, per: 1m }}] }}
+  partner.default: {{ algorithm: sliding_log, windows: [{{ quota: 5, per: 1m }}] }}
+consumers:
+  partner:
+    pepper: \"0123456789ab\"
+    keys: {{ {HASH}: acme, {OTHER}: beta }}
+    limits: {{ acme: partner.acme, default: partner.default }}
+rules:
+  default:
+    rules:
+      - name: partner
+        checks: [{{ limit: partner, key: [{{ header: x-api-key }}], when_missing: {{ address: {{}} }}, consumers: true }}]
+        when_unavailable: allow
+"
+        )
+    }
+
+    fn resolved(policy: &Policy, limit: &str, key: &str) -> String {
+        let (mut limit, mut key) = (limit.into(), key.into());
+        policy.rename(&mut limit, &mut key);
+        format!("{limit} {key}")
+    }
+
+    #[test]
+    fn a_key_of_a_consumer_is_its_bucket_and_every_other_is_that_of_a_request_without_one() {
+        let policy = Policy::parse(&text()).unwrap();
+        let missing = "@missing/x-api-key=192.0.2.1";
+        let unknown = "0".repeat(32);
+        for (key, expected) in [
+            (
+                format!("x-api-key#{HASH};{missing}"),
+                "partner.acme @consumer=acme".to_owned(),
+            ),
+            (
+                format!("x-api-key#{OTHER};{missing}"),
+                "partner.default @consumer=beta".to_owned(),
+            ),
+            (
+                format!("x-api-key#{unknown};{missing}"),
+                format!("partner.default {missing}"),
+            ),
+            (missing.to_owned(), format!("partner.default {missing}")),
+            (
+                format!("@shadow=r;x-api-key#{HASH};{missing}"),
+                "partner.acme @shadow=r;@consumer=acme".to_owned(),
+            ),
+            (
+                format!("@shadow=r;x-api-key#{unknown};{missing}"),
+                format!("partner.default @shadow=r;{missing}"),
+            ),
+            (
+                format!("@shadow=r;{missing}"),
+                format!("partner.default @shadow=r;{missing}"),
+            ),
+            // What other programs give.
+            (
+                "@consumer=acme".to_owned(),
+                "partner.acme @consumer=acme".to_owned(),
+            ),
+            (
+                "@consumer=nobody".to_owned(),
+                "partner.default @consumer=nobody".to_owned(),
+            ),
+            ("job-7".to_owned(), "partner.default job-7".to_owned()),
+            (
+                format!("x-api-key#{HASH}"),
+                format!("partner.default x-api-key#{HASH}"),
+            ),
+            (
+                format!("x#{HASH};@missing/y=1"),
+                format!("partner.default x#{HASH};@missing/y=1"),
+            ),
+        ] {
+            assert_eq!(resolved(&policy, "partner", &key), expected, "{key}");
+        }
+        let own = format!("x-api-key#{HASH};{missing}");
+        assert_eq!(
+            resolved(&policy, "partner.acme", &own),
+            format!("partner.acme {own}")
+        );
+    }
+
+    #[test]
+    fn consumers_of_an_earlier_policy_are_resolved_until_filters_have_the_new_rules() {
+        let before = Policy::parse(&text()).unwrap();
+        let (limits, _) = text()
+            .split_once("consumers:")
+            .map(|(limits, _)| (limits.to_owned(), ()))
+            .unwrap();
+        let mut after = Policy::parse(&limits).unwrap();
+        assert!(!after.limits_as(&before));
+        after.keep_removed(&before);
+        assert_eq!(
+            resolved(&after, "partner", "@consumer=acme"),
+            "partner.acme @consumer=acme"
+        );
+        let forgotten = after.without_removed().unwrap();
+        assert_eq!(
+            resolved(&forgotten, "partner", "@consumer=acme"),
+            "partner @consumer=acme"
+        );
+        // A limit that has the name now is what is asked for.
+        let named = limits.replace("partner.acme", "partner");
+        let mut after = Policy::parse(&named).unwrap();
+        after.keep_removed(&before);
+        assert_eq!(
+            resolved(&after, "partner", "@consumer=acme"),
+            "partner @consumer=acme"
+        );
+    }
+
+    #[test]
+    fn a_mistake_is_told_with_its_remedy_and_without_a_hash() {
+        for (from, to, expected) in [
+            ("\"0123456789ab\"", "\"x\"", "`pepper` is `x`"),
+            (
+                "acme: partner.acme",
+                "acme: partner.gold",
+                "no limit `partner.gold`",
+            ),
+            (
+                "default: partner.default }",
+                "beta: partner.default }",
+                "no `default`",
+            ),
+            (": beta", ": b/", "the entry for `b/`"),
+            (OTHER, "0123", "the entry for `beta`"),
+            (OTHER, HASH, "this key is given twice"),
+            ("limits: { acme", "limit: { acme", "did you mean `limits`"),
+            ("  partner:\n", "  partners:\n", "no limit `partner`"),
+            (", consumers: true", "", "must be `true` where"),
+            (
+                "limit: partner,",
+                "limit: partner.acme,",
+                "and nowhere else",
+            ),
+            (
+                "limits:\n",
+                "limits:\n  partner: { algorithm: sliding_log, windows: [{ quota: 5, per: 1m }] }\n",
+                "rename one",
+            ),
+            (
+                "sliding_log, windows: [{ quota: 50, per: 1m }]",
+                "fixed_window, lease: { longest: 100ms }, windows: [{ quota: 50, per: 1m }]",
+                "`lease`",
+            ),
+        ] {
+            assert!(text().contains(from), "{from}");
+            let expanded = Expanded::read(&text().replace(from, to), &mut Files::default());
+            let mistakes = expanded.unwrap().policy().unwrap_err().join("\n");
+            assert!(mistakes.contains(expected), "{to}: {mistakes}");
+            assert!(
+                !mistakes.contains(HASH) && mistakes.contains("line "),
+                "{mistakes}"
+            );
+        }
+        let keys: String = (0..1_000).map(|n| format!("{n:032x}: beta, ")).collect();
+        let many = text().replace(&format!("{OTHER}: beta"), &keys);
+        assert!(Policy::parse(&many).unwrap_err().contains("1001 keys"));
+    }
+
+    /// Filters list the windows that they know of.
+    #[test]
+    fn filters_are_told_the_windows_of_consumers_that_share_one_limit() {
+        let windows = |text: &str| {
+            let policy = Policy::parse(text).unwrap();
+            let document = policy.rules.document(&[], None, 1);
+            document.contains(r#""partner":[[5,60000]]"#)
+        };
+        assert!(!windows(&text()));
+        assert!(windows(&text().replace("acme: partner.acme, ", "")));
+    }
+}

@@ -1,0 +1,32 @@
+//! JSON Schemas of the policy's two forms: which fields there are, and what to give for each.
+
+use serde_json::Value;
+
+/// The fields of this part of a schema, and what it says about them.
+pub(super) fn fields_of<'s>(
+    schema: &'s Value,
+    part: &str,
+) -> impl Iterator<Item = (&'s str, &'s Value)> {
+    let fields = schema.pointer(&format!("{part}/properties"));
+    let fields = fields.and_then(Value::as_object).into_iter().flatten();
+    fields.map(|(name, schema)| (name.as_str(), schema))
+}
+
+/// What a schema says about a field of this part.
+pub(super) fn said<'s>(schema: &'s Value, part: &str, field: &str, what: &str) -> Option<&'s str> {
+    let mut fields = fields_of(schema, part);
+    fields.find_map(|(name, schema)| (name == field).then(|| schema.get(what)?.as_str())?)
+}
+
+/// What to give for a field.
+pub(super) fn takes<'s>(schema: &'s Value, field: &str) -> &'s str {
+    let parts = schema.get("$defs").and_then(Value::as_object);
+    // The policy's own first; those of a limit's window before those of an override's.
+    let parts = parts.into_iter().flat_map(|parts| parts.values().rev());
+    let pointer = format!("/properties/{field}/description");
+    let found = [schema]
+        .into_iter()
+        .chain(parts)
+        .find_map(|part| part.pointer(&pointer)?.as_str());
+    found.unwrap_or("a mapping")
+}

@@ -1,0 +1,115 @@
+//! How many units, in how long: `100/1m`, or a list of these; how many a request costs: `5`, a trusted header, or a table such
+//! as `{ GET /search: 100, default: 1 }`.
+
+use std::slice;
+
+use serde_json::{Value, json};
+
+use super::{Read, SCHEMA, matching, mistake, takes, wrong};
+use crate::mask::shown;
+use crate::policy::named_window::NamedWindow;
+use crate::yaml::{Data, Node, fields, get, value};
+
+/// The windows of a rate; the algorithm that they need if the limit names none, and what that means.
+pub fn rate(node: &Node) -> Read<(Value, &'static str, &'static str)> {
+    let rates = match &node.value {
+        Data::List(rates) if rates.is_empty() => return Err(wrong(node, "rate")),
+        Data::List(rates) => rates,
+        _ => slice::from_ref(node),
+    };
+    let windows = rates.iter().map(window).collect::<Read<Vec<_>>>()?;
+    let of_calendar = windows.iter().filter(|window| is_calendar(window)).count();
+    let (algorithm, means) = match of_calendar {
+        0 => (
+            "sliding_log",
+            "exact, and takes 13 bytes for each request in the window",
+        ),
+        some if some == windows.len() => (
+            "fixed_window",
+            "as calendar windows need, in `time_zone: UTC`",
+        ),
+        _ => {
+            let why = "`rate` has calendar windows (`day`, `week`, `month`) beside others: use `24h`, `7d` or `30d`, or two limits";
+            return Err(mistake(node, why));
+        }
+    };
+    Ok((windows.into(), algorithm, means))
+}
+
+fn is_calendar(window: &Value) -> bool {
+    let per = window.get("per").and_then(Value::as_str);
+    matches!(per.map(NamedWindow::read), Some(Ok(NamedWindow::Unit(_))))
+}
+
+fn window(node: &Node) -> Read<Value> {
+    match &node.value {
+        Data::Fields(fields) if !fields.is_empty() => Ok(value(node)),
+        Data::Scalar(Value::String(text)) => quota_and_per(node, text),
+        Data::Scalar(Value::Number(units)) => Err(mistake(
+            node,
+            format!(
+                "`rate` is {units}, without the time: write `{units}/1s`, `{units}/1m` or `{units}/day`"
+            ),
+        )),
+        _ => Err(wrong(node, "rate")),
+    }
+}
+
+fn quota_and_per(node: &Node, text: &str) -> Read<Value> {
+    let refused = |why: String| mistake(node, format!("`rate` is {}: {why}", shown(text)));
+    let parts = text.split_once('/');
+    let (quota, per) = parts.ok_or_else(|| refused(format!("give {}", takes(&SCHEMA, "rate"))))?;
+    let (quota, per) = (quota.trim(), per.trim());
+    let units: u64 = quota.parse().map_err(|_| {
+        let quota = shown(quota);
+        refused(format!(
+            "{quota} is not a whole number of units; write `100/1m`"
+        ))
+    })?;
+    // `5/s` is `5/1s`.
+    let has_number = per.starts_with(|c: char| c.is_ascii_digit());
+    let per = match has_number || NamedWindow::read(per).is_ok() {
+        true => per.to_owned(),
+        false => format!("1{per}"),
+    };
+    NamedWindow::read(&per).map_err(|why| refused(why.replace("`per`: ", "")))?;
+    Ok(json!({ "quota": units, "per": per }))
+}
+
+/// A cost in the long form.
+pub fn cost(node: &Node) -> Read<Value> {
+    let is_long = get(node, "table").is_some() || get(node, "header").is_some();
+    match &node.value {
+        Data::Fields(_) if is_long => Ok(value(node)),
+        Data::Fields(list) if !list.is_empty() => table(node),
+        Data::Scalar(number) => Ok(number.clone()),
+        _ => Err(wrong(node, "cost")),
+    }
+}
+
+fn table(node: &Node) -> Read<Value> {
+    let (mut costs, mut default) = (Vec::new(), None);
+    for (name, given) in fields(node) {
+        match name.value.as_str() {
+            "default" => default = Some(("default", value(given))),
+            words => costs.push(entry(words, given)?),
+        }
+    }
+    if costs.is_empty() {
+        let why = "`cost` has no entry but `default`: write the number alone";
+        return Err(mistake(node, why));
+    }
+    let costs = [("table", costs.into())].into_iter();
+    Ok(costs.chain(default).collect())
+}
+
+/// What requests cost that match the words.
+fn entry(words: &str, cost: &Node) -> Read<Value> {
+    let matched = matching::words(cost, words)?.into_iter();
+    let fields = matched.map(|(field, given)| match (field, given.as_str()) {
+        ("path_prefix", Some(prefix)) => ("template", format!("{prefix}**").into()),
+        (_, Some(_)) => ("template", given),
+        _ => (field, given),
+    });
+    Ok(fields.chain([("cost", value(cost))]).collect())
+}

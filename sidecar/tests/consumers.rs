@@ -1,0 +1,176 @@
+//! `sluicegate consumers`: the file that it writes, and that keys in it are those of the filter.
+
+use std::fs::File;
+use std::path::Path;
+
+use super::support::{finish, has, has_all, lacks, printed, sluicegate};
+
+const PEPPER: &str = "pepper";
+
+/// Runs the command in a folder, with this on its standard input; its exit status and all that it printed.
+fn consumers(folder: &Path, arguments: &str, stdin: &str) -> (i32, String) {
+    let input = folder.join("stdin");
+    std::fs::write(&input, stdin).unwrap();
+    std::fs::write(folder.join("pepper"), format!("{PEPPER}\n")).unwrap();
+    std::fs::write(folder.join("other"), "other").unwrap();
+    std::fs::write(folder.join("empty"), "\n").unwrap();
+    let words: Vec<_> = arguments.split_whitespace().collect();
+    let mut command = sluicegate(&[&["consumers"][..], &words].concat());
+    command
+        .current_dir(folder)
+        .stdin(File::open(input).unwrap());
+    finish(command)
+}
+
+#[test]
+fn keys_are_added_listed_and_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |arguments: &str, stdin: &str| {
+        let (status, text) = consumers(folder.path(), arguments, stdin);
+        assert_eq!(status, 0, "{text}");
+        text
+    };
+    lacks(
+        &run("add acme --pepper-file pepper", "secret-1\n"),
+        "secret",
+    );
+    let made = run("add acme --pepper-file pepper", "");
+    let key = made.lines().next().unwrap();
+    assert_eq!(key.len(), 43, "{made}");
+    run(
+        "add beta --pepper-file pepper --file consumers.yaml",
+        " secret-2 ",
+    );
+    let file = std::fs::read_to_string(folder.path().join("consumers.yaml")).unwrap();
+    lacks(&file, "secret");
+    lacks(&file, key);
+    let list = run("list", "");
+    has_all(&list, "acme, beta");
+    // The first digits of each hash.
+    let of_acme = list.lines().next().unwrap();
+    let hashes: Vec<_> = of_acme.split_whitespace().skip(1).collect();
+    assert_eq!(hashes.len(), 2, "{list}");
+    run(&format!("remove acme --hash {}", hashes[0]), "");
+    let list = run("list", "");
+    lacks(&list, hashes[0]);
+    has_all(&list, &format!("{}, beta", hashes[1]));
+    run("remove beta", "");
+    lacks(&run("list", ""), "beta");
+    run("remove acme", "");
+    assert_eq!(run("list", ""), "");
+}
+
+#[test]
+fn a_mistake_changes_nothing_and_is_told_with_its_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |arguments: &str, stdin: &str| consumers(folder.path(), arguments, stdin);
+    assert_eq!(run("add acme --pepper-file pepper", "secret-1").0, 0);
+    let path = folder.path().join("consumers.yaml");
+    let before = std::fs::read_to_string(&path).unwrap();
+    for (arguments, stdin, expected) in [
+        (
+            "add beta --pepper-file pepper",
+            "secret-1",
+            "`acme` has this key already",
+        ),
+        (
+            "add acme --pepper-file pepper",
+            "secret-1",
+            "`acme` has this key already",
+        ),
+        ("add beta --pepper-file other", "secret-2", "another pepper"),
+        ("add beta --pepper-file empty", "secret-2", "is empty"),
+        ("add beta --pepper-file missing", "secret-2", "missing"),
+        (
+            "add b/eta --pepper-file pepper",
+            "secret-2",
+            "a name consists of",
+        ),
+        (
+            "add beta --pepper-file pepper",
+            "secret-2\nsecret-3",
+            "one line of printable ASCII",
+        ),
+        ("remove beta", "", "no such key"),
+        ("remove acme --hash x", "", "no such key"),
+        ("list --file pepper", "", "line 1"),
+    ] {
+        let (status, text) = run(arguments, stdin);
+        assert_eq!(status, 64, "{arguments}: {text}");
+        has(&text, expected);
+        lacks(&text, "secret");
+        assert_eq!(
+            std::fs::read_to_string(&path).unwrap(),
+            before,
+            "{arguments}"
+        );
+    }
+}
+
+/// Hashed by the command as by the filter, also what the filter reads as credentials.
+#[test]
+fn explain_recognizes_a_consumer() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    for (key, header) in [
+        ("secret", "x-api-key:   secret"),
+        ("Bearer   secret", "authorization: BEARER secret"),
+    ] {
+        let _ = std::fs::remove_file(path("consumers.yaml"));
+        assert_eq!(
+            consumers(folder.path(), "add acme --pepper-file pepper", key).0,
+            0
+        );
+        let file = std::fs::read_to_string(path("consumers.yaml")).unwrap();
+        let quoted: Vec<_> = file.split('"').collect();
+        let [_, digest, _, _, _, hash, ..] = quoted[..] else {
+            panic!("{file}");
+        };
+        let name = header.split(':').next().unwrap();
+        let policy = format!(
+            "
+limits: {{ partner.acme: {{ algorithm: sliding_log, windows: [{{ quota: 50, per: 1m }}] }} }}
+consumers: {{ partner: {{ pepper: \"{digest}\", keys: {{ \"{hash}\": acme }}, limits: {{ default: partner.acme }} }} }}
+rules:
+  s:
+    rules:
+      - name: partner
+        checks: [{{ limit: partner, key: [{{ header: {name} }}], when_missing: {{ address: {{}} }}, consumers: true }}]
+        when_unavailable: allow
+"
+        );
+        std::fs::write(path("policy.yaml"), policy).unwrap();
+        let filter = format!(
+            r#"{{ "version": 2, "pepper": "{PEPPER}", "sidecar": {{ "cluster": "c" }}, "rule_sets": {{ "default": "s" }} }}"#
+        );
+        std::fs::write(path("filter.json"), filter).unwrap();
+        let (policy, filter) = (path("policy.yaml"), path("filter.json"));
+        let explain = |header: &str| {
+            let arguments = [
+                "explain",
+                "--policy",
+                &policy,
+                "--envoy",
+                &filter,
+                "--request",
+                "GET /",
+                "-H",
+                header,
+            ];
+            printed(&sluicegate(&arguments).output().unwrap()).1
+        };
+        has_all(
+            &explain(header),
+            "of consumers: limit `partner.acme`; key `@consumer=acme`; 50 per 1m"
+                .replace("; ", ", ")
+                .as_str(),
+        );
+        has(
+            &explain(&format!("{name}: unknown")),
+            &format!("key `@missing/{name}=192.0.2.1`, subject"),
+        );
+        let check = sluicegate(&["check-config", "--policy", &policy, "--envoy", &filter]);
+        let (status, text) = finish(check);
+        assert_eq!(status, 0, "{text}");
+    }
+}
