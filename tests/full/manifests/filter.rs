@@ -100,6 +100,34 @@ fn a_policy_given_as_a_text_keeps_its_lines() {
     assert!(said.contains("policy.yaml:2: error"), "{said}");
 }
 
+/// The policy names the file, so both are in one folder, where the sidecar runs and where the hook checks.
+#[test]
+fn consumers_are_beside_the_policy() {
+    let file = "pepper: 5b1f0c9d3e7a\nconsumers:\n  acme: [\"00112233445566778899aabbccddeeff\"]\n";
+    let limit = "policy.limits.partner: { key: { header: x-api-key, consumers: consumers.yaml }, \
+        tiers: { by: consumer, acme: 9/1m, default: 1/1m } }";
+    let consumers = format!("consumers: {}", json!(file));
+    let values = scenes::changed("istio.yaml", &[limit, &consumers]);
+    assert!(hook(&values, &[]).unwrap().contains("0 errors"));
+    let manifests = chart::render(NAMESPACE, &values).unwrap();
+    let deployed = &chart::manifest(&manifests, "ConfigMap", "sluicegate-policy")["data"];
+    assert_eq!(
+        deployed["consumers.yaml"].as_str().map(str::trim),
+        Some(file.trim())
+    );
+    let without = scenes::changed("istio.yaml", &[limit]);
+    let said = hook(&without, &[]).unwrap_err();
+    assert!(said.contains("consumers.yaml"), "{said}");
+    let theirs = [
+        "existingPolicy: mine",
+        "policy: null",
+        "store: {}",
+        &consumers,
+    ];
+    let said = chart::render(NAMESPACE, &scenes::changed("istio.yaml", &theirs)).unwrap_err();
+    assert!(said.contains("consumers: put it into"), "{said}");
+}
+
 #[test]
 fn the_hook_finds_mistakes() {
     for file in WITH_FILTER {
