@@ -44,7 +44,7 @@ pub use file::policy_schema;
 pub use files::Files;
 pub use limits::{Limit, WhenStoreIsDown, most};
 pub use overrides::{Grant, MAX_OVERRIDES, Override, WindowQuota, check_texts};
-pub use rules::{RuleSets, written_rule_sets};
+pub use rules::{Made, RuleSets, written};
 pub use short::Expanded;
 pub use source::{PolicyError, PolicySource};
 pub use store::{

@@ -138,7 +138,7 @@ async fn a_newcomer_sees_denials_and_changes_and_nothing_is_left_at_the_end() {
     // printf %s KEY | sha256sum | cut -c1-20, as `explain` prints it.
     let denial = "429 GET /v1/x  per-key  key fc9530cc1f893fcf0698  retry in 3";
     says(&dev, denial).await;
-    assert_eq!(dev.log().matches("429 ").count(), 1, "{}", dev.log());
+    assert_eq!(dev.log().matches("\n429 ").count(), 1, "{}", dev.log());
 
     std::fs::write(&planned.policy, POLICY.replace("quota: 2", "quota: 3")).unwrap();
     says(&dev, "policy reloaded: per-key: quota 2 -> 3").await;

@@ -89,12 +89,14 @@ static_resources:
 const POLICY: &str = "
 limits:
   per-user: { algorithm: sliding_log, windows: [{ quota: 2, per: 1h }] }
+  per-address: { algorithm: sliding_log, windows: [{ quota: 100, per: 1h }] }
 rules:
   default:
     rules:
       - name: per-user
         checks:
           - { limit: per-user, key: [{ jwt: { payload: payload, claim: sub } }], when_missing: skip }
+          - { limit: per-address, key: [{ address: {} }] }
         when_unavailable: deny
 ";
 

@@ -77,6 +77,28 @@ impl RuleSet {
         self.rules.len()
     }
 
+    /// The components of the key of each check that can select this limit: their names in it, and whether they are hashed.
+    #[cfg(feature = "schema")]
+    pub fn keys_of(&self, limit: &str) -> Vec<Vec<(&str, bool)>> {
+        let selects = |rule: &Rule, name: &LimitName| {
+            let is_it =
+                |index: &usize| rule.limits.get(*index).is_some_and(|one| one.name == limit);
+            match name {
+                LimitName::Fixed(index) => is_it(index),
+                LimitName::Tiers { map, .. } => map.iter().any(|(_, index)| is_it(index)),
+            }
+        };
+        let checks = self.rules.iter().flat_map(|rule| {
+            let checks = rule.checks.iter();
+            checks.filter(move |check| selects(rule, &check.limit))
+        });
+        let keys = checks.map(|check| {
+            let components = check.key.iter();
+            components.map(|one| (one.name.as_str(), one.hashed))
+        });
+        keys.map(Iterator::collect).collect()
+    }
+
     /// A rule's name.
     pub fn rule_name(&self, rule: usize) -> &str {
         self.rules.get(rule).map_or("", |rule| &rule.name)

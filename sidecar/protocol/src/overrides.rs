@@ -129,6 +129,9 @@ pub struct SetOverride {
     /// What the key may take.
     #[serde(flatten)]
     pub terms: OverrideTerms,
+    /// Even if the key has in plain text what all rules hash.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
 }
 
 /// The body of `DELETE /v1/overrides`: removes an override from the store.
@@ -236,6 +239,9 @@ pub struct OverrideWasSet {
     /// Whether units of the key were counted at that moment; absent if its key is not known, or if it is for all keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counted: Option<bool>,
+    /// No rule of the policy makes this key.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_rule: bool,
 }
 
 /// The body that answers `DELETE /v1/overrides`.
@@ -254,12 +260,23 @@ pub struct OverrideWasRemoved {
 /// # Errors
 /// The body is not a [`SetOverride`].
 pub fn read_set_override(body: &[u8]) -> Result<SetOverride, Problem> {
-    let (limit, whom, terms): (_, _, OverrideTerms) = read_named(body)?;
+    let mut fields: Fields = read(body)?;
+    let force = match fields.remove("force") {
+        None => false,
+        Some(force) => (force.as_bool())
+            .ok_or_else(|| malformed("`force` is neither `true` nor `false`").at("force"))?,
+    };
+    let (limit, whom, terms): (_, _, OverrideTerms) = read_named(fields)?;
     if matches!(whom, Whom::AllKeys(_)) && !terms.unlimited {
         let why = "`all_keys` goes with `unlimited` only: for another quota, change the policy";
         return Err(malformed(why).at("all_keys"));
     }
-    Ok(SetOverride { limit, whom, terms })
+    Ok(SetOverride {
+        limit,
+        whom,
+        terms,
+        force,
+    })
 }
 
 /// Reads the body of `DELETE /v1/overrides`.
@@ -267,7 +284,7 @@ pub fn read_set_override(body: &[u8]) -> Result<SetOverride, Problem> {
 /// # Errors
 /// The body is not a [`RemoveOverride`].
 pub fn read_remove_override(body: &[u8]) -> Result<RemoveOverride, Problem> {
-    let (limit, whom, author) = read_named(body)?;
+    let (limit, whom, author) = read_named(read(body)?)?;
     Ok(RemoveOverride {
         limit,
         whom,
@@ -275,10 +292,11 @@ pub fn read_remove_override(body: &[u8]) -> Result<RemoveOverride, Problem> {
     })
 }
 
+type Fields = serde_json::Map<String, serde_json::Value>;
+
 /// Reads a body that names a limit and keys. `serde` cannot deny unknown fields of a flattened type, and a misspelt `until`
 /// must not create an override without an end: so the names are removed and the rest is parsed strictly.
-fn read_named<T: DeserializeOwned>(body: &[u8]) -> Result<(String, Whom, T), Problem> {
-    let mut fields: serde_json::Map<String, serde_json::Value> = read(body)?;
+fn read_named<T: DeserializeOwned>(mut fields: Fields) -> Result<(String, Whom, T), Problem> {
     let Some(serde_json::Value::String(limit)) = fields.remove("limit") else {
         return Err(malformed("`limit` is missing, or no string").at("limit"));
     };
@@ -372,6 +390,7 @@ mod tests {
                 unlimited: true,
                 ..OverrideTerms::default()
             },
+            force: false,
         };
         let text = serde_json::to_string(&set).unwrap();
         assert_eq!(text, r#"{"limit":"l","key":"k","unlimited":true}"#);

@@ -13,7 +13,6 @@ const EXAMPLE: &str = include_str!("../../../envoy/envoy.yaml");
 const BUILT: &str = "target/filter/sluicegate.wasm";
 /// Where `deploy/host/install` puts it.
 const INSTALLED: &str = "/usr/local/lib/sluicegate/sluicegate.wasm";
-const RULE_SETS: &str = "                            rule_sets: { default: ingress }\n";
 const PEPPER: &str =
     "# If others can read Redis, set `pepper` too: a long random string, the same for the fleet.";
 const STATIC: &str = "type: STATIC\n";
@@ -42,7 +41,7 @@ impl Filter {
     pub fn example(&self) -> Result<String, Failure> {
         let module = std::path::absolute(self.module()).map_err(Failure::system)?;
         let module = json!(module.to_string_lossy()).to_string();
-        let mut example = EXAMPLE.replace(BUILT, &module).replace(RULE_SETS, "");
+        let mut example = EXAMPLE.replace(BUILT, &module);
         if let Some(file) = &self.pepper_file {
             let (_, text) = text_of(file)?;
             example = example.replace(PEPPER, &format!("pepper: {}", json!(text.trim())));
@@ -59,8 +58,9 @@ pub fn with_address(example: &str, port: u16, address: &str) -> String {
     example.replace(&from, &format!("address: {host}, port_value: {to_port} "))
 }
 
-/// A host or an address, and a port.
+/// A host or an address, and a port; also as a URL, as other commands take it.
 pub fn host_and_port(text: &str) -> Result<String, &'static str> {
+    let text = text.strip_prefix("http://").unwrap_or(text);
     let read = text.parse::<Authority>().ok();
     let read = read.filter(|read| !read.host().is_empty() && !text.contains('@'));
     read.and_then(|read| read.port_u16().map(|_| text.to_owned()))
@@ -80,11 +80,7 @@ mod tests {
     fn the_example_has_each_text_that_is_replaced() {
         let ports = [10_000, 8_080, 9_180, 9_901];
         let ports = ports.map(|port| format!("address: 127.0.0.1, port_value: {port} "));
-        for text in ports
-            .iter()
-            .map(String::as_str)
-            .chain([BUILT, PEPPER, RULE_SETS])
-        {
+        for text in ports.iter().map(String::as_str).chain([BUILT, PEPPER]) {
             assert_eq!(EXAMPLE.matches(text).count(), 1, "{text}");
         }
         assert_eq!(EXAMPLE.matches(STATIC).count(), 2);
@@ -101,7 +97,8 @@ mod tests {
             assert_eq!(host_and_port(text).as_deref(), Ok(text));
             assert_eq!(with(text), fields);
         }
-        for wrong in ",8080,:80,h:,h:65536,http://h:80,h/x:80,a b:1,\"h\":1,u@h:1".split(',') {
+        assert_eq!(host_and_port("http://h:80").as_deref(), Ok("h:80"));
+        for wrong in ",8080,:80,h:,h:65536,https://h:80,h/x:80,a b:1,\"h\":1,u@h:1".split(',') {
             assert!(host_and_port(wrong).is_err(), "{wrong}");
         }
     }

@@ -13,6 +13,7 @@ use super::override_terms::{AllKeys, Author, Quota, end_of, lasts, quota, with_q
 use super::stdout::print;
 
 const BY_DIGITS: &str = "a key with a header, cookie, query or path component in plain text is not matched by its digits, since a client can choose it\n";
+const NO_RULE: &str = "warning: no rule of the policy makes this key: `sluicegate explain` prints the key of a request\n";
 const NOT_COUNTED: &str = "nothing is counted for this key now: if its requests are limited, they have another key (headers, cookies and query parameters are hashed in keys); `--subject` takes the digits that `sluicegate top` and Envoy's access log show, and `sluicegate explain` prints the key of a request\n";
 
 /// Arguments of `override set`.
@@ -41,6 +42,9 @@ pub struct Set {
     /// How long the override lasts from now: `2h`.
     #[arg(long = "for", id = "lasts", value_name = "DURATION", value_parser = lasts)]
     lasts: Option<Duration>,
+    /// Set it even if the key has in plain text what all rules of the limit hash.
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     author: Author,
     #[command(flatten)]
@@ -60,7 +64,12 @@ impl Set {
         };
         let terms = with_quotas(terms, &self.quota, self.burst).map_err(Failure::usage)?;
         let (limit, whom) = self.of.whom();
-        let set = SetOverride { limit, whom, terms };
+        let set = SetOverride {
+            limit,
+            whom,
+            terms,
+            force: self.force,
+        };
         let client = self.admin.client()?;
         let answer: OverrideWasSet = client.send(Method::PUT, OVERRIDES_PATH, &set).await?;
         let now = &answer.now;
@@ -82,6 +91,7 @@ impl Set {
             (Whom::Subject(_), None) => {
                 &format!("this sidecar has not seen its key lately\n{BY_DIGITS}")
             }
+            _ if answer.no_rule => NO_RULE,
             (_, Some(true)) => "units are counted for this key now\n",
             (_, Some(false)) => NOT_COUNTED,
             (_, None) => "",

@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use sluicegate_protocol::Whom;
 use sluicegate_rules::config::from_value;
 use sluicegate_rules::config::schema::{Configuration, RuleSetFile};
 
 use super::documents::FoundPolicy;
 use super::envoy_yaml::{Plugin, Source};
-use super::findings::{Finding, Findings};
+use super::findings::{Finding, Findings, Severity};
 use super::rules::lint_rules;
-use crate::policy::{Expanded, Files, Policy, written_rule_sets};
+use crate::policy::{Expanded, Files, Limit, Made, Policy, written};
 use crate::yaml::ValueWithLines;
 
 /// A policy as it is written, with its lines.
@@ -42,7 +43,7 @@ impl<'a> WrittenPolicy<'a> {
         Self {
             source: &found.source,
             policy,
-            sets: written_rule_sets(&expanded.text),
+            sets: written(&expanded.text, "rules"),
             before: found.line,
             expanded,
         }
@@ -51,7 +52,34 @@ impl<'a> WrittenPolicy<'a> {
     /// What its rules have in them that is no mistake, but probably not as intended.
     pub fn lint(&self) -> Vec<Finding> {
         let found = self.sets.keys().map(|name| self.lint_set(name, None));
-        found.flatten().flatten().collect()
+        let overrides = self.policy.iter().flat_map(Policy::limits);
+        let overrides = overrides.flat_map(|limit| self.lint_overrides(limit));
+        found.flatten().flatten().chain(overrides).collect()
+    }
+
+    /// Overrides of keys that no rule makes.
+    fn lint_overrides(&self, limit: &Limit) -> Vec<Finding> {
+        let rules = self.policy.as_ref().map(|policy| &policy.rules);
+        let is_made = |whom: &Whom| match (whom, &rules) {
+            (Whom::Key(key), Ok(rules)) => rules.make(&limit.name, key) == Made::Yes,
+            _ => true,
+        };
+        let wrong = limit.overrides.keys().filter(|whom| !is_made(whom)).count();
+        let message = format!(
+            "limit `{}`: {wrong} of its `overrides` are for keys that no rule makes: `sluicegate explain` prints the key of a request",
+            limit.name
+        );
+        let limits = written(&self.expanded.text, "limits");
+        let line = limits
+            .get(&limit.name)
+            .map_or(1, |limit| limit.line("overrides"));
+        let finding = (wrong > 0).then(|| Finding {
+            file: self.source.file.clone(),
+            line: self.before + self.expanded.line(line),
+            severity: Severity::Warning,
+            message,
+        });
+        finding.into_iter().collect()
     }
 
     /// Lints a set, with the plugin that runs it, if that is known; `None` if there is no such set.

@@ -19,7 +19,7 @@ use crate::decide::buckets::{buckets_of, unknown_limit};
 use crate::decide::losses::Losses;
 use crate::decide::overrides::client_chooses;
 use crate::decide::plan::{Start, peek};
-use crate::policy::{Grant, Override, Policy, check_texts};
+use crate::policy::{Grant, Made, Override, Policy, check_texts};
 use crate::store::{StoreError, StoredOverrides};
 use crate::telemetry::audit;
 use crate::telemetry::events::EventKind;
@@ -254,6 +254,16 @@ impl Service {
             let why = "`subject`: its key has a component in plain text that a client can choose, which digits do not match: give the `key`";
             return Err(malformed(why.to_owned()));
         }
+        let made = match &asked.whom {
+            Whom::Key(key) => epoch.policy.rules.make(&asked.limit, key),
+            _ => Made::Yes,
+        };
+        if let (Made::Hashed(name), false) = (&made, asked.force) {
+            let why = format!(
+                "`key`: no rule makes this key, as all rules of the limit hash `{name}`: `sluicegate explain` prints a request's key, `sluicegate top` its `subject`; `force` sets the override all the same"
+            );
+            return Err(malformed(why));
+        }
         let counted = match &key {
             Some(key) => self.is_counted(&asked.limit, key).await,
             None => None,
@@ -270,6 +280,7 @@ impl Service {
             now,
             replaced,
             counted,
+            no_rule: made != Made::Yes,
         })
     }
 
