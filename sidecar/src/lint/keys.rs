@@ -119,10 +119,9 @@ fn addresses(
 }
 
 fn reads_x_forwarded_for(component: &KeyComponent) -> bool {
-    let mut names = attribute(component);
-    names.extend(component.header.as_deref());
-    let is_it = |name: &&str| name.eq_ignore_ascii_case(FORWARDED);
-    names.iter().any(is_it)
+    let names = attribute(component);
+    let mut names = names.into_iter().chain(component.header.as_deref());
+    names.any(|name| name.eq_ignore_ascii_case(FORWARDED))
 }
 
 /// The names of an attribute's path.

@@ -87,6 +87,38 @@ fn each_finding_in_a_rule_set_is_at_its_line_of_the_policy() {
 }
 
 #[test]
+fn a_key_that_clients_choose_is_fine_beside_one_for_the_same_requests_that_they_do_not() {
+    for (beside, warns) in [
+        ("key: address", false),
+        ("key: everyone", false),
+        ("key: address, match: /a/", true),
+        ("key: address, shadow: true", true),
+        ("key: { header: x-other }", true),
+    ] {
+        let policy = format!(
+            "limits:\n  k: {{ key: {{ header: x-api-key }}, rate: 5/1s }}\n  other: {{ rate: 9/1s, {beside} }}\n"
+        );
+        let (_, printed) = run_with(&["check-config"], Some(&policy), None);
+        let warned = printed.contains("can choose every component");
+        assert_eq!(warned, warns, "{beside}: {printed}");
+    }
+    let stops = "limits:\n  k: { key: { header: x-api-key }, rate: 5/1s, stop: true }\n  a: { key: address, rate: 9/1s }\n";
+    let (_, printed) = run_with(&["check-config"], Some(stops), None);
+    has(&printed, "can choose every component");
+}
+
+/// Nobody else reads what is in the sidecar's memory.
+#[test]
+fn a_pepper_is_for_counts_in_redis() {
+    let plugin = GOOD.replacen("pepper: a-long-random-text", "version: 1", 1);
+    let in_memory = POLICY.replacen("redis://redis:6379", "memory", 1);
+    for (policy, warns) in [(POLICY, true), (&in_memory, false)] {
+        let (_, printed) = run_with(&["check-config"], Some(policy), Some(&envoy(&plugin)));
+        assert_eq!(printed.contains("without a `pepper`"), warns, "{printed}");
+    }
+}
+
+#[test]
 fn a_match_that_some_request_meets_is_not_reported() {
     for meets in [
         "path: /api, path_prefix: /api/",

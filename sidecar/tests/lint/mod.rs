@@ -178,7 +178,7 @@ fn a_file_without_a_configuration_or_with_invalid_yaml_is_refused() {
 }
 
 #[test]
-fn the_examples_have_no_errors() {
+fn the_examples_draw_no_warning() {
     let files = "check-config --policy envoy/policy.yaml --envoy envoy/envoy.yaml";
     let words: Vec<_> = files.split(' ').collect();
     let (status, printed) = printed(&sluicegate(&words).output().unwrap());

@@ -10,7 +10,7 @@ use sluicegate_tests_full::chart;
 use sluicegate_tests_full::documents::{blocks, text, with_path};
 
 use super::envoy::Chain;
-use super::valid;
+use super::{ci, valid};
 
 /// Renders the charts that its commands install, into a file for each command. Other charts are only read for their values.
 const HELM: &str = r#"#!/bin/sh
@@ -100,6 +100,8 @@ fn the_pages_install_what_the_schemas_allow() {
         assert!(!rendered.is_empty(), "{page}");
         for text in &rendered {
             valid::conforms(text).unwrap_or_else(|said| panic!("{page}: {said}"));
+            let (_, said) = ci::check(text);
+            assert!(said.contains("0 errors, 0 warnings"), "{page}: {said}");
             let manifests = chart::manifests(text);
             for kind in kinds.split(' ') {
                 let is_there = manifests.iter().any(|manifest| manifest["kind"] == kind);

@@ -62,9 +62,10 @@ pub struct Chain {
     envoy: Envoy,
     _sidecar: Sidecar,
     _folder: TempDir,
-    /// What `per-key` allows.
+    /// What the first rule's limit allows, and its name.
     quota: u64,
-    /// The first rule's path and name.
+    limit: String,
+    /// A path to which it applies, and the name of its rule.
     path: String,
     rule: String,
 }
@@ -77,22 +78,25 @@ impl Chain {
         policy["store"] = json!("memory");
         // A stall of this machine is not an outage.
         policy["store_timeout"] = json!("2s");
-        let quota = policy["limits"]["per-key"]["windows"][0]["quota"].as_u64();
-        let quota = quota.expect("a limit `per-key`");
-        policy["limits"]["per-key"]["windows"] = json!([{ "quota": quota, "per": "1h" }]);
+        // The short form has a rule of the limit's name, for every path.
+        let rule = policy["rules"]["default"]["rules"][0].clone();
+        let limits = policy["limits"].as_object_mut().expect("limits");
+        let (only, _) = limits.iter().next().expect("a limit");
+        let text = |value: &Value, short: &str| value.as_str().unwrap_or(short).to_owned();
+        let limit = text(&rule["checks"][0]["limit"], only);
+        let quota = for_an_hour(&mut limits[&limit]);
         let sidecar = Sidecar::start(&policy.to_string(), folder.path()).await;
         let upstream = upstream::start().await;
         let (port, admin_port) = (free_port(), free_port());
         local(&mut config, [port, admin_port, sidecar.port, upstream]);
-        let rule = &policy["rules"]["default"]["rules"][0];
-        let text = |value: &Value| value.as_str().expect("a text").to_owned();
         Self {
             envoy: Envoy::start_config(folder.path(), 1, port, admin_port, &config).await,
             _sidecar: sidecar,
             _folder: folder,
             quota,
-            path: text(&rule["match"]["path_prefix"]),
-            rule: text(&rule["name"]),
+            path: text(&rule["match"]["path_prefix"], "/"),
+            rule: text(&rule["name"], &limit),
+            limit,
         }
     }
 
@@ -117,7 +121,7 @@ impl Chain {
 
     /// Rule and limit are labels of the filter's counters.
     async fn labels_counters(&self) {
-        let labels = format!("{{rule=\"{}\",limit=\"per-key\"}}", self.rule);
+        let labels = format!("{{rule=\"{}\",limit=\"{}\"}}", self.rule, self.limit);
         let counter = format!("sluicegate_rule_limit_denied{labels} 2");
         let admin = self.envoy.admin("");
         let statistics = async || get(&format!("{admin}/stats/prometheus")).await.1;
@@ -130,6 +134,25 @@ impl Chain {
         let answer = self.envoy.get(&self.path, &fields).await;
         (answer.status().as_u16(), answer.text().await.unwrap())
     }
+}
+
+/// Makes the first window of a limit an hour long, and the only one; returns its quota.
+fn for_an_hour(limit: &mut Value) -> u64 {
+    if let Some(quota) = limit["windows"][0]["quota"].as_u64() {
+        limit["windows"] = json!([{ "quota": quota, "per": "1h" }]);
+        return quota;
+    }
+    let rate = match &limit["rate"] {
+        Value::Array(rates) => rates[0].clone(),
+        rate => rate.clone(),
+    };
+    let (quota, _) = rate
+        .as_str()
+        .and_then(|rate| rate.split_once('/'))
+        .expect("a rate");
+    let quota = quota.parse().expect("a quota");
+    limit["rate"] = json!(format!("{quota}/1h"));
+    quota
 }
 
 /// Puts the parts of this test in place of those in a cluster.

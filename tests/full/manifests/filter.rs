@@ -88,19 +88,44 @@ fn a_filter_without_a_configuration_runs_the_policys_default_set() {
 #[test]
 fn a_policy_given_as_a_text_keeps_its_lines() {
     let policy = scenes::values("istio.yaml")["policy"].take();
-    let text = format!(
-        "# mine\nrules: {}\nlimits: {}\n",
-        policy["rules"], policy["limits"]
-    );
+    let text = format!("# mine\nlimits: {}\n", policy["limits"]);
     let values = scenes::changed("istio.yaml", &[&format!("policy: {}", json!(text))]);
     let manifests = chart::render(NAMESPACE, &values).unwrap();
     let deployed = &chart::manifest(&manifests, "ConfigMap", "sluicegate-policy")["data"];
     assert_eq!(deployed["policy.yaml"], text.clone() + "store: memory\n");
     assert!(hook(&values, &[]).unwrap().contains("0 errors"));
-    let mistake = json!(text.replace("sliding_log", "sliding_lag"));
+    let mistake = json!(text.replace("5/2s", "5/2moons"));
     let values = scenes::changed("istio.yaml", &[&format!("policy: {mistake}")]);
     let said = hook(&values, &[]).unwrap_err();
-    assert!(said.contains("policy.yaml:3: error"), "{said}");
+    assert!(said.contains("policy.yaml:2: error"), "{said}");
+}
+
+/// The policy names the file, so both are in one folder, where the sidecar runs and where the hook checks.
+#[test]
+fn consumers_are_beside_the_policy() {
+    let file = "pepper: 5b1f0c9d3e7a\nconsumers:\n  acme: [\"00112233445566778899aabbccddeeff\"]\n";
+    let limit = "policy.limits.partner: { key: { header: x-api-key, consumers: consumers.yaml }, \
+        tiers: { by: consumer, acme: 9/1m, default: 1/1m } }";
+    let consumers = format!("consumers: {}", json!(file));
+    let values = scenes::changed("istio.yaml", &[limit, &consumers]);
+    assert!(hook(&values, &[]).unwrap().contains("0 errors"));
+    let manifests = chart::render(NAMESPACE, &values).unwrap();
+    let deployed = &chart::manifest(&manifests, "ConfigMap", "sluicegate-policy")["data"];
+    assert_eq!(
+        deployed["consumers.yaml"].as_str().map(str::trim),
+        Some(file.trim())
+    );
+    let without = scenes::changed("istio.yaml", &[limit]);
+    let said = hook(&without, &[]).unwrap_err();
+    assert!(said.contains("consumers.yaml"), "{said}");
+    let theirs = [
+        "existingPolicy: mine",
+        "policy: null",
+        "store: {}",
+        &consumers,
+    ];
+    let said = chart::render(NAMESPACE, &scenes::changed("istio.yaml", &theirs)).unwrap_err();
+    assert!(said.contains("consumers: put it into"), "{said}");
 }
 
 #[test]
@@ -108,7 +133,7 @@ fn the_hook_finds_mistakes() {
     for file in WITH_FILTER {
         for (mistake, named) in [
             (UNKNOWN_LIMIT, "per-kye"),
-            ("policy.limits.per-key.windows.0.per: 2 moons", "2 moons"),
+            ("policy.limits.per-key.rate: 5/2moons", "2moons"),
             (
                 "policy.limits.per-key.algorithms: token_bucket",
                 "algorithms",
@@ -129,8 +154,8 @@ fn the_hook_reads_an_existing_policy() {
     values["existingPolicy"] = json!("mine");
     let good = policy.to_string();
     hook(&values, &[("mine", &good)]).unwrap();
-    let said = hook(&values, &[("mine", &good.replacen("per-key", "other", 1))]).unwrap_err();
-    assert!(said.contains("other") && said.contains("per-key"), "{said}");
+    let said = hook(&values, &[("mine", &good.replace("5/2s", "5/2moons"))]).unwrap_err();
+    assert!(said.contains("2moons"), "{said}");
 }
 
 #[test]

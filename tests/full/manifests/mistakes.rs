@@ -39,6 +39,7 @@ istio.yaml
   filter.config={"version":1}  =>  filter.config.rules: set the rules
   filter.config={"rules":[],"rule_sets":{"default":"a"}}  =>  '/filter/config/rule_sets': false schema
   filter.config={"reply":{}}  =>  '/filter/config/reply': false schema
+  consumers={}  =>  '/consumers': got object, want string
   policy="limits: ["  =>  policy: is not YAML
   policy="store: memory"  =>  store: set only one of
   filter.image.digest="sha256:1"  =>  '/filter/image/digest'

@@ -33,7 +33,8 @@ pub fn values(name: &str) -> Value {
 }
 
 /// A limit that the policy lacks.
-pub const UNKNOWN_LIMIT: &str = "policy.rules.default.rules.0.checks.0.limit: per-kye";
+pub const UNKNOWN_LIMIT: &str = "policy.rules: { more: { rules: [{ name: more, when_unavailable: deny, \
+    checks: [{ limit: per-kye, key: [{ address: {} }] }] }] } }";
 
 /// Rules in the filter's configuration.
 pub const VERSION_1: &str = "filter.config: { pepper: salt, rules: [{ name: old, when_unavailable: allow, checks: \

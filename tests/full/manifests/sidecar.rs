@@ -138,10 +138,7 @@ fn pods_are_replaced_by_a_change_that_a_running_sidecar_refuses_and_by_no_other_
         ("store.url: redis://host-#", true),
         ("policy.store_timeout: #0ms", true),
         ("policy.memory_limit: #MiB", true),
-        (
-            "policy.limits.per-key.windows: [{ quota: #, per: 1m }]",
-            false,
-        ),
+        ("policy.limits.per-key.rate: #/1m", false),
         // In the policy, the store can be a mapping.
         ("policy.store: { url: redis://a, connections: # }", true),
     ] {

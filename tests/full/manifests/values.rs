@@ -158,7 +158,7 @@ fn no_default_is_without_a_schema() {
 
 #[test]
 fn numbers_keep_their_digits() {
-    let largest = "policy.limits.per-key.windows.1.quota: 9007199254740991";
+    let largest = "policy.limits.large: { algorithm: fixed_window, windows: [{ quota: 9007199254740991, per: 1h }] }";
     let cost = scenes::VERSION_1.replace("cost: 1", "cost: 12345678");
     let manifests = scenes::rendered_with("istio.yaml", &[largest, &cost]);
     let policy = &chart::manifest(&manifests, "ConfigMap", "sluicegate-policy")["data"];

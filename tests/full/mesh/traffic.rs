@@ -208,8 +208,12 @@ impl Clients {
 
     /// Counts one request.
     async fn ask(&self, path: &str, key: &Key) -> Counts {
-        let Ok(answer) = self.send(path, key).await else {
-            return Counts::one(|counts| &mut counts.lost);
+        let answer = match self.send(path, key).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                eprintln!("mesh: a request is lost: {error:?}");
+                return Counts::one(|counts| &mut counts.lost);
+            }
         };
         let after = answer.headers().get("retry-after");
         let after = after.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());

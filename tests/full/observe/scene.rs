@@ -116,15 +116,15 @@ pub fn policy(store: &str, plenty: u32) -> String {
     )
 }
 
-/// The set has the name that `envoy/envoy.yaml` has, which the runbook's commands read.
+/// It runs the set that `envoy/envoy.yaml` runs, which the runbook's commands read.
 fn plugin() -> Value {
-    json!({ "version": 2, "sidecar": { "cluster": "sluicegate", "timeout": "1s" }, "rule_sets": { "default": "ingress" } })
+    json!({ "version": 2, "sidecar": { "cluster": "sluicegate", "timeout": "1s" } })
 }
 
 /// Without a verdict, `site` is let through and `orders` refused; `search-trial` is a shadow rule.
 fn rules() -> Value {
     let key = json!([{ "header": "x-api-key" }]);
-    json!({ "ingress": { "rules": [
+    json!({ "default": { "rules": [
         { "name": "site", "match": { "path_prefix": "/site" }, "when_unavailable": "allow",
           "checks": [{ "limit": "per-key", "key": key }] },
         { "name": "orders", "match": { "path_prefix": "/orders" }, "when_unavailable": "deny",

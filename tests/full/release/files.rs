@@ -27,7 +27,7 @@ fn every_file_has_a_checksum_and_matches_it() {
 }
 
 /// What an archive has beside the program.
-const FILES: &str = "LICENSE LGPL-2.1 sidecar-licences.txt filter-licences.txt sluicegate.wasm policy.yaml envoy.yaml \
+const FILES: &str = "LICENSE LGPL-2.1 sidecar-licences.txt filter-licences.txt sluicegate.wasm policy.yaml policy.schema.json envoy.yaml \
     systemd/sluicegate.service completions/sluicegate.bash completions/_sluicegate completions/sluicegate.fish \
     man/sluicegate.1 man/sluicegate-serve.1 man/sluicegate-override.1";
 

@@ -5,6 +5,9 @@
 {{- if and .Values.existingPolicy .Values.policy -}}
 {{- fail "policy: set only one of policy and existingPolicy (`policy: null` unsets a policy from another file of values)" -}}
 {{- end -}}
+{{- if and .Values.existingPolicy .Values.consumers -}}
+{{- fail "consumers: put it into the ConfigMap of existingPolicy, beside the policy.yaml" -}}
+{{- end -}}
 {{- $policy := include "sluicegate.givenPolicy" . | fromYaml -}}
 {{- with $policy.Error -}}
 {{- fail (printf "policy: is not YAML: %s" .) -}}
