@@ -1,6 +1,6 @@
 //! `envoy/envoy.yaml` with other values: `render` prints parts of it, `dev` runs it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use axum::http::uri::Authority;
 use serde_json::json;
@@ -32,8 +32,13 @@ pub struct Filter {
 impl Filter {
     /// The filter that is named, or else the one that was built or installed here.
     pub fn module(&self) -> PathBuf {
-        let [built, installed] = [BUILT, INSTALLED].map(PathBuf::from);
-        let found = if built.is_file() { built } else { installed };
+        // `target/release/sluicegate` has it beside its folder.
+        let program = std::env::current_exe().unwrap_or_default();
+        let beside = program.parent().and_then(Path::parent);
+        let beside = beside.map(|target| target.join("filter/sluicegate.wasm"));
+        let mut found = [Some(PathBuf::from(BUILT)), beside].into_iter().flatten();
+        let found = found.find(|path| path.is_file());
+        let found = found.unwrap_or_else(|| PathBuf::from(INSTALLED));
         self.module.clone().unwrap_or(found)
     }
 

@@ -44,6 +44,19 @@ pub fn unknown_limit(policy: &Policy, field: &str, name: &str) -> Problem {
     // It may be as long as a body, and comparing takes time by its length.
     if let Some(near) = nearest(name, known.filter(|known| name.len() < 2 * known.len())) {
         why += &format!("; did you mean `{near}`?");
+    } else if let Some(tier) = tier_of(policy, name) {
+        why += &format!("; its tiers are limits: `{tier}`");
     }
     Problem::new(Code::UnknownLimit, why).at(field)
+}
+
+/// A tier of what has no limit of its own.
+fn tier_of<'p>(policy: &'p Policy, name: &str) -> Option<&'p str> {
+    let limits = policy.limits().map(|limit| limit.name.as_str());
+    let mut tiers = limits.filter(|limit| {
+        limit
+            .strip_prefix(name)
+            .is_some_and(|rest| rest.starts_with('.'))
+    });
+    tiers.next()
 }

@@ -1,6 +1,6 @@
 //! Settings around the filter in Envoy's file that do not suit it.
 
-use sluicegate_rules::config::schema::{Cost, Rule};
+use sluicegate_rules::config::schema::{Cost, Match, Rule};
 use sluicegate_rules::config::walk::{checks, components};
 
 use super::envoy_yaml::Manager;
@@ -34,16 +34,27 @@ pub fn lint_rules(manager: &Manager, rules: &[Rule], findings: &mut Findings<'_>
              manager, so that other filters and upstreams are safe too",
         );
     }
+    if manager.rewrites_paths && rules.iter().any(|rule| rule.matcher != Match::default()) {
+        findings.warn(
+            "",
+            "a route changes the path (`prefix_rewrite`, `regex_rewrite`), and rules see the path before: a rule that matches \
+             only the new one does not count these requests",
+            "match the path that clients send, too",
+        );
+    }
     let Some(written) = &manager.payloads else {
         return;
     };
     for (at, payload) in payloads(rules).filter(|(_, payload)| !written.contains(payload)) {
-        let there_is = written.join("`, `");
+        let there_is = match written.as_slice() {
+            [] => "none has one".to_owned(),
+            written => format!("there is: `{}`", written.join("`, `")),
+        };
         findings.warn(
             format!("{at}.jwt"),
             format!(
-                "no `jwt_authn` before this filter in `http_filters` has `payload_in_metadata: {payload}` (there is: \
-                 `{there_is}`), so every claim is missing"
+                "no `jwt_authn` before this filter in `http_filters` has `payload_in_metadata: {payload}` \
+                 ({there_is}), so every claim is missing"
             ),
             "put `jwt_authn` before this filter, with a provider that has this `payload_in_metadata`",
         );

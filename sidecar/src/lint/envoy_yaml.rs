@@ -83,6 +83,8 @@ pub struct Manager {
     pub payloads: Option<Vec<String>>,
     /// Preflights are answered after this filter.
     pub cors_follows: bool,
+    /// Upstreams get other paths than the filter.
+    pub rewrites_paths: bool,
     /// No request stays for ever.
     pub has_deadline: bool,
 }
@@ -163,6 +165,7 @@ fn manager(node: &Node, earlier: &[Node], later: &[Node]) -> Manager {
         rejects_underscores: matches!(action, Some("REJECT_REQUEST" | "DROP_HEADER")),
         payloads: payloads(earlier),
         cors_follows: later.iter().any(|filter| is_called(filter, "http.cors")),
+        rewrites_paths: has_field(node, &["prefix_rewrite", "regex_rewrite"]),
         has_deadline: ["request_timeout", "stream_idle_timeout"]
             .iter()
             .any(|name| get(node, name).is_some()),
@@ -184,6 +187,12 @@ fn payloads(filters: &[Node]) -> Option<Vec<String>> {
 fn texts_of(node: &Node, field: &str, found: &mut Vec<String>) {
     found.extend(get(node, field).and_then(text).map(str::to_owned));
     children(node).for_each(|child| texts_of(child, field, found));
+}
+
+/// Whether one of these fields is anywhere in it.
+fn has_field(node: &Node, names: &[&str]) -> bool {
+    names.iter().any(|name| get(node, name).is_some())
+        || children(node).any(|child| has_field(child, names))
 }
 
 /// Whether a filter has this in its name or in its type's.

@@ -1,6 +1,8 @@
 //! Keys that a client can choose or omit, which evades its limit, and keys that can be guessed.
 
-use sluicegate_rules::config::schema::{Check, KeyComponent, Limit, Metadata, NamePath, Rule};
+use sluicegate_rules::config::schema::{
+    Check, KeyComponent, Limit, Metadata, NamePath, Rule, WhenMissing,
+};
 use sluicegate_rules::config::walk::{checks, components};
 
 use super::envoy_yaml::Plugin;
@@ -56,6 +58,15 @@ pub fn lint(rules: &[Rule], plugin: Option<&Plugin>, findings: &mut Findings<'_>
     }
     for (at, component) in components(rules) {
         addresses(&at, component, plugin, findings);
+    }
+    for (at, _, check) in checks(rules) {
+        if let Some(WhenMissing::Address(address)) = &check.when_missing {
+            let address = KeyComponent {
+                address: Some(address.clone()),
+                ..KeyComponent::default()
+            };
+            addresses(&format!("{at}.when_missing"), &address, plugin, findings);
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::iter;
 
+use sluicegate_rules::Hasher;
 use sluicegate_rules::config::{from_value, mistakes, nearest};
 
 use super::envoy_yaml::Plugin;
@@ -43,6 +44,14 @@ pub fn lint(
     let around = Some((plugin, &configuration));
     let limits = policy.and_then(|policy| policy.policy.as_ref().ok());
     lint_rules(&configuration.rules, around, limits, &mut findings);
+    let pepper = Hasher::new(&configuration.pepper).pepper_digest();
+    if limits.is_some_and(|policy| policy.peppers().any(|other| other != pepper)) {
+        findings.error(
+            "pepper",
+            "the policy's consumers have keys that were hashed with another pepper, so no key is theirs",
+            "set `pepper` to what is in the `--pepper-file` of `sluicegate consumers add`",
+        );
+    }
     let readable = policy.filter(|policy| policy.policy.is_ok() || !policy.sets.is_empty());
     let (2, Some(policy)) = (configuration.version, readable) else {
         return findings.sorted();

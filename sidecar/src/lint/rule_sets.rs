@@ -54,7 +54,29 @@ impl<'a> WrittenPolicy<'a> {
         let found = self.sets.keys().map(|name| self.lint_set(name, None));
         let overrides = self.policy.iter().flat_map(Policy::limits);
         let overrides = overrides.flat_map(|limit| self.lint_overrides(limit));
-        found.flatten().flatten().chain(overrides).collect()
+        let consumers = self.policy.iter().flat_map(Policy::consumers_without_keys);
+        let consumers = consumers.map(|(name, consumer)| {
+            let message = format!("consumers `{name}`: `{consumer}` has a limit and no key: add one with `sluicegate consumers add {consumer}`");
+            self.warning("consumers", name, "limits", message)
+        });
+        found
+            .flatten()
+            .flatten()
+            .chain(overrides)
+            .chain(consumers)
+            .collect()
+    }
+
+    /// A warning at a field of an entry.
+    fn warning(&self, section: &str, name: &str, field: &str, message: String) -> Finding {
+        let entries = written(&self.expanded.text, section);
+        let line = entries.get(name).map_or(1, |entry| entry.line(field));
+        Finding {
+            file: self.source.file.clone(),
+            line: self.before + self.expanded.line(line),
+            severity: Severity::Warning,
+            message,
+        }
     }
 
     /// Overrides of keys that no rule makes.
@@ -69,16 +91,8 @@ impl<'a> WrittenPolicy<'a> {
             "limit `{}`: {wrong} of its `overrides` are for keys that no rule makes: `sluicegate explain` prints the key of a request",
             limit.name
         );
-        let limits = written(&self.expanded.text, "limits");
-        let line = limits
-            .get(&limit.name)
-            .map_or(1, |limit| limit.line("overrides"));
-        let finding = (wrong > 0).then(|| Finding {
-            file: self.source.file.clone(),
-            line: self.before + self.expanded.line(line),
-            severity: Severity::Warning,
-            message,
-        });
+        let finding =
+            (wrong > 0).then(|| self.warning("limits", &limit.name, "overrides", message));
         finding.into_iter().collect()
     }
 

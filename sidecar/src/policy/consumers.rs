@@ -182,6 +182,17 @@ impl Policy {
         asked
     }
 
+    /// Consumers that have limits of their own and no key, with the entry that names them.
+    pub fn consumers_without_keys(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.consumers.iter().flat_map(|(name, of)| {
+            let limits = of.limits.keys().filter(|consumer| *consumer != DEFAULT);
+            let keys = of.keys.values();
+            let no_keys =
+                limits.filter(move |consumer| !keys.clone().any(|owner| owner == *consumer));
+            no_keys.map(|consumer| (name.as_str(), consumer.as_str()))
+        })
+    }
+
     /// The digests of the peppers of all consumers.
     pub fn peppers(&self) -> impl Iterator<Item = &str> {
         self.consumers.values().map(|of| of.pepper.as_str())

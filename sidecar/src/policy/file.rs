@@ -59,7 +59,7 @@ struct PolicyFile {
     #[serde(default)]
     #[schemars(with = "Option<String>")]
     denial_ttl: Option<Spanned<String>>,
-    /// a mapping from each limit's name to its `algorithm` and `windows`
+    /// a mapping from each limit's name to its fields, such as `per-key: { key: address, rate: 100/1m }`
     #[schemars(with = "BTreeMap<String, LimitFile>")]
     limits: BTreeMap<String, Spanned<LimitFile>>,
     /// a mapping from names that rules give as a limit to `pepper`, `keys` and `limits` (docs/consumers.md)
@@ -145,6 +145,12 @@ impl Expanded {
         let mut mistakes = Vec::new();
         let parsed = parse(&self.text, &mut mistakes);
         parsed.map_err(|first| {
+            // Of a text that is no YAML further down, it may be about a field of the short form.
+            let field = first.split_once("` is not a field");
+            let field = field.and_then(|(before, _)| before.rsplit('`').next());
+            let not_yaml = self.not_yaml.clone();
+            let not_yaml = not_yaml.filter(|_| field.is_some_and(short::is_field));
+            let first = not_yaml.unwrap_or(first);
             let all = match mistakes.is_empty() {
                 true => vec![first],
                 false => mistakes,

@@ -24,6 +24,7 @@ use self::limit::{Limit, Long};
 use self::written::Written;
 use super::files::Files;
 use super::schemas::{fields_of, takes};
+use super::yaml_error;
 use crate::mask::shown;
 use crate::yaml::{Data, Node, entries, fields, get, line_of, text};
 
@@ -50,6 +51,8 @@ pub struct Expanded {
     pub text: String,
     /// The line of the file that each line comes from; empty if they are the same.
     lines: Vec<usize>,
+    /// Why it is no YAML, if it is none.
+    pub(super) not_yaml: Option<String>,
     /// Rules of the long form (`rules.default.rules[0]`), and the limits that they come from.
     rules: Vec<(String, String)>,
     /// Defaults that apply, and to which limits.
@@ -88,6 +91,11 @@ fn is_short(part: &str, field: &str) -> bool {
     fields_of(&SCHEMA, part).any(|(name, _)| name == field)
 }
 
+/// Whether it is a field of the short form, of the policy or of a limit.
+pub(super) fn is_field(name: &str) -> bool {
+    is_short(TOP, name) || is_short(LIMIT, name)
+}
+
 fn has_short(node: &Node, part: &str) -> bool {
     fields_of(&SCHEMA, part).any(|(name, _)| get(node, name).is_some())
 }
@@ -98,8 +106,16 @@ fn unknown_fields(node: &Node, part: &str, schemas: &[&Value], has: &str) -> Vec
     let known: Vec<&str> = known.map(|(name, _)| name).collect();
     let unknown = |name: &Spanned<String>| {
         let given = name.value.as_str();
+        let is_known = known.contains(&given);
+        if part == TOP && !is_known && get(node, given).is_some_and(|node| has_short(node, LIMIT)) {
+            let why = format!(
+                "{} looks like a limit: indent it below `limits`",
+                shown(given)
+            );
+            return Some(mistake(name, why));
+        }
         let remedy = match nearest(given, known.iter().copied()) {
-            _ if known.contains(&given) => return None,
+            _ if is_known => return None,
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("valid fields here are `{}`", known.join("`, `")),
         };
@@ -150,23 +166,38 @@ fn node(at: &Node, value: Value) -> Node {
 /// Everything that is wrong with what is in the short form, with lines, fields and remedies.
 pub fn expand(text: &str, schema: &Value, files: &mut Files) -> Result<Expanded, Vec<String>> {
     let options = serde_saphyr::options! { with_snippet: false, strict_booleans: true };
-    let file = serde_saphyr::from_str_with_options::<Node>(text, options).ok();
-    let limits = file.as_ref().and_then(|file| get(file, "limits"));
-    let limits = limits.map(fields).unwrap_or_default();
-    let is_short = |file: &Node| {
-        has_short(file, TOP) || limits.iter().any(|(_, limit)| has_short(limit, LIMIT))
+    let file = serde_saphyr::from_str_with_options::<Node>(text, options);
+    let not_yaml = |error| yaml_error::describe(error, text, |field| takes(&SCHEMA, field));
+    let mut expanded = Expanded {
+        not_yaml: file.as_ref().err().map(not_yaml),
+        ..Expanded::default()
     };
-    let mut expanded = Expanded::default();
-    let Some(file) = file.as_ref().filter(|file| is_short(file)) else {
+    // Fields of limits that are not indented stand beside limits, or beside `limits`.
+    let any_short = |node: &Node| {
+        let mut limits = fields(node).iter();
+        has_short(node, LIMIT) || limits.any(|(_, limit)| has_short(limit, LIMIT))
+    };
+    let is_short = |file: &Node| {
+        let limits = get(file, "limits").is_some_and(any_short);
+        limits || has_short(file, TOP) || any_short(file)
+    };
+    let Some(file) = file.ok().filter(is_short) else {
         expanded.text = text.to_owned();
         return Ok(expanded);
     };
+    let file = &file;
     let schemas = [&SCHEMA, schema];
     let (mut long, mut mistakes) = (Long::default(), Vec::new());
     for Mistake(line, why) in unknown_fields(file, TOP, &schemas, "there is") {
         mistakes.push(format!("line {line}: {why}"));
     }
-    for (name, node) in limits {
+    for (name, node) in get(file, "limits").map(fields).unwrap_or_default() {
+        if fields(node).is_empty() {
+            let why = "is not a mapping of fields: indent them below the limit's name, with a space after each colon";
+            let (line, name) = (line_of(name, 0), shown(&name.value));
+            mistakes.push(format!("line {line}: limit {name}: {why}"));
+            continue;
+        }
         let unknown = unknown_fields(node, LIMIT, &schemas, "there is").into_iter();
         let limit = Limit { name, node, file };
         for Mistake(line, why) in unknown.chain(limit.expand(files, &mut long).err()) {
@@ -254,6 +285,7 @@ impl Long {
         let defaults = self.defaults.iter();
         Expanded {
             text,
+            not_yaml: None,
             lines,
             rules,
             defaults: defaults

@@ -49,9 +49,13 @@ fn named(node: &Node, word: &str, file: &Node) -> Read<Value> {
         "everyone" => Ok(json!({ "constant": word })),
         _ => {
             let (given, takes) = (shown(word), takes(&SCHEMA, "key"));
-            let why = format!(
-                "`key` is {given}: give {takes}; for a header write `{{ header: {word} }}`"
-            );
+            let remedy = match word.to_lowercase().as_str() {
+                "ip" | "client" | "client_ip" | "remote_addr" | "addr" => {
+                    "for the client's address write `address`".to_owned()
+                }
+                _ => format!("for a header write `{{ header: {word} }}`"),
+            };
+            let why = format!("`key` is {given}: give {takes}; {remedy}");
             Err(mistake(node, why))
         }
     }

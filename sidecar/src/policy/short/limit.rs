@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 use serde_saphyr::Spanned;
 
 use super::{
-    Field, LIMIT, Read, SCHEMA, fields_at, has_short, is_short, key, matching, mistake, named,
-    node, placed, units, wrong,
+    Field, LIMIT, Mistake, Read, SCHEMA, fields_at, has_short, is_short, key, matching, mistake,
+    named, node, placed, units, wrong,
 };
 use crate::mask::shown;
 use crate::policy::consumers_file;
@@ -139,7 +139,10 @@ impl Limit<'_> {
                 );
                 return Err(mistake(rate, why));
             }
-            map.insert(tier.value.clone(), self.add(&name, Some(rate), long)?);
+            let added = self.add(&name, Some(rate), long);
+            let of_tier =
+                |Mistake(line, why)| Mistake(line, format!("tier `{}`: {why}", tier.value));
+            map.insert(tier.value.clone(), added.map_err(of_tier)?);
         }
         if text(by) == Some(CONSUMER) {
             return Ok(json!({ CONSUMER: map }));
@@ -150,7 +153,9 @@ impl Limit<'_> {
     /// Adds the consumers of this file, with these limits.
     fn consumers(&self, file: &Node, limit: Value, files: &mut Files, long: &mut Long) -> Read<()> {
         let name = super::text_of(file, "key")?;
-        let read = files.read(name).map_err(|why| why.to_string());
+        let read = files.read(name).map_err(|why| {
+            format!("{why}; `sluicegate consumers add NAME --pepper-file FILE` makes this file")
+        });
         let read = read.and_then(|content| consumers_file::parse(&content));
         let read =
             read.map_err(|why| mistake(file, format!("`consumers` is {}: {why}", shown(name))))?;

@@ -83,6 +83,8 @@ fn path(node: &Node, given: &str) -> Read<Condition> {
         "for a regular expression write `{ path_regex: ... }`, for a prefix a path that ends in `/`"
     } else if given.contains('?') {
         "a path has no query: use `query` in a mapping"
+    } else if given.contains("/:") {
+        "for a variable write `{name}` in place of `:name`"
     } else if !given.split('/').all(is_part) {
         "`*` stands for a whole segment: for a prefix write a path that ends in `/`"
     } else {

@@ -163,6 +163,12 @@ fn a_mistake_is_told_with_line_field_value_and_remedy() {
         rate: 5/minute, key: address | `rate` is `5/minute`
         rate: 5 per minute, key: address | `rate` is `5 per minute`, `100/1m`
         rate: 10r/s, key: address | `10r` is not a whole number of units
+        rate: 20/min, key: address | `min` is no unit of time, `20/1m`
+        rate: '5/1s, 100/1m', key: address | `[5/1s, 100/1m]`
+        rate: '10,000/1h', key: address | `10,000` is not a whole number, digits alone
+        rate: 5/1s, key: ip | for the client's address write `address`
+        rate: 5/1s, key: address, match: /users/:id | for a variable write `{name}`
+        tiers: { by: { jwt: plan }, gold: 5/min, default: 5/1s }, key: address | tier `gold`: `rate` is `5/min`
         rate: -5/1s, key: address | `-5` is not a whole number
         rate: 0/1s, key: address | line 3: limit `l`, `quota` is 0
         rate: [], key: address | `rate` is a list, `100/1m`
@@ -209,6 +215,34 @@ fn a_mistake_is_told_with_line_field_value_and_remedy() {
     let why =
         Policy::parse("trusted_hop: 2\nlimits: { l: { rate: 5/s, key: address } }").unwrap_err();
     has_all(&why, "line 1, did you mean `trusted_hops`?");
+    for (text, named) in [
+        (
+            "limits:\n  l:\n    match: /a/\n\t rate: 5/s\n",
+            "not YAML, a tab",
+        ),
+        (
+            "limits:\n  l: { rate: 5/s, key: address }\n  l: { rate: 5/s, key: address }\n",
+            "line 3, twice",
+        ),
+        (
+            "limits:\n  l:\n  rate: 5/s\n  key: address\n",
+            "line 2, limit `l`, indent them below",
+        ),
+        (
+            "limits:\nl:\n  rate: 5/s\n  key: address\n",
+            "line 2, `l` looks like a limit: indent it",
+        ),
+        (
+            "limits:\n  a: { rate: 5/s, key: address }\n  l: match:/a/\n",
+            "line 3, limit `l`, a space after each colon",
+        ),
+        (
+            "limits:\n  - { rate: 5/s, key: address }\n",
+            "line 2, a list, per-key",
+        ),
+    ] {
+        has_all(&Policy::parse(text).expect_err(text), named);
+    }
     let tab = Policy::parse("limits:\n\tl: { rate: 5/s, key: address }").unwrap_err();
     has_all(&tab, "line 2");
 }

@@ -60,19 +60,31 @@ fn quota_and_per(node: &Node, text: &str) -> Read<Value> {
     let parts = text.split_once('/');
     let (quota, per) = parts.ok_or_else(|| refused(format!("give {}", takes(&SCHEMA, "rate"))))?;
     let (quota, per) = (quota.trim(), per.trim());
+    if text.contains('/') && text.contains(", ") {
+        return Err(refused(format!("for several write a list: `[{text}]`")));
+    }
     let units: u64 = quota.parse().map_err(|_| {
         let quota = shown(quota);
         refused(format!(
-            "{quota} is not a whole number of units; write `100/1m`"
+            "{quota} is not a whole number of units: write `100/1m`, with digits alone"
         ))
     })?;
     // `5/s` is `5/1s`.
-    let has_number = per.starts_with(|c: char| c.is_ascii_digit());
-    let per = match has_number || NamedWindow::read(per).is_ok() {
-        true => per.to_owned(),
-        false => format!("1{per}"),
-    };
-    NamedWindow::read(&per).map_err(|why| refused(why.replace("`per`: ", "")))?;
+    if per.starts_with(|c: char| c.is_ascii_digit()) || NamedWindow::read(per).is_ok() {
+        NamedWindow::read(per).map_err(|why| refused(why.replace("`per`: ", "")))?;
+        return Ok(json!({ "quota": units, "per": per }));
+    }
+    let one = format!("1{per}");
+    if NamedWindow::read(&one).is_err() {
+        let unit = per.chars().next().filter(|first| "smhdw".contains(*first));
+        let why = format!(
+            "{} is no unit of time: write `{units}/1{}`, with one of ms, s, m, h, d, w, or day, week, month",
+            shown(per),
+            unit.unwrap_or('m')
+        );
+        return Err(refused(why));
+    }
+    let per = one;
     Ok(json!({ "quota": units, "per": per }))
 }
 
