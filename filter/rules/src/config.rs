@@ -111,10 +111,8 @@ pub fn from_value<T: serde::de::DeserializeOwned>(
 /// It is empty or malformed.
 pub fn json(bytes: &[u8]) -> Result<serde_json::Value, ConfigError> {
     if bytes.trim_ascii().is_empty() {
-        return invalid(
-            "configuration",
-            "is empty: give at least `sidecar` and `rules`",
-        );
+        let why = "is empty: give at least `sidecar` and `rules`";
+        return invalid("configuration", why);
     }
     // Both forms become a JSON value first, so that the VM contains the code that reads a configuration only once.
     match structure::read(bytes) {
@@ -144,10 +142,9 @@ pub fn validate(file: &schema::Configuration) -> Result<(Settings, Rules), Confi
             Rules::Inline(Box::new(builder.finish()?))
         }
         (1, _) => {
-            return invalid(
-                "version",
-                "is 1, which has its `rules` here: with `rule_sets` or `until_rules`, set it to 2",
-            );
+            let why =
+                "is 1, which has its `rules` here: with `rule_sets` or `until_rules`, set it to 2";
+            return invalid("version", why);
         }
         (2, sets) => Rules::Pushed(pushed(file, &sets.clone().unwrap_or_default())?),
         (other, _) => {
@@ -324,19 +321,15 @@ fn validate_rule(
 ) -> Result<Rule, ConfigError> {
     name(&format!("{at}.name"), &file.name)?;
     if file.shadow && file.stop {
-        return invalid(
-            &format!("{at}.stop"),
-            "a rule with `shadow: true` must not affect other rules: remove `stop`",
-        );
+        let why = "a rule with `shadow: true` must not affect other rules: remove `stop`";
+        return invalid(&format!("{at}.stop"), why);
     }
     let when_unavailable = match file.when_unavailable {
         Some(when) => when,
         None if file.shadow => schema::WhenUnavailable::Allow,
         None => {
-            return invalid(
-                &format!("{at}.when_unavailable"),
-                "is missing: set `allow` (cheap to serve unmetered) or `deny` (expensive)",
-            );
+            let why = "is missing: set `allow` (cheap to serve unmetered) or `deny` (expensive)";
+            return invalid(&format!("{at}.when_unavailable"), why);
         }
     };
     let (matcher, variables) = matching::validate(&format!("{at}.match"), &file.matcher)?;

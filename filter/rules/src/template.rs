@@ -117,10 +117,8 @@ pub(crate) fn unambiguous(literal: &str) -> Result<(), String> {
         .split('/')
         .any(|segment| matches!(segment, "." | ".."))
     {
-        return Err(
-            "`.` and `..` are resolved before paths are compared: write the resolved path"
-                .to_owned(),
-        );
+        let why = "`.` and `..` are resolved before paths are compared: write the resolved path";
+        return Err(why.to_owned());
     }
     if literal.contains("//") {
         return Err("`//` is merged before paths are compared: write `/`".to_owned());

@@ -50,10 +50,8 @@ impl LeaseFile {
         accepts_quotas: bool,
     ) -> Result<LeaseTerms, String> {
         if accepts_quotas {
-            return Err(
-                "a limit with `quota_from_request` cannot have leases, because each request for a key may carry another quota: remove one of the two"
-                    .to_owned(),
-            );
+            let why = "a limit with `quota_from_request` cannot have leases, because each request for a key may carry another quota: remove one of the two";
+            return Err(why.to_owned());
         }
         let terms = LeaseTerms {
             longest_us: micros(self.longest()?),
@@ -126,10 +124,8 @@ fn mark(spec: &mut BucketSpec, terms: &LeaseTerms) -> Result<(), String> {
             })?;
         }
         Algorithm::SlidingLog => {
-            return Err(
-                "`algorithm: sliding_log` is exact to the microsecond, so units cannot be taken in advance: use `sliding_window`, or remove `lease`"
-                    .to_owned(),
-            );
+            let why = "`algorithm: sliding_log` is exact to the microsecond, so units cannot be taken in advance: use `sliding_window`, or remove `lease`";
+            return Err(why.to_owned());
         }
     }
     Ok(())

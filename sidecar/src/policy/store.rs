@@ -133,10 +133,8 @@ impl StoreAddress {
         let files = &options.credentials;
         let named = url.username.is_some() || url.password.is_some();
         if named && (files.username.is_some() || files.password.is_some()) {
-            return error(
-                "password_file",
-                "user and password are given both in the URL and in files: give them once",
-            );
+            let why = "user and password are given both in the URL and in files: give them once";
+            return error("password_file", why);
         }
         if files.username.is_some() && files.password.is_none() {
             return error("username_file", "`password_file` is missing");
@@ -152,10 +150,8 @@ impl StoreAddress {
         }
         let tls = &options.tls;
         if *tls != TlsFiles::default() && !url.tls {
-            return error(
-                "tls",
-                "requires a `rediss://`, `rediss+sentinel://` or `rediss+cluster://` URL",
-            );
+            let why = "requires a `rediss://`, `rediss+sentinel://` or `rediss+cluster://` URL";
+            return error("tls", why);
         }
         if tls.certificate.is_some() != tls.key.is_some() {
             return error("tls", "`certificate` and `key` must be given together");
@@ -169,10 +165,8 @@ impl StoreAddress {
             || !prefix.chars().all(|c| c.is_ascii_graphic())
             || prefix.contains(['{', '}'])
         {
-            return error(
-                "key_prefix",
-                "must be at most 64 printable ASCII characters without spaces and braces (braces would change where Redis Cluster keeps a key)",
-            );
+            let why = "must be at most 64 printable ASCII characters without spaces and braces (braces would change where Redis Cluster keeps a key)";
+            return error("key_prefix", why);
         }
         if !(1..=MAX_CONNECTIONS).contains(&options.connections) {
             return error("connections", "must be a number from 1 to 16");

@@ -45,9 +45,8 @@ pub(super) struct QuotaFromRequest {
 impl WindowFile {
     pub(super) fn validate(&self, algorithm: AlgorithmName) -> Result<BucketSpec, String> {
         if self.precision.is_some() && algorithm != AlgorithmName::SlidingWindow {
-            return Err(
-                "`precision` belongs to `algorithm: sliding_window` only: remove it".to_owned(),
-            );
+            let why = "`precision` belongs to `algorithm: sliding_window` only: remove it";
+            return Err(why.to_owned());
         }
         if self.burst.is_some() && algorithm != AlgorithmName::TokenBucket {
             return Err("`burst` belongs to `algorithm: token_bucket` only: remove it".to_owned());
@@ -91,10 +90,8 @@ impl WindowFile {
 
     fn plain_window(&self, algorithm: AlgorithmName, window_us: u64) -> Result<BucketSpec, String> {
         if self.time_zone.is_some() {
-            return Err(
-                "`time_zone` belongs to `per: day`, `week` or `month` only: remove it, or use one of those"
-                    .to_owned(),
-            );
+            let why = "`time_zone` belongs to `per: day`, `week` or `month` only: remove it, or use one of those";
+            return Err(why.to_owned());
         }
         Ok(BucketSpec {
             algorithm: match algorithm {
@@ -127,10 +124,8 @@ pub(super) fn check_max_quota(max: u64, windows: &[BucketSpec]) -> Result<(), St
         ));
     };
     if let Algorithm::TokenBucket { .. } = window.algorithm {
-        return Err(
-            "a `token_bucket` keeps its state in units of its rate, and quotas from requests would change the rate with each of them: use `sliding_window`"
-                .to_owned(),
-        );
+        let why = "a `token_bucket` keeps its state in units of its rate, and quotas from requests would change the rate with each of them: use `sliding_window`";
+        return Err(why.to_owned());
     }
     if max < window.quota || max > MAX_UNITS {
         return Err(format!(

@@ -43,10 +43,8 @@ pub(super) fn validate(
             None => {}
             Some(true) => found.push((source, format!("@{field}"), false)),
             Some(false) => {
-                return invalid(
-                    &format!("{at}.{field}"),
-                    "is `false`: set it to `true`, or leave it out",
-                );
+                let why = "is `false`: set it to `true`, or leave it out";
+                return invalid(&format!("{at}.{field}"), why);
             }
         }
     }
@@ -100,20 +98,16 @@ pub(super) fn validate(
         );
     };
     if file.plain && !hashed {
-        return invalid(
-            &format!("{at}.plain"),
-            "applies to `header`, `cookie`, `query`, `jwt`, `metadata` and `attribute` only: all other components are plain anyway",
-        );
+        let why = "applies to `header`, `cookie`, `query`, `jwt`, `metadata` and `attribute` only: all other components are plain anyway";
+        return invalid(&format!("{at}.plain"), why);
     }
     let claimed = matches!(
         source,
         ComponentSource::Header(_) | ComponentSource::Cookie(_) | ComponentSource::Query(_)
     );
     if file.trusted && !claimed {
-        return invalid(
-            &format!("{at}.trusted"),
-            "applies to `header`, `cookie` and `query` only, which clients write",
-        );
+        let why = "applies to `header`, `cookie` and `query` only, which clients write";
+        return invalid(&format!("{at}.trusted"), why);
     }
     Ok(KeyComponent {
         source,
@@ -139,10 +133,8 @@ fn variable(at: &str, name: &str, variables: &[String]) -> Result<ComponentSourc
 
 pub(super) fn address(at: &str, file: &schema::Address) -> Result<ComponentSource, ConfigError> {
     if file.trusted_hops == Some(0) {
-        return invalid(
-            &format!("{at}.trusted_hops"),
-            "0 trusts no proxy: leave it out to use the peer's address",
-        );
+        let why = "0 trusts no proxy: leave it out to use the peer's address";
+        return invalid(&format!("{at}.trusted_hops"), why);
     }
     for (field, bits, most) in [
         ("ipv4_bits", file.ipv4_bits, 32),
@@ -202,10 +194,8 @@ fn attribute(at: &str, names: &schema::NamePath) -> Result<Vec<String>, ConfigEr
     // The ABI separates names by zero bytes.
     let bad = |name: &String| name.is_empty() || name.contains('\0');
     if path.is_empty() || path.iter().any(bad) {
-        return invalid(
-            at,
-            "is not a name such as `connection.requested_server_name`",
-        );
+        let why = "is not a name such as `connection.requested_server_name`";
+        return invalid(at, why);
     }
     Ok(path)
 }

@@ -87,10 +87,8 @@ fn validate_match(
         // Variables under `not` have no value.
         let inner = validate_match(&format!("{at}.not"), inner, depth, &mut Vec::new())?;
         if matches!(&inner, Matcher::All(all) if all.is_empty()) {
-            return invalid(
-                &format!("{at}.not"),
-                "is empty, which matches every request, so the rule would match none",
-            );
+            let why = "is empty, which matches every request, so the rule would match none";
+            return invalid(&format!("{at}.not"), why);
         }
         all.push(Matcher::Not(Box::new(inner)));
     }

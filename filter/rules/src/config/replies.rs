@@ -8,10 +8,8 @@ const MAX_BODY_BYTES: usize = 16 * 1024;
 
 pub(super) fn validate(at: &str, file: &Reply) -> Result<(), ConfigError> {
     if file.on_admitted && file.headers == Headers::None {
-        return invalid(
-            &format!("{at}.on_admitted"),
-            "has no effect with `headers: none`",
-        );
+        let why = "has no effect with `headers: none`";
+        return invalid(&format!("{at}.on_admitted"), why);
     }
     let size = file.body.as_ref().map_or(0, String::len);
     if size > MAX_BODY_BYTES {

@@ -88,10 +88,9 @@ impl TryFrom<&StoreFile> for StoreAddress {
             StoreFile::Options(options) => options,
         };
         if options.url == "memory" {
-            return Err(
-                "`store` is `memory` with options, which only Redis has: write `store: memory`"
-                    .to_owned(),
-            );
+            let why =
+                "`store` is `memory` with options, which only Redis has: write `store: memory`";
+            return Err(why.to_owned());
         }
         let url = options
             .url

@@ -64,19 +64,15 @@ impl std::str::FromStr for RedisUrl {
         }
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         if rest.contains(['?', '#']) {
-            return Err(
-                "a URL with `?` or `#`: options are fields beside `url`; in a user or password write `%3F` and `%23`"
-                    .to_owned(),
-            );
+            let why = "a URL with `?` or `#`: options are fields beside `url`; in a user or password write `%3F` and `%23`";
+            return Err(why.to_owned());
         }
         let (username, password, hosts) = credentials(authority)?;
         let tls = scheme.starts_with("rediss");
         let (topology, database) = match scheme {
             "redis" | "rediss" if hosts.contains(',') => {
-                return Err(
-                    "a single Redis with several hosts: use `redis+cluster://` or `redis+sentinel://`"
-                        .to_owned(),
-                );
+                let why = "a single Redis with several hosts: use `redis+cluster://` or `redis+sentinel://`";
+                return Err(why.to_owned());
             }
             "redis" | "rediss" => (
                 Topology::Single(endpoint(hosts, REDIS_PORT)?),
