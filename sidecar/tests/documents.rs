@@ -11,7 +11,15 @@ const ENDINGS: [&str; 13] = [
 ];
 /// Beginnings of the paths of a user's machine (`/etc`), of files that users write, and of those that a build or
 /// `tests/setup` makes.
-const NOT_OURS: [&str; 5] = ["", ".tools", "envoy.yaml", "policy.yaml", "target"];
+const NOT_OURS: [&str; 7] = [
+    "",
+    ".tools",
+    "consumers.yaml",
+    "envoy.yaml",
+    "policy.schema.json",
+    "policy.yaml",
+    "target",
+];
 
 /// Every file below a folder with this ending, hidden and built ones left out.
 fn files(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {

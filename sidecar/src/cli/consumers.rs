@@ -18,9 +18,7 @@ const MAX_KEY_BYTES: u64 = 8_192;
 
 /// Arguments of `consumers`.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Example:\n  sluicegate consumers add acme --pepper-file pepper.txt"
-)]
+#[command(after_help = "Example:\n  sluicegate consumers add acme --pepper-file pepper.txt")]
 pub struct Consumers {
     #[command(subcommand)]
     command: Command,

@@ -61,11 +61,15 @@ impl Findings<'_> {
     ) {
         let field = field.as_ref();
         let (object, prefix) = (self.source.object(), &self.prefix);
+        let at = match (prefix.as_str(), field) {
+            ("", "") => String::new(),
+            _ => format!("`{prefix}{field}`: "),
+        };
         self.found.push(Finding {
             file: self.source.file.clone(),
             line: self.lines.line(field),
             severity,
-            message: format!("{object}`{prefix}{field}`: {message}; {remedy}"),
+            message: format!("{object}{at}{message}; {remedy}"),
         });
     }
 

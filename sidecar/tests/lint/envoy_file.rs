@@ -1,6 +1,6 @@
 //! Findings about the settings around the filter in an Envoy file.
 
-use super::{GOOD, checked, envoy, has, has_all, lacks};
+use super::{GOOD, checked, envoy, has, has_all, lacks, run_with};
 
 /// Changes the settings around the filter in a valid file; returns the output of `check-config`.
 fn around(from: &str, to: &str, plugin: &str) -> String {
@@ -87,7 +87,7 @@ fn a_token_that_is_verified_after_the_filter_is_found() {
         lacks(&checked(&fine), "jwt_authn");
     }
     let none = checked(&envoy(&plugin));
-    has(&none, "(there is: ``)");
+    has(&none, "(none has one)");
     // Newcomers' finding 10: a payload that no provider writes.
     let providers = "typed_config: { providers: { one: { payload_in_metadata: PAYLOAD } } }";
     let configured = |payload: &str| {
@@ -99,6 +99,56 @@ fn a_token_that_is_verified_after_the_filter_is_found() {
     lacks(&configured("p"), "jwt_authn");
     let says = "has `payload_in_metadata: p` (there is: `q`)";
     has(&configured("q"), says);
+}
+
+#[test]
+fn an_address_in_place_of_a_key_must_not_be_forged_either() {
+    let plugin = GOOD.replacen("when_missing: deny", "when_missing: { address: {} }", 1);
+    let says = "file.yaml:29: warning: `rules[0].checks[0].when_missing.address`: without `use_remote_address: true`";
+    has(
+        &around("use_remote_address: true", "codec_type: AUTO", &plugin),
+        says,
+    );
+    lacks(&checked(&envoy(&plugin)), "use_remote_address");
+}
+
+#[test]
+fn a_route_that_changes_paths_is_found_if_rules_match_paths() {
+    let route = "route_config: { virtual_hosts: [{ routes: [{ match: { prefix: /old/ }, route: { prefix_rewrite: /new/ } }] }] }";
+    let with_route = format!("request_timeout: 30s\n                {route}");
+    let printed = around("request_timeout: 30s", &with_route, GOOD);
+    has(&printed, "warning: a route changes the path");
+    let plain = GOOD.replace("    match: { path_prefix: /search }\n", "");
+    lacks(
+        &around("request_timeout: 30s", &with_route, &plain),
+        "a route changes",
+    );
+}
+
+#[test]
+fn consumers_of_another_pepper_and_without_keys_are_found() {
+    let limits =
+        "limits: { partner: { algorithm: sliding_log, windows: [{ quota: 1, per: 1s }] } }\n";
+    let consumers = "consumers: { partner: { pepper: DIGEST, keys: {}, limits: { acme: partner, default: partner } } }\n";
+    let rules = "rules: { default: { rules: [{ name: r, checks: [{ limit: partner, key: [{ header: k }], consumers: true, \
+                 when_missing: { address: {} } }], when_unavailable: deny }] } }\n";
+    let plugin = "sidecar: { cluster: sluicegate }\nversion: 2\npepper: a-long-random-text\n";
+    let digest = sluicegate_rules::Hasher::new("a-long-random-text").pepper_digest();
+    for (digest, found) in [(digest.as_str(), false), ("0123456789ab", true)] {
+        let policy =
+            format!("{limits}{consumers}{rules}").replace("DIGEST", &format!("\"{digest}\""));
+        let (status, printed) = run_with(&["check-config"], Some(&policy), Some(&envoy(plugin)));
+        has(
+            &printed,
+            "policy.yaml:2: warning: consumers `partner`: `acme` has a limit and no key",
+        );
+        let says = "error: `pepper`: the policy's consumers have keys that were hashed with another pepper";
+        assert_eq!(
+            (printed.contains(says), status == 64),
+            (found, found),
+            "{printed}"
+        );
+    }
 }
 
 /// Newcomers' finding 9.
