@@ -19,7 +19,11 @@ fn consumers(folder: &Path, arguments: &[&str], stdin: &str) {
     std::fs::write(folder.join("pepper"), PEPPER).unwrap();
     let mut command = Command::new(binary());
     command.arg("consumers").args(arguments).current_dir(folder);
-    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
     let mut input = child.stdin.take().unwrap();
     input.write_all(stdin.as_bytes()).unwrap();
     drop(input);
