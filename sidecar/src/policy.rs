@@ -45,7 +45,7 @@ pub use files::Files;
 pub use limits::{Limit, WhenStoreIsDown, most};
 pub use overrides::{Grant, MAX_OVERRIDES, Override, WindowQuota, check_texts};
 pub use rules::{Made, RuleSets, written};
-pub use short::Expanded;
+pub use short::{Expanded, line_and_why};
 pub use source::{PolicyError, PolicySource};
 pub use store::{
     CredentialFiles, Endpoint, RedisOptions, RedisStore, RedisUrl, StoreAddress, TlsFiles, Topology,

@@ -108,15 +108,11 @@ fn the_examples_of_the_documents_are_accepted() {
     let page = include_str!("../../docs/quotas.md");
     let blocks = page.split("```yaml\n").skip(1);
     let blocks = blocks.map(|rest| rest.split("```").next().unwrap());
-    let (policies, filters): (Vec<_>, Vec<_>) =
-        blocks.partition(|block| block.starts_with("limits:"));
-    assert_eq!((policies.len(), filters.len()), (3, 2));
+    let policies: Vec<_> = blocks
+        .filter(|block| block.starts_with("limits:"))
+        .collect();
+    assert_eq!(policies.len(), 3);
     for policy in policies {
         Policy::parse(policy).unwrap_or_else(|why| panic!("{why}: {policy}"));
-    }
-    for filter in filters {
-        let value: serde_json::Value = serde_saphyr::from_str(filter).unwrap();
-        let parsed = sluicegate_rules::parse(value.to_string().as_bytes());
-        parsed.unwrap_or_else(|why| panic!("{why}: {filter}"));
     }
 }

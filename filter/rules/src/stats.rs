@@ -58,29 +58,43 @@ pub fn name_of_limit(rule: &str, limit: &str, name: &str) -> String {
 /// The counters of every rule, in order.
 pub const OF_RULE: [&str; 3] = ["decisions", "unavailable_allowed", "unavailable_denied"];
 
-/// The counters that every configuration has. `docs/filter.md` says what each counts.
-pub const FIXED: [&str; 20] = [
-    "decisions",
-    "admitted",
-    "denied",
-    "unavailable_allowed",
-    "unavailable_denied",
-    "refused_cost_over_limit",
-    "refused_missing_part",
-    "refused_ambiguous_part",
-    "refused_unreadable_part",
-    "error_no_answer",
-    "error_unreachable",
-    "error_status",
-    "error_body",
-    "error_store",
-    "error_decision",
-    "error_full",
-    "refused_too_long",
-    ERROR_UNKNOWN_CLUSTER,
-    CONFIGURATION_REFUSED,
-    "admitted_by_lease",
-];
+/// Lists the counters that every configuration has, and their indices.
+macro_rules! fixed {
+    ($($index:ident = $name:expr,)+) => {
+        /// The counters that every configuration has. `docs/filter.md` says what each counts.
+        pub const FIXED: [&str; [$($name),+].len()] = [$($name),+];
+
+        #[expect(non_camel_case_types, clippy::upper_case_acronyms, reason = "it only counts")]
+        enum Index { $($index),+ }
+
+        impl Counters {
+            $(#[doc = "Its index."] pub const $index: usize = Index::$index as usize;)+
+        }
+    };
+}
+
+fixed! {
+    DECISIONS = "decisions",
+    ADMITTED = "admitted",
+    DENIED = "denied",
+    UNAVAILABLE_ALLOWED = "unavailable_allowed",
+    UNAVAILABLE_DENIED = "unavailable_denied",
+    REFUSED_COST = "refused_cost_over_limit",
+    REFUSED_MISSING = "refused_missing_part",
+    REFUSED_AMBIGUOUS = "refused_ambiguous_part",
+    REFUSED_UNREADABLE = "refused_unreadable_part",
+    ERROR_NO_ANSWER = "error_no_answer",
+    ERROR_UNREACHABLE = "error_unreachable",
+    ERROR_STATUS = "error_status",
+    ERROR_BODY = "error_body",
+    ERROR_STORE = "error_store",
+    ERROR_DECISION = "error_decision",
+    ERROR_FULL = "error_full",
+    REFUSED_TOO_LONG = "refused_too_long",
+    ERROR_UNKNOWN_CLUSTER = ERROR_UNKNOWN_CLUSTER,
+    CONFIGURATION_REFUSED = CONFIGURATION_REFUSED,
+    ADMITTED_BY_LEASE = "admitted_by_lease",
+}
 
 /// Also counted for announcements, before there may be any rules.
 pub const ERROR_UNKNOWN_CLUSTER: &str = "error_unknown_cluster";
@@ -108,27 +122,6 @@ pub const NO_RULES_DENIED: &str = "no_rules_denied";
 pub const CONFIGURATION_REFUSED: &str = "configuration_refused";
 
 impl Counters {
-    pub(crate) const DECISIONS: usize = 0;
-    pub(crate) const ADMITTED: usize = 1;
-    pub(crate) const DENIED: usize = 2;
-    pub(crate) const UNAVAILABLE_ALLOWED: usize = 3;
-    pub(crate) const UNAVAILABLE_DENIED: usize = 4;
-    pub(crate) const REFUSED_COST: usize = 5;
-    pub(crate) const REFUSED_MISSING: usize = 6;
-    pub(crate) const REFUSED_AMBIGUOUS: usize = 7;
-    pub(crate) const REFUSED_UNREADABLE: usize = 8;
-    pub(crate) const ERROR_NO_ANSWER: usize = 9;
-    pub(crate) const ERROR_UNREACHABLE: usize = 10;
-    pub(crate) const ERROR_STATUS: usize = 11;
-    pub(crate) const ERROR_BODY: usize = 12;
-    pub(crate) const ERROR_STORE: usize = 13;
-    pub(crate) const ERROR_DECISION: usize = 14;
-    pub(crate) const ERROR_FULL: usize = 15;
-    pub(crate) const REFUSED_TOO_LONG: usize = 16;
-    pub(crate) const ERROR_UNKNOWN_CLUSTER: usize = 17;
-    /// Public, because the host knows whether it has made a callout.
-    pub const ADMITTED_BY_LEASE: usize = 19;
-
     /// Those that every configuration has.
     pub(crate) fn new() -> Self {
         let mut counters = Self::default();

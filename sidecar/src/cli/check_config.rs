@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use sluicegate::lint::{Finding, Found, FoundPolicy, Plugin, Severity, WrittenPolicy, lint};
+use sluicegate::policy::line_and_why;
 use sluicegate_rules::config::fingerprint;
 
 use super::Failure;
@@ -82,14 +83,7 @@ impl Report {
 
     /// Adds a mistake, which names its line of the text.
     fn add_mistake(&mut self, (file, before): (&str, usize), what: &str, mistake: &str) {
-        let numbered = mistake
-            .strip_prefix("line ")
-            .and_then(|rest| rest.split_once(": "))
-            .and_then(|(place, why)| {
-                let number = place.split_once(',').map_or(place, |(line, _)| line);
-                Some((number.parse::<usize>().ok()?, why))
-            });
-        let (number, why) = numbered.unwrap_or((1, mistake));
+        let (number, why) = line_and_why(mistake).unwrap_or((1, mistake));
         let message = format!(
             "{what}{why}; the sidecar refuses this policy: a running one keeps the old, a new one does not start"
         );

@@ -286,33 +286,26 @@ fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
         }
         windows.push(spec);
     }
-    let max_requested_quota = match &file.quota_from_request {
-        None => None,
-        Some(from_request) => {
-            let max = from_request.value.max;
-            check_max_quota(max, &windows).map_err(|why| {
-                let line = from_request.referenced.line();
-                (Some(line), format!("`quota_from_request`: {why}"))
-            })?;
-            Some(max)
-        }
-    };
-    let lease = match &file.lease {
-        None => None,
-        Some(lease) => {
-            let terms = lease
-                .value
-                .read(&mut windows, max_requested_quota.is_some())
-                .map_err(|why| (Some(lease.referenced.line()), format!("`lease`: {why}")))?;
-            Some(terms)
-        }
-    };
+    let quota = file.quota_from_request.as_ref();
+    if let Some(quota) = quota {
+        check_max_quota(quota.value.max, &windows).map_err(|why| {
+            let line = quota.referenced.line();
+            (Some(line), format!("`quota_from_request`: {why}"))
+        })?;
+    }
+    let max_requested_quota = quota.map(|quota| quota.value.max);
+    let lease = file.lease.as_ref().map(|lease| {
+        let terms = lease
+            .value
+            .read(&mut windows, max_requested_quota.is_some());
+        terms.map_err(|why| (Some(lease.referenced.line()), format!("`lease`: {why}")))
+    });
     let mut limit = Limit {
         name: name.to_owned(),
         windows,
         when_store_is_down: file.when_store_is_down,
         max_requested_quota,
-        lease,
+        lease: lease.transpose()?,
         overrides: BTreeMap::new(),
     };
     limit.overrides =

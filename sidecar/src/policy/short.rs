@@ -179,6 +179,13 @@ pub fn expand(text: &str, schema: &Value, files: &mut Files) -> Result<Expanded,
     }
 }
 
+/// The line that a message begins with (`line 7: ...`, `line 7, column 3: ...`), and the rest.
+pub fn line_and_why(message: &str) -> Option<(usize, &str)> {
+    let (place, why) = message.strip_prefix("line ")?.split_once(": ")?;
+    let line = place.split(", column").next()?.parse().ok()?;
+    Some((line, why))
+}
+
 impl Expanded {
     /// The line of the file that a line of the text comes from.
     pub fn line(&self, line: usize) -> usize {
@@ -191,13 +198,11 @@ impl Expanded {
         if self.lines.is_empty() {
             return message.to_owned();
         }
-        let numbered = message.strip_prefix("line ").and_then(|message| {
-            let (place, why) = message.split_once(": ")?;
+        match line_and_why(message) {
             // A column of the text is none of the file.
-            let line = place.split(", column").next()?.parse().ok()?;
-            Some(format!("line {}: {why}", self.line(line)))
-        });
-        self.named(numbered.as_deref().unwrap_or(message))
+            Some((line, why)) => self.named(&format!("line {}: {why}", self.line(line))),
+            None => self.named(message),
+        }
     }
 
     /// A message with the fields of the file.

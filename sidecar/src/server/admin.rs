@@ -68,7 +68,8 @@ pub(super) struct Admin {
 pub(super) fn routes() -> OpenApiRouter<Admin> {
     let probes = OpenApiRouter::new()
         .routes(routes!(healthz))
-        .routes(routes!(readyz).refusing(&[NOT_READY]));
+        .routes(routes!(readyz).refusing(&[NOT_READY]))
+        .tagged("probes");
     let overrides = OpenApiRouter::new()
         .routes(routes!(set_override).refusing(&[TOO_MANY_OVERRIDES]))
         .routes(routes!(remove_override))
@@ -86,6 +87,7 @@ pub(super) fn routes() -> OpenApiRouter<Admin> {
         .routes(routes!(metrics).refusing(&[NOT_ENCODED]))
         .routes(routes!(top))
         .routes(routes!(filters))
+        .tagged("admin")
         .with_token()
         .refusing(&[NO_TOKEN]);
     let all = operators.merge(probes);
@@ -114,7 +116,6 @@ pub(super) fn router(admin: Admin, access: Access, document: MethodRouter<Admin>
 #[utoipa::path(
     get,
     path = HEALTHZ_PATH,
-    tag = "probes",
     responses((status = 200, description = "The process serves requests.", body = String)),
 )]
 async fn healthz() -> &'static str {
@@ -129,7 +130,6 @@ async fn healthz() -> &'static str {
 #[utoipa::path(
     get,
     path = READYZ_PATH,
-    tag = "probes",
     responses((status = 200, description = "The sidecar is ready.", body = String)),
 )]
 async fn readyz(State(admin): State<Admin>) -> Response {
@@ -143,7 +143,6 @@ async fn readyz(State(admin): State<Admin>) -> Response {
 #[utoipa::path(
     get,
     path = METRICS_PATH,
-    tag = "admin",
     responses((status = 200, description = "The metrics.", body = String)),
 )]
 async fn metrics(State(admin): State<Admin>) -> Result<Response, Refusal> {
@@ -160,7 +159,6 @@ async fn metrics(State(admin): State<Admin>) -> Result<Response, Refusal> {
 #[utoipa::path(
     post,
     path = RESET_PATH,
-    tag = "admin",
     request_body = ref(of::<Resets<'_>>()),
     responses((
         status = 200,
@@ -180,7 +178,6 @@ async fn reset(State(admin): State<Admin>, body: Body) -> Result<Response, Refus
     get,
     path = OVERRIDES_PATH,
     operation_id = "listOverrides",
-    tag = "admin",
     responses((status = 200, description = "The overrides.", body = ref(of::<OverrideList>()))),
 )]
 async fn list_overrides(State(admin): State<Admin>) -> Response {
@@ -195,7 +192,6 @@ async fn list_overrides(State(admin): State<Admin>) -> Response {
     put,
     path = OVERRIDES_PATH,
     operation_id = "setOverride",
-    tag = "admin",
     request_body = ref(of::<SetOverride>()),
     responses((status = 200, description = "The override is set.", body = ref(of::<OverrideWasSet>()))),
 )]
@@ -211,7 +207,6 @@ async fn set_override(State(admin): State<Admin>, body: Body) -> Result<Response
     delete,
     path = OVERRIDES_PATH,
     operation_id = "removeOverride",
-    tag = "admin",
     request_body = ref(of::<RemoveOverride>()),
     responses((
         status = 200,
@@ -230,7 +225,6 @@ async fn remove_override(State(admin): State<Admin>, body: Body) -> Result<Respo
 #[utoipa::path(
     get,
     path = "/v1/subjects/{subject}",
-    tag = "admin",
     params(("subject" = String, Path, description = "The 20 hexadecimal digits.", example = "8aca0dd300d2436b96f9")),
     responses((status = 200, description = "The key.", body = ref(of::<Whom>()))),
 )]
@@ -249,7 +243,6 @@ async fn subject(
 #[utoipa::path(
     get,
     path = FILTERS_PATH,
-    tag = "admin",
     responses((
         status = 200,
         description = "The digest of the policy's rules, and the filters.",
@@ -266,7 +259,6 @@ async fn filters(State(admin): State<Admin>) -> Response {
 #[utoipa::path(
     get,
     path = TOP_PATH,
-    tag = "admin",
     responses((
         status = 200,
         description = "Every limit of the policy in force, by name.",

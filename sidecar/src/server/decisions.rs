@@ -56,6 +56,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Service>> {
         .routes(routes!(give_back))
         .with_body()
         .routes(routes!(rules))
+        .tagged("decisions")
         .refusing(&[BAD_HOST, from_a_page(ORIGIN_FIELD), NOT_JSON])
 }
 
@@ -77,7 +78,6 @@ pub(super) fn router(service: Arc<Service>, document: MethodRouter<Arc<Service>>
     post,
     path = GIVE_BACK_PATH,
     operation_id = "giveBack",
-    tag = "decisions",
     request_body = ref(of::<GiveBacks<'_>>()),
     responses((status = 200, description = "An outcome for each entry.", body = ref(of::<Listed<GivenBack>>()))),
 )]
@@ -94,7 +94,6 @@ async fn give_back(State(service): State<Arc<Service>>, body: Body) -> Result<Re
 #[utoipa::path(
     post,
     path = DECIDE_PATH,
-    tag = "decisions",
     params((
         "denied" = Option<String>,
         Query,
@@ -160,7 +159,6 @@ async fn decide(
 #[utoipa::path(
     get,
     path = RULES_PATH,
-    tag = "decisions",
     responses((
         status = 200,
         description = "The rules, or if the filter has them, just their digest.",

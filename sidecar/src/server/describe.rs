@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde_json::{Value, json};
 use sluicegate_protocol::{PROBLEM_JSON, ProblemDetails};
 use utoipa::openapi::example::ExampleBuilder;
-use utoipa::openapi::path::{Operation, PathItem, Paths};
+use utoipa::openapi::path::{Operation, Paths};
 use utoipa::openapi::security::SecurityRequirement;
 use utoipa::openapi::{Content, Ref, RefOr, Required, Response, ResponseBuilder};
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
@@ -40,6 +40,11 @@ pub(super) trait Describe: Sized {
         })
     }
 
+    /// Sets the group in the document.
+    fn tagged(self, tag: &str) -> Self {
+        self.each(|operation| operation.tags = Some(vec![tag.to_owned()]))
+    }
+
     /// Adds that the admin token is required.
     fn with_token(self) -> Self {
         self.each(|operation| {
@@ -52,15 +57,13 @@ pub(super) trait Describe: Sized {
     /// Changes the description of each operation.
     fn each(mut self, change: impl Fn(&mut Operation)) -> Self {
         for item in self.paths().paths.values_mut() {
-            let PathItem {
-                get,
-                put,
-                post,
-                delete,
-                ..
-            } = item;
-            let operations = [get, put, post, delete].into_iter().flatten();
-            operations.for_each(&change);
+            let methods = [
+                &mut item.get,
+                &mut item.put,
+                &mut item.post,
+                &mut item.delete,
+            ];
+            methods.into_iter().flatten().for_each(&change);
         }
         self
     }

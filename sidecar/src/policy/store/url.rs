@@ -60,7 +60,7 @@ impl std::str::FromStr for RedisUrl {
             .split_once("://")
             .ok_or_else(|| format!("neither `memory` nor a URL: use {FORMS}"))?;
         if scheme == "redis+unix" {
-            return unix(rest);
+            return unix(rest).map_err(str::to_owned);
         }
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         if rest.contains(['?', '#']) {
@@ -108,10 +108,10 @@ impl std::str::FromStr for RedisUrl {
 }
 
 /// `/PATH?db=N&user=U&pass=P`, the same form as in the redis crate.
-fn unix(rest: &str) -> Result<RedisUrl, String> {
+fn unix(rest: &str) -> Result<RedisUrl, &'static str> {
     let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
     if !path.starts_with('/') {
-        return Err("a Unix socket without an absolute path: `redis+unix:///PATH`".to_owned());
+        return Err("a Unix socket without an absolute path: `redis+unix:///PATH`");
     }
     let mut url = RedisUrl {
         topology: Topology::Single(Endpoint::Unix(percent_decoded(path)?.into())),
@@ -128,31 +128,29 @@ fn unix(rest: &str) -> Result<RedisUrl, String> {
             "pass" => url.password = Some(percent_decoded(value)?),
             _ => {
                 return Err(
-                    "a Unix socket with an unknown parameter: valid are `db`, `user` and `pass`"
-                        .to_owned(),
+                    "a Unix socket with an unknown parameter: valid are `db`, `user` and `pass`",
                 );
             }
         }
     }
     if url.username.is_some() && url.password.is_none() {
-        return Err("a URL with a user and no password".to_owned());
+        return Err("a URL with a user and no password");
     }
     Ok(url)
 }
 
 /// User, password, and the hosts after them.
-fn credentials(authority: &str) -> Result<(Option<String>, Option<String>, &str), String> {
+fn credentials(authority: &str) -> Result<(Option<String>, Option<String>, &str), &'static str> {
     let Some((userinfo, hosts)) = authority.rsplit_once('@') else {
         return Ok((None, None, authority));
     };
     if userinfo.contains('@') {
         return Err(
-            "a URL with more than one `@`: give user and password once, before the first host, and write an `@` in them as `%40`"
-                .to_owned(),
+            "a URL with more than one `@`: give user and password once, before the first host, and write an `@` in them as `%40`",
         );
     }
     let Some((user, password)) = userinfo.split_once(':') else {
-        return Err("a URL with a user and no password: `USER:PASSWORD@`".to_owned());
+        return Err("a URL with a user and no password: `USER:PASSWORD@`");
     };
     let user = match user {
         "" => None,
@@ -184,29 +182,26 @@ fn endpoint(text: &str, default_port: u16) -> Result<Endpoint, String> {
 }
 
 /// The number of a database; empty means 0.
-fn database_number(text: &str) -> Result<u32, String> {
+fn database_number(text: &str) -> Result<u32, &'static str> {
     if text.is_empty() {
         return Ok(0);
     }
     text.parse()
-        .map_err(|_| "a URL whose database is not a number: `redis://HOST:PORT/0`".to_owned())
+        .map_err(|_| "a URL whose database is not a number: `redis://HOST:PORT/0`")
 }
 
 /// `NAME` or `NAME/DATABASE`.
-fn sentinel_path(path: &str) -> Result<(String, u32), String> {
+fn sentinel_path(path: &str) -> Result<(String, u32), &'static str> {
     let (name, database) = path.split_once('/').unwrap_or((path, ""));
     let name = percent_decoded(name)?;
     if name.is_empty() {
-        return Err(
-            "a sentinel URL without the primary's name: `redis+sentinel://HOST:PORT/NAME`"
-                .to_owned(),
-        );
+        return Err("a sentinel URL without the primary's name: `redis+sentinel://HOST:PORT/NAME`");
     }
     Ok((name, database_number(database)?))
 }
 
 /// Decodes percent-encoding.
-fn percent_decoded(text: &str) -> Result<String, String> {
+fn percent_decoded(text: &str) -> Result<String, &'static str> {
     let is_code = |rest: &str| {
         let digits = rest.as_bytes().first_chunk::<2>();
         digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
@@ -214,14 +209,13 @@ fn percent_decoded(text: &str) -> Result<String, String> {
     // The library leaves such a `%` as it is.
     if !text.split('%').skip(1).all(is_code) {
         return Err(
-            "a URL with a `%` without two hexadecimal digits after it: write `%25` for a literal `%`"
-                .to_owned(),
+            "a URL with a `%` without two hexadecimal digits after it: write `%25` for a literal `%`",
         );
     }
     let decoded = percent_decode_str(text).decode_utf8();
     decoded
         .map(Into::into)
-        .map_err(|_| "a URL that is not UTF-8 when decoded".to_owned())
+        .map_err(|_| "a URL that is not UTF-8 when decoded")
 }
 
 #[cfg(test)]
