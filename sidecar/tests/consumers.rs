@@ -92,7 +92,9 @@ fn a_mistake_changes_nothing_and_is_told_with_its_remedy() {
             "one line of printable ASCII",
         ),
         ("remove beta", "", "no such key"),
-        ("remove acme --hash x", "", "no such key"),
+        ("remove acme --hash x", "", "at least the 8 digits"),
+        ("remove acme --hash 12", "", "at least the 8 digits"),
+        ("remove acme --hash 00000000", "", "no such key"),
         ("list --file pepper", "", "line 1"),
     ] {
         let (status, text) = run(arguments, stdin);
@@ -173,4 +175,24 @@ rules:
         let (status, text) = finish(check);
         assert_eq!(status, 0, "{text}");
     }
+}
+
+/// Each reads the file and replaces it.
+#[test]
+fn what_several_add_at_once_is_there_or_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let added = std::thread::scope(|scope| {
+        let add = |number: usize| {
+            let arguments = format!("add c{number} --pepper-file pepper");
+            consumers(folder.path(), &arguments, &format!("secret-{number}")).0
+        };
+        let adding: Vec<_> = (0..8)
+            .map(|number| scope.spawn(move || add(number)))
+            .collect();
+        let done = adding.into_iter().map(|one| one.join().unwrap());
+        done.filter(|status| *status == 0).count()
+    });
+    let (_, list) = consumers(folder.path(), "list", "");
+    assert!(added > 0, "{list}");
+    assert_eq!(list.lines().count(), added, "{list}");
 }

@@ -1,12 +1,14 @@
 //! `sluicegate consumers`: the file that names consumers by the hashes of their keys.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use clap::Subcommand;
+use rustix::fs::{FlockOperation, flock};
 use sluicegate::policy::{ConsumersFile, MAX_CONSUMER_KEYS, is_name, read_consumers, start_of};
 use sluicegate_rules::Hasher;
 
@@ -51,8 +53,8 @@ enum Command {
         #[arg(value_name = "NAME")]
         name: String,
         /// Only keys whose hashes begin with these digits, which `list` shows.
-        #[arg(long, value_name = "DIGITS", default_value = "")]
-        hash: String,
+        #[arg(long, value_name = "DIGITS", value_parser = digits)]
+        hash: Option<String>,
     },
 }
 
@@ -61,12 +63,29 @@ impl Consumers {
         match &self.command {
             Command::Add { name, pepper_file } => self.add(name, pepper_file),
             Command::List => print(&listed(&self.read()?)),
-            Command::Remove { name, hash } => self.remove(name, hash),
+            Command::Remove { name, hash } => {
+                self.remove(name, hash.as_deref().unwrap_or_default())
+            }
         }
     }
 
     fn read(&self) -> Result<ConsumersFile, Failure> {
         read_consumers(&self.file).map_err(Failure::usage)
+    }
+
+    /// Keeps others from changing the file until this is dropped.
+    fn locked(&self) -> Result<File, Failure> {
+        let folder = self
+            .file
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
+        let folder = File::open(folder.unwrap_or(Path::new("."))).map_err(Failure::system)?;
+        flock(&folder, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+            Failure::system(
+                "another `sluicegate consumers` is changing a file in this folder: try again",
+            )
+        })?;
+        Ok(folder)
     }
 
     fn write(&self, consumers: &ConsumersFile) -> Result<(), Failure> {
@@ -79,6 +98,7 @@ impl Consumers {
     }
 
     fn add(&self, name: &str, pepper_file: &Path) -> Result<(), Failure> {
+        let _locked = self.locked()?;
         let hasher = Hasher::new(&pepper(pepper_file)?);
         let pepper = hasher.pepper_digest();
         let mut all = match self.file.try_exists() {
@@ -116,6 +136,7 @@ impl Consumers {
     }
 
     fn remove(&self, name: &str, start: &str) -> Result<(), Failure> {
+        let _locked = self.locked()?;
         let mut all = self.read()?;
         let before = all.keys().count();
         if let Some(hashes) = all.consumers.get_mut(name) {
@@ -143,6 +164,12 @@ fn listed(all: &ConsumersFile) -> String {
 fn name(text: &str) -> Result<String, &'static str> {
     let valid = is_name(text).then(|| text.to_owned());
     valid.ok_or("a name consists of 1 to 64 of the characters a-z A-Z 0-9 - _ .")
+}
+
+fn digits(text: &str) -> Result<String, &'static str> {
+    let valid = text.len() >= 8 && text.chars().all(|c| c.is_ascii_hexdigit());
+    let text = valid.then(|| text.to_lowercase());
+    text.ok_or("give at least the 8 digits that `sluicegate consumers list` shows")
 }
 
 /// The pepper in a file, without the line break at its end.

@@ -282,9 +282,11 @@ fn describe(
     }
     for (rule, component) in rules.missing(request) {
         let rule = rules.rule_name(rule);
+        let hint = component.starts_with("@jwt").then_some(" (`--claims`)");
         line!(
             text,
-            "rule `{rule}`: the request has no `{component}`, which is in its key"
+            "rule `{rule}`: the request has no `{component}`{}, which is in its key",
+            hint.unwrap_or_default()
         );
     }
     match rules.evaluate(settings, request) {

@@ -4,7 +4,7 @@
 //! replaces it (`sluicegate_rules::MISSING`). Here that becomes one of the policy's limits, and one of the two keys.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -51,7 +51,9 @@ pub(super) fn read<'f>(
     limits: &mut Limits<'f>,
     mistakes: &mut Vec<String>,
 ) -> ConsumersByLimit {
-    let keys: usize = file.values().map(|entry| entry.value.keys.len()).sum();
+    let keys = file.values().flat_map(|entry| entry.value.keys.keys());
+    // Several entries may have one file.
+    let keys = keys.collect::<BTreeSet<_>>().len();
     if keys > MAX_CONSUMER_KEYS {
         mistakes.push(format!(
             "`consumers`: {keys} keys over all entries; the maximum is {MAX_CONSUMER_KEYS}: remove those that are no longer in use"
@@ -74,17 +76,19 @@ pub(super) fn read<'f>(
 impl Consumers {
     fn check(&self, own_name: &str, known: &Limits<'_>) -> Result<(), String> {
         if !is_digits(&self.pepper, DIGEST_DIGITS) {
+            // Not quoted: it may be the pepper itself.
             return Err(format!(
-                "`pepper` is {}: give the {DIGEST_DIGITS} digits at the head of the file that `sluicegate consumers` writes",
-                shown(&self.pepper)
+                "`pepper` is not the {DIGEST_DIGITS} digits at the head of the file that `sluicegate consumers` writes"
             ));
         }
         let mut keys = self.keys.iter();
-        let wrong = keys.find(|(hash, name)| !is_digits(hash, HASH_DIGITS) || !is_name(name));
-        if let Some((_, name)) = wrong {
+        let is_name = |name: &str| is_name(name) && !is_digits(name, HASH_DIGITS);
+        if let Some(index) =
+            keys.position(|(hash, name)| !is_digits(hash, HASH_DIGITS) || !is_name(name))
+        {
             return Err(format!(
-                "`keys`: the entry for {} is not a key's hash and a name, as `sluicegate consumers add` makes them",
-                shown(name)
+                "`keys`: entry {} is not a key's hash and a name, as `sluicegate consumers add` makes them",
+                index + 1
             ));
         }
         for (consumer, limit) in &self.limits {
@@ -325,7 +329,7 @@ rules:
     #[test]
     fn a_mistake_is_told_with_its_remedy_and_without_a_hash() {
         for (from, to, expected) in [
-            ("\"0123456789ab\"", "\"x\"", "`pepper` is `x`"),
+            ("\"0123456789ab\"", "\"x\"", "`pepper` is not the 12 digits"),
             (
                 "acme: partner.acme",
                 "acme: partner.gold",
@@ -336,8 +340,8 @@ rules:
                 "beta: partner.default }",
                 "no `default`",
             ),
-            (": beta", ": b/", "the entry for `b/`"),
-            (OTHER, "0123", "the entry for `beta`"),
+            (": beta", ": b/", "entry 2 is not"),
+            (OTHER, "0123", "is not a key's hash"),
             (OTHER, HASH, "this key is given twice"),
             ("limits: { acme", "limit: { acme", "did you mean `limits`"),
             ("  partner:\n", "  partners:\n", "no limit `partner`"),

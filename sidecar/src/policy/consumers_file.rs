@@ -70,10 +70,10 @@ pub(super) fn parse(text: &str) -> Result<ConsumersFile, String> {
     let mut owners = BTreeMap::new();
     for (name, hashes) in &file.consumers {
         let line = hashes.first().map_or(1, |hash| hash.referenced.line());
-        if !is_name(name) {
+        if !is_name(name) || is_digits(name, HASH_DIGITS) {
             return Err(format!(
                 "line {line}: {} is not a consumer's name: give 1 to {MAX_NAME_BYTES} of the characters a-z A-Z 0-9 - _ .",
-                shown(name)
+                shown(start_of(name))
             ));
         }
         for hash in hashes {

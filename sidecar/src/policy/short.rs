@@ -26,7 +26,7 @@ use super::files::Files;
 use super::schemas::{fields_of, takes};
 use super::yaml_error;
 use crate::mask::shown;
-use crate::yaml::{Data, Node, entries, fields, get, line_of, text};
+use crate::yaml::{Data, Node, entries, fields, get, line_of, scalar, text};
 
 /// The rule set of all limits in the short form.
 const SET: &str = "default";
@@ -177,11 +177,11 @@ pub fn expand(text: &str, schema: &Value, files: &mut Files) -> Result<Expanded,
         let mut limits = fields(node).iter();
         has_short(node, LIMIT) || limits.any(|(_, limit)| has_short(limit, LIMIT))
     };
-    let is_short = |file: &Node| {
+    let in_short_form = |file: &Node| {
         let limits = get(file, "limits").is_some_and(any_short);
         limits || has_short(file, TOP) || any_short(file)
     };
-    let Some(file) = file.ok().filter(is_short) else {
+    let Some(file) = file.ok().filter(in_short_form) else {
         expanded.text = text.to_owned();
         return Ok(expanded);
     };
@@ -199,10 +199,22 @@ pub fn expand(text: &str, schema: &Value, files: &mut Files) -> Result<Expanded,
             continue;
         }
         let unknown = unknown_fields(node, LIMIT, &schemas, "there is").into_iter();
+        let empty = fields(node).iter().filter(|(field, given)| {
+            is_short(LIMIT, &field.value) && scalar(given) == Some(&Value::Null)
+        });
+        let empty = empty.map(|(field, given)| wrong(given, &field.value));
+        let unknown = unknown.chain(empty);
         let limit = Limit { name, node, file };
         for Mistake(line, why) in unknown.chain(limit.expand(files, &mut long).err()) {
             mistakes.push(format!("line {line}: limit {}: {why}", shown(&name.value)));
         }
+    }
+    let of_set = fields(file)
+        .iter()
+        .filter(|(name, _)| OF_SET.contains(&name.value.as_str()));
+    for (name, _) in of_set.filter(|_| long.rules.is_empty()) {
+        let (line, name) = (line_of(name, 0), &name.value);
+        mistakes.push(format!("line {line}: `{name}` is for limits in the short form, of which none has a `key`: put it into `rules.SET`"));
     }
     match mistakes.is_empty() {
         true => Ok(long.finish(file)),

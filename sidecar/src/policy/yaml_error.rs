@@ -10,7 +10,7 @@ use super::fields::is_name;
 use crate::mask::{masked, shown};
 
 /// What stands in these fields is not quoted: it may be a password, or the key of a client.
-const SECRET: [&str; 4] = ["store", "url", "key", "overrides"];
+const SECRET: [&str; 6] = ["store", "url", "key", "overrides", "pepper", "keys"];
 
 /// What to give for a field.
 type Takes = fn(&str) -> &'static str;

@@ -1,11 +1,9 @@
 //! Whom a limit counts: `address`, `{ header: x-api-key }`, or a list of these.
 
-use std::slice;
-
 use serde_json::{Value, json};
 use serde_saphyr::Spanned;
 
-use super::{Read, SCHEMA, mistake, takes, text_of, wrong};
+use super::{Read, SCHEMA, mistake, placed, takes, text_of, wrong};
 use crate::mask::shown;
 use crate::yaml::{Data, Node, fields, get, value};
 
@@ -14,11 +12,16 @@ const ALWAYS: [&str; 6] = ["constant", "template", "host", "method", "path", "ad
 
 /// The components of a key.
 pub fn read(node: &Node, file: &Node) -> Read<Vec<Value>> {
-    let components = match &node.value {
-        Data::List(list) if !list.is_empty() => list.as_slice(),
-        _ => slice::from_ref(node),
-    };
-    components.iter().map(|one| component(one, file)).collect()
+    let mut own = fields(node).to_vec();
+    own.retain(|(name, _)| name.value != "consumers");
+    match &node.value {
+        Data::List(list) if !list.is_empty() => {
+            list.iter().map(|one| component(one, file)).collect()
+        }
+        // Those of the whole key are read elsewhere.
+        Data::Fields(_) => Ok(vec![component(&placed(node, Data::Fields(own)), file)?]),
+        _ => Ok(vec![component(node, file)?]),
+    }
 }
 
 /// One component, in the long form.
@@ -33,10 +36,11 @@ pub fn component(node: &Node, file: &Node) -> Read<Value> {
     };
     match &node.value {
         Data::Scalar(Value::String(word)) => named(node, word, file),
-        Data::Fields(list) if !list.is_empty() => {
-            let own = list.iter().filter(|(name, _)| name.value != "consumers");
-            own.map(field).collect()
+        Data::Fields(_) if get(node, "consumers").is_some() => {
+            let why = "`consumers` goes with a `key` that is one header, cookie or query parameter: `key: { header: NAME, consumers: FILE }`";
+            Err(mistake(node, why))
         }
+        Data::Fields(list) if !list.is_empty() => list.iter().map(field).collect(),
         _ => Err(wrong(node, "key")),
     }
 }

@@ -208,8 +208,10 @@ impl Limit<'_> {
         }
         if can_be_absent || self.get("when_missing").is_some() {
             let mut given = self.or_default("when_missing", long);
-            if text(&given) == Some("address") {
-                given = node(&given, json!({ "address": key::address(&[], self.file) }));
+            let by_address = get(&given, "address").map(fields);
+            if text(&given) == Some("address") || by_address.is_some() {
+                let address = key::address(by_address.unwrap_or_default(), self.file);
+                given = node(&given, json!({ "address": address }));
             }
             check.push(("when_missing", given));
         }

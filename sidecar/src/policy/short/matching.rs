@@ -159,8 +159,14 @@ fn asks_for_options(found: &Value) -> Option<bool> {
     if let Some(methods) = found.get("methods").and_then(Value::as_array) {
         return Some(methods.contains(&json!("OPTIONS")));
     }
-    let any = found.get("any")?.as_array()?.iter();
-    let any: Vec<_> = any.map(asks_for_options).collect();
-    let asks = any.contains(&Some(true));
-    (asks || !any.contains(&None)).then_some(asks)
+    let of = |field| {
+        let list = found.get(field)?.as_array()?.iter();
+        Some(list.map(asks_for_options).collect::<Vec<_>>())
+    };
+    let of_all = of("all").and_then(|all| all.into_iter().flatten().next());
+    of_all.or_else(|| {
+        let any = of("any")?;
+        let asks = any.contains(&Some(true));
+        (asks || !any.contains(&None)).then_some(asks)
+    })
 }

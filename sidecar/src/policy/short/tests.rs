@@ -45,6 +45,7 @@ fn each_field_of_the_short_form_has_a_meaning_in_the_long_form() {
         match: { path: /a/, except: /a/b, not: HEAD } | any: [{ path: /a/b }, { methods: [HEAD] }]
         match: { any: [/a, { path_regex: '/b+' }] } | any: [{ path: /a }, { path_regex: '/b+' }] | not: PREFLIGHT
         match: OPTIONS | match: { methods: [OPTIONS] }
+        match: { all: [OPTIONS, /a/] } | match: { all: [{ methods: [OPTIONS] }, { path_prefix: /a/ }] }
         key: address | key: [{ address: {} }]
         key: { address: { ipv6_bits: 48 } } | key: [{ address: { ipv6_bits: 48 } }]
         key: everyone | key: [{ constant: everyone }]
@@ -169,6 +170,8 @@ fn a_mistake_is_told_with_line_field_value_and_remedy() {
         rate: 5/1s, key: ip | for the client's address write `address`
         rate: 5/1s, key: address, match: /users/:id | for a variable write `{name}`
         tiers: { by: { jwt: plan }, gold: 5/min, default: 5/1s }, key: address | tier `gold`: `rate` is `5/min`
+        rate: 5/1s, key: [{ header: x, consumers: c.yaml }] | `consumers` goes with a `key` that is one header
+        rate: 5/1s, key: { header: x }, when_missing: ~ | `when_missing` is nothing
         rate: -5/1s, key: address | `-5` is not a whole number
         rate: 0/1s, key: address | line 3: limit `l`, `quota` is 0
         rate: [], key: address | `rate` is a list, `100/1m`
@@ -235,6 +238,10 @@ fn a_mistake_is_told_with_line_field_value_and_remedy() {
         (
             "limits:\n  a: { rate: 5/s, key: address }\n  l: match:/a/\n",
             "line 3, limit `l`, a space after each colon",
+        ),
+        (
+            "reply: { headers: none }\nlimits: { l: { match: none, rate: 5/s } }\n",
+            "line 1, `reply`, `rules.SET`",
         ),
         (
             "limits:\n  - { rate: 5/s, key: address }\n",
