@@ -1,5 +1,7 @@
 //! The documents of files: Envoy files, Kubernetes objects, and what is inside a ConfigMap or a List.
 
+use serde_saphyr::Spanned;
+
 use super::envoy_yaml::{self, Plugin, Source};
 use super::surroundings::Surroundings;
 use crate::yaml::{Node, at, entries, fields, get, line_of, lines_before, load, text};
@@ -26,6 +28,8 @@ pub struct FoundPolicy {
     pub line: usize,
     /// The policy.
     pub text: String,
+    /// What the ConfigMap has beside it, by name.
+    pub beside: Vec<(String, String)>,
 }
 
 impl Found {
@@ -75,7 +79,11 @@ impl Found {
 
     /// Adds the policies of a ConfigMap, and the plugins of the Envoy files in it.
     fn add_config_map(&mut self, document: &Node, source: &Source) {
-        for (key, value) in get(document, "data").into_iter().flat_map(fields) {
+        let data = get(document, "data").map(fields).unwrap_or_default();
+        let entry = |(key, value): &(Spanned<String>, Node)| {
+            Some((key.value.clone(), text(value)?.to_owned()))
+        };
+        for (key, value) in data {
             let Some(inner) = text(value) else { continue };
             let name = &key.value;
             // A block begins on the line after its key; its first lines may be empty.
@@ -88,6 +96,7 @@ impl Found {
                     field: format!("data.{name}"),
                     line: before,
                     text: inner.to_owned(),
+                    beside: data.iter().filter_map(entry).collect(),
                 });
             }
             for document in &documents {

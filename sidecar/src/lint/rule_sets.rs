@@ -34,7 +34,12 @@ impl<'a> WrittenPolicy<'a> {
     pub fn read(found: &'a FoundPolicy) -> Self {
         let mut files = match found.field.as_str() {
             "" => Files::beside(Path::new(&found.source.file)),
-            _ => Files::default(),
+            _ => Files::given(
+                found
+                    .beside
+                    .iter()
+                    .map(|(name, text)| (name.as_str(), text.as_str())),
+            ),
         };
         let expanded = Expanded::read(&found.text, &mut files);
         let policy = expanded.as_ref().map_err(Clone::clone);

@@ -29,15 +29,24 @@ impl Files {
         }
     }
 
+    /// Those of a policy in a ConfigMap: its other entries.
+    pub fn given<'t>(entries: impl Iterator<Item = (&'t str, &'t str)>) -> Self {
+        let entries = entries.map(|(name, text)| (PathBuf::from(name), Some(text.to_owned())));
+        Self {
+            folder: None,
+            texts: entries.collect(),
+        }
+    }
+
     /// Reads one, and remembers what it contained.
     ///
     /// # Errors
     /// The system's.
     pub(super) fn read(&mut self, name: &str) -> io::Result<String> {
         let Some(folder) = &self.folder else {
-            return Err(io::Error::other(
-                "its folder is not known: give the policy as a file",
-            ));
+            let given = self.texts.get(Path::new(name)).cloned().flatten();
+            return given
+                .ok_or_else(|| io::Error::other("there is no such file beside the policy"));
         };
         let path = folder.join(name);
         let text = read(&path);

@@ -217,3 +217,19 @@ fn a_folder_is_searched_and_its_files_are_checked_together() {
     assert_eq!(status, 64);
     has_all(&printed, "template.yaml is not YAML, helm template");
 }
+
+#[test]
+fn a_policy_in_a_config_map_has_its_consumers_beside_it() {
+    let policy = "limits:\n  l: { key: { header: k, consumers: consumers.yaml }, rate: 5/s }\n";
+    let of_policy = config_map("shop", policy);
+    let consumers = "  consumers.yaml: |\n    pepper: \"0123456789ab\"\n    consumers: {}\n";
+    let (status, printed) = check_stream(&[&format!("{of_policy}{consumers}")]);
+    assert_eq!(status, 0, "{printed}");
+    let (status, printed) = check_stream(&[&of_policy]);
+    assert_eq!(status, 64, "{printed}");
+    super::has(&printed, ":6: error: ");
+    super::has(
+        &printed,
+        "`consumers.yaml`: there is no such file beside the policy",
+    );
+}
