@@ -147,6 +147,48 @@ async fn every_command_of_readme_and_of_the_short_pages_works() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_policy_of_readme_does_what_it_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let consumers = folder.path().join("consumers.yaml");
+    std::fs::write(&consumers, "pepper: 0123456789ab\nconsumers: {}\n").unwrap();
+    let readme = page("README.md");
+    let policy = blocks(&readme, "yaml")[0];
+    let policy = policy.replace("consumers.yaml", consumers.to_str().unwrap());
+    let planned = Sidecar::with(&policy).store(Some("memory"));
+    let sidecar = planned.start(folder.path()).await;
+    let envoy = Envoy::asking(sidecar.port).plugin(None).alone().await;
+    // Keys of their own, so that only the address's limit is used up.
+    let login = async |number: usize| {
+        let key = format!("k{number}");
+        let request = client().post(envoy.url("/login")).header("x-api-key", key);
+        let answer = request.send().await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    };
+    for number in 0..10 {
+        assert_eq!(login(number).await.0, 200, "{number}");
+    }
+    let (status, body) = login(10).await;
+    assert_eq!(status, 429, "{body}");
+    assert!(body.contains("limit `login` allows 10 per"), "{body}");
+    for _ in 0..30 {
+        let request = client().request(reqwest::Method::OPTIONS, envoy.url("/login"));
+        let preflight = request.header("access-control-request-method", "POST");
+        assert_eq!(preflight.send().await.unwrap().status(), 200);
+    }
+    // Other programs ask for a limit that no request has.
+    let asked = json!({ "decisions": [{ "checks": [{ "limit": "news-api", "key": "job", "cost": 9_500 }] }] });
+    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    let decide = async || {
+        let answer = client().post(&url).json(&asked).send().await.unwrap();
+        answer.json::<Value>().await.unwrap()["verdicts"][0]["outcome"].clone()
+    };
+    assert_eq!(
+        (decide().await, decide().await),
+        (json!("admitted"), json!("denied"))
+    );
+}
+
 #[test]
 fn every_policy_in_a_document_passes_check_config() {
     let folder = tempfile::tempdir().unwrap();
