@@ -2,7 +2,7 @@
 
 use tempfile::TempDir;
 
-use super::{GOOD, POLICY, check_stream, envoy, indented, is_without_findings};
+use super::{GOOD, POLICY, check_stream, envoy, has, indented, is_without_findings};
 use crate::support::{has, has_all, printed, sluicegate};
 
 const SERVICE_ENTRY: &str = "kind: ServiceEntry
@@ -227,8 +227,8 @@ fn a_policy_in_a_config_map_has_its_consumers_beside_it() {
     assert_eq!(status, 0, "{printed}");
     let (status, printed) = check_stream(&[&of_policy]);
     assert_eq!(status, 64, "{printed}");
-    super::has(&printed, ":6: error: ");
-    super::has(
+    has(&printed, ":6: error: ");
+    has(
         &printed,
         "`consumers.yaml`: there is no such file beside the policy",
     );
