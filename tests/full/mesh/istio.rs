@@ -49,6 +49,7 @@ pub async fn workload(tools: &Tools, folder: &Path) -> Mesh {
     let app = format!("deployment/app --namespace {SHOP}");
     tools.kubectl(&format!("patch {app} --patch-file {patch}"));
     wait_for(tools, SHOP, "deployment/app");
+    two_pods(tools, SHOP, "app=app").await;
     Mesh {
         name: "Istio",
         page: PAGE,
@@ -77,10 +78,7 @@ pub async fn ingress(tools: &Tools, folder: &Path) -> Mesh {
     tools.apply(INGRESS, &manifest("istio-ingress.yaml"));
     let page = Page::read(PAGE, folder, &["images.yaml"]);
     page.install(tools, folder);
-    // The pods before the rollout have no sidecar: until they are gone, some requests get 503 by `until_rules`.
-    let pods = format!("get pods --namespace {INGRESS} --output=name");
-    let two = async || tools.kubectl(&pods).lines().count() == 2;
-    eventually_within(ACTS_WITHIN, "the pods without a sidecar end", two).await;
+    two_pods(tools, INGRESS, PROXIES).await;
     page.check(tools, folder);
 
     let [values, object] = Page::by_route(PAGE);
@@ -102,6 +100,14 @@ pub async fn ingress(tools: &Tools, folder: &Path) -> Mesh {
         quota: QUOTA,
         release,
     }
+}
+
+/// Waits until the pods before a rollout are gone. They have no sidecar: a request gets 503 by `until_rules`, or no answer if its
+/// pod ends while it waits for rules.
+async fn two_pods(tools: &Tools, namespace: &str, selector: &str) {
+    let pods = format!("get pods --namespace {namespace} --selector {selector} --output=name");
+    let two = async || tools.kubectl(&pods).lines().count() == 2;
+    eventually_within(ACTS_WITHIN, "the pods without a sidecar end", two).await;
 }
 
 /// Takes the chart away from the ingress gateway, by the page; the limit is not in force any more.
