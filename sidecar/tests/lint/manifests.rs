@@ -2,7 +2,7 @@
 
 use tempfile::TempDir;
 
-use super::{GOOD, POLICY, check_stream, envoy, has, indented, is_without_findings};
+use super::{GOOD, POLICY, check_stream, envoy, indented, is_without_findings};
 use crate::support::{has, has_all, printed, sluicegate};
 
 const SERVICE_ENTRY: &str = "kind: ServiceEntry
