@@ -177,7 +177,7 @@ async fn a_key_counts_from_the_change_of_the_policy_on_and_a_removed_one_no_long
         [200, 200, 429, 429]
     );
     add(folder.path(), "acme", "new");
-    consumers(folder.path(), &["remove", "acme", "--hash", ""], "");
+    consumers(folder.path(), &["remove", "acme"], "");
     add(folder.path(), "acme", "new");
     std::fs::write(&sidecar.policy, policy(folder.path(), &json!({}))).unwrap();
     // Found without a signal.
