@@ -385,5 +385,9 @@ fn config(
     if let Some(plugin) = plugin {
         set(&format!("{FILTER}/configuration/value"), plugin);
     }
+    // Thousands of requests that are admitted at once must not meet Envoy's own limits, which answer 503 too.
+    let limits = json!({ "max_connections": 10_000, "max_pending_requests": 10_000, "max_requests": 10_000 });
+    let upstream = at(&mut config, "/static_resources/clusters/0");
+    upstream["circuit_breakers"] = json!({ "thresholds": [limits] });
     config
 }
