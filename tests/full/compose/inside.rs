@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::report::Report;
@@ -28,6 +29,8 @@ pub async fn run(folder: &Path, group: &str) -> ExitCode {
     let scenario = async move { scenario::run(&shared, &folder, &report).await };
     let passed = tokio::spawn(scenario).await.is_ok();
     if !passed {
+        // Envoy writes its access log every ten seconds.
+        tokio::time::sleep(Duration::from_secs(11)).await;
         eprintln!("{}", engine.compose(&["ps"]));
         eprintln!("{}", engine.health_checks());
         let logs = ["logs", "--no-color", "--tail", LOG_LINES];
