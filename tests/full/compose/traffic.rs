@@ -15,6 +15,9 @@ const INGRESS: &str = "http://127.0.0.1:10000";
 /// Of the shorter of the policy's windows, in which a burst ends on any machine.
 const QUOTA: u64 = 5;
 
+/// Longer than the cluster's `connect_timeout`. An attempt to connect that began before the sidecar was back may fail until then, and
+/// Envoy then gives up all requests that wait for a connection.
+const ATTEMPT_ENDS: Duration = Duration::from_millis(1_200);
 /// Envoy resolves a container's new address every 5 s.
 const BACK_WITHIN: Duration = Duration::from_secs(60);
 
@@ -117,6 +120,7 @@ impl Clients {
             loop {
                 let key = self.new_key();
                 if self.ask(CLOSED, &key).await != 503 {
+                    tokio::time::sleep(ATTEMPT_ENDS).await;
                     return;
                 }
                 tokio::time::sleep(POLL).await;
