@@ -113,18 +113,20 @@ impl Service {
         self.void_after_step();
         let epoch = self.policy.current();
         // Before anything else looks at limits and keys.
-        let asked = epoch.policy.renamed(&request.decisions, |policy, asked| {
-            let checks = asked.checks.iter_mut();
+        let policy = &epoch.policy;
+        let asked = policy.renamed(&request.decisions, |asked| {
+            let checks = asked.iter_mut().flat_map(|asked| &mut asked.checks);
             checks.for_each(|check| policy.rename(&mut check.limit, &mut check.key));
+        });
+        let denied = policy.renamed(&request.denied, |denied| {
+            if let Some(key) = &mut denied.key {
+                policy.rename(&mut denied.limit, key);
+            }
         });
         let asked = asked.as_ref();
         let now_us = clock::now_us();
-        for denied in &request.denied {
-            let mut denied = denied.clone();
-            if let Some(key) = &mut denied.key {
-                epoch.policy.rename(&mut denied.limit, key);
-            }
-            epoch.metrics.count_filter_denials(&denied, now_us);
+        for denied in denied.iter() {
+            epoch.metrics.count_filter_denials(denied, now_us);
         }
         let parts = self.account_parts(&header, &epoch, now_us);
         if let (Some(wanted), true) = (&parts, asked.is_empty()) {

@@ -10,11 +10,10 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_saphyr::Spanned;
-use sluicegate_protocol::{DIGEST_DIGITS, Problem, is_digits};
+use sluicegate_protocol::{DIGEST_DIGITS, is_digits};
 use sluicegate_rules::{MISSING, SHADOW};
 
 use super::consumers_file::{HASH_DIGITS, MAX_CONSUMER_KEYS};
-use super::contents::Policy;
 use super::fields::is_name;
 use super::rules::Limits;
 use crate::mask::shown;
@@ -34,7 +33,7 @@ pub fn consumer_key(name: &str) -> String {
 #[serde(deny_unknown_fields)]
 pub(super) struct Consumers {
     /// the 12 digits at the head of the file that `sluicegate consumers` writes
-    pepper: String,
+    pub pepper: String,
     /// a mapping from the hash of each key to the name of its consumer
     pub keys: BTreeMap<String, String>,
     /// a mapping from each consumer with a limit of its own to that limit, and `default`
@@ -126,9 +125,18 @@ impl Consumers {
         found.map_or("", String::as_str)
     }
 
+    /// Those that have limits of their own and no key.
+    pub fn without_keys(&self) -> impl Iterator<Item = &str> {
+        let of_limits = self.limits.keys().filter(|consumer| *consumer != DEFAULT);
+        let has_key = |consumer: &String| self.keys.values().any(|owner| owner == consumer);
+        of_limits
+            .filter(move |consumer| !has_key(consumer))
+            .map(String::as_str)
+    }
+
     /// The limit and the key of a bucket, for a key of the filter. Other programs may give a consumer's key; another key of
     /// theirs stays as it is.
-    fn resolve<'k>(&self, key: &'k str) -> (&str, Cow<'k, str>) {
+    pub fn resolve<'k>(&self, key: &'k str) -> (&str, Cow<'k, str>) {
         // A shadow rule counts under keys of its own.
         let of_shadow = key.starts_with(SHADOW).then(|| key.find(';')).flatten();
         let (shadow, own) = key.split_at(of_shadow.map_or(0, |end| end + 1));
@@ -156,57 +164,9 @@ fn parts(key: &str) -> Option<(&str, &str)> {
     missing.starts_with('=').then_some((hash, instead))
 }
 
-impl Policy {
-    /// The limit and the key that a check is for, if it names an entry of `consumers`.
-    pub fn resolve<'k>(&self, limit: &str, key: &'k str) -> Option<(&str, Cow<'k, str>)> {
-        let removed = || self.removed_consumers.get(limit);
-        let found = self.consumers.get(limit);
-        let found = found.or_else(|| removed().filter(|_| !self.has(limit)));
-        found.map(|consumers| consumers.resolve(key))
-    }
-
-    /// The same in place.
-    pub fn rename(&self, limit: &mut Cow<'_, str>, key: &mut Cow<'_, str>) {
-        if let Some((of, with)) = self.resolve(limit, key) {
-            (*limit, *key) = (of.to_owned().into(), with.into_owned().into());
-        }
-    }
-
-    /// Entries with the names that this gives them.
-    pub fn renamed<'e, T: Clone>(
-        &self,
-        asked: &'e [Result<T, Problem>],
-        rename: impl Fn(&Self, &mut T),
-    ) -> Cow<'e, [Result<T, Problem>]> {
-        let mut asked = Cow::Borrowed(asked);
-        if !(self.consumers.is_empty() && self.removed_consumers.is_empty()) {
-            let entries = asked.to_mut().iter_mut().flatten();
-            entries.for_each(|entry| rename(self, entry));
-        }
-        asked
-    }
-
-    /// Consumers that have limits of their own and no key, with the entry that names them.
-    pub fn consumers_without_keys(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.consumers.iter().flat_map(|(name, of)| {
-            let limits = of.limits.keys().filter(|consumer| *consumer != DEFAULT);
-            let keys = of.keys.values();
-            let no_keys =
-                limits.filter(move |consumer| !keys.clone().any(|owner| owner == *consumer));
-            no_keys.map(|consumer| (name.as_str(), consumer.as_str()))
-        })
-    }
-
-    /// The digests of the peppers of all consumers.
-    pub fn peppers(&self) -> impl Iterator<Item = &str> {
-        self.consumers.values().map(|of| of.pepper.as_str())
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::policy::{Expanded, Files};
+    use crate::policy::{Expanded, Files, Policy};
 
     const HASH: &str = "00112233445566778899aabbccddeeff";
     const OTHER: &str = "ffeeddccbbaa99887766554433221100";

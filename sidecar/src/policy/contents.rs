@@ -1,5 +1,6 @@
 //! The contents of a policy.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,14 +91,9 @@ impl Policy {
 
     /// Keeps answering for the limits that `before` had.
     pub fn keep_removed(&mut self, before: &Self) {
-        let gone = before.limits.iter().chain(&before.removed);
-        let gone = gone.filter(|(name, _)| !self.limits.contains_key(*name));
-        let gone = gone.map(|(name, limit)| (name.clone(), Arc::clone(limit)));
-        self.removed = gone.take(MAX_REMOVED).collect();
-        let gone = before.consumers.iter().chain(&before.removed_consumers);
-        let gone = gone.filter(|(name, _)| !self.consumers.contains_key(*name));
-        let gone = gone.map(|(name, of)| (name.clone(), Arc::clone(of)));
-        self.removed_consumers = gone.take(MAX_REMOVED).collect();
+        self.removed = gone([&before.limits, &before.removed], &self.limits);
+        let consumers = [&before.consumers, &before.removed_consumers];
+        self.removed_consumers = gone(consumers, &self.consumers);
     }
 
     /// The names that rules of earlier policies may ask for, and those of this one do not.
@@ -123,4 +119,50 @@ impl Policy {
     pub fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
         self.limits.values()
     }
+
+    /// The limit and the key that a check is for, if it names an entry of `consumers`.
+    pub fn resolve<'k>(&self, limit: &str, key: &'k str) -> Option<(&str, Cow<'k, str>)> {
+        let removed = || self.removed_consumers.get(limit);
+        let found = self.consumers.get(limit);
+        let found = found.or_else(|| removed().filter(|_| !self.has(limit)));
+        found.map(|consumers| consumers.resolve(key))
+    }
+
+    /// The same in place.
+    pub fn rename(&self, limit: &mut Cow<'_, str>, key: &mut Cow<'_, str>) {
+        if let Some((of, with)) = self.resolve(limit, key) {
+            (*limit, *key) = (of.to_owned().into(), with.into_owned().into());
+        }
+    }
+
+    /// Entries of a request with the names that this gives them; without consumers, the entries themselves.
+    pub fn renamed<'e, T: Clone>(&self, asked: &'e [T], rename: impl Fn(&mut T)) -> Cow<'e, [T]> {
+        let mut asked = Cow::Borrowed(asked);
+        if !(self.consumers.is_empty() && self.removed_consumers.is_empty()) {
+            asked.to_mut().iter_mut().for_each(rename);
+        }
+        asked
+    }
+
+    /// Consumers that have limits of their own and no key, with the entry that names them.
+    pub fn consumers_without_keys(&self) -> impl Iterator<Item = (&str, &str)> {
+        let entries = self.consumers.iter();
+        entries.flat_map(|(name, of)| of.without_keys().map(|one| (name.as_str(), one)))
+    }
+
+    /// The digests of the peppers of all consumers.
+    pub fn peppers(&self) -> impl Iterator<Item = &str> {
+        self.consumers.values().map(|of| of.pepper.as_str())
+    }
+}
+
+/// What earlier policies had, without what there is now.
+fn gone<T>(
+    before: [&BTreeMap<String, Arc<T>>; 2],
+    now: &BTreeMap<String, Arc<T>>,
+) -> BTreeMap<String, Arc<T>> {
+    let gone = before.into_iter().flatten();
+    let gone = gone.filter(|(name, _)| !now.contains_key(*name));
+    let gone = gone.map(|(name, one)| (name.clone(), Arc::clone(one)));
+    gone.take(MAX_REMOVED).collect()
 }

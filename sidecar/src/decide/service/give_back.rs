@@ -15,8 +15,10 @@ impl Service {
     /// Returns units; an outcome for each entry.
     pub async fn give_back(&self, asked: &[Result<GiveBack<'_>, Problem>]) -> Listed<GivenBack> {
         let epoch = self.policy.current();
-        let asked = epoch.policy.renamed(asked, |policy, entry| {
-            policy.rename(&mut entry.limit, &mut entry.key);
+        let asked = epoch.policy.renamed(asked, |entry| {
+            if let Ok(entry) = entry {
+                epoch.policy.rename(&mut entry.limit, &mut entry.key);
+            }
         });
         let overrides = epoch.overrides.at(clock::unix_ms());
         let mut entries = Vec::with_capacity(asked.len());
@@ -49,8 +51,10 @@ impl Service {
     /// Restores the whole quota of limits and keys; an outcome for each entry.
     pub async fn reset(&self, asked: &[Result<Reset<'_>, Problem>]) -> Listed<WasReset> {
         let epoch = self.policy.current();
-        let asked = epoch.policy.renamed(asked, |policy, entry| {
-            policy.rename(&mut entry.limit, &mut entry.key);
+        let asked = epoch.policy.renamed(asked, |entry| {
+            if let Ok(entry) = entry {
+                epoch.policy.rename(&mut entry.limit, &mut entry.key);
+            }
         });
         let deadline = Instant::now() + self.store.timeout() * 2;
         let overrides = epoch.overrides.at(clock::unix_ms());
