@@ -7,7 +7,7 @@
 //! | `overrides.rs`, `named_window.rs` | overrides of a limit for single keys, and how they name its windows |
 //! | `file.rs`, `window_file.rs`, `override_file.rs`, `lease_file.rs` | the policy in YAML, and its validation |
 //! | `yaml_error.rs` | describes a file with values of the wrong type |
-//! | `rules.rs` | the rules that filters get |
+//! | `rules.rs`, `key_forms.rs` | the rules that filters get, and which keys they can make |
 //! | `schemas.rs` | the JSON Schemas of both forms: fields, and what to give for them |
 //! | `short.rs` | the short form, expanded to the long form |
 //! | `consumers.rs`, `consumers_file.rs` | named consumers: whose bucket a hashed key belongs to, and the file that names them |
@@ -21,6 +21,7 @@ mod contents;
 mod fields;
 mod file;
 mod files;
+mod key_forms;
 mod lease_file;
 mod limits;
 mod named_window;
@@ -42,9 +43,10 @@ pub use contents::{DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEO
 pub use fields::{AlgorithmName, is_name};
 pub use file::policy_schema;
 pub use files::Files;
+pub use key_forms::{KeyForms, Made};
 pub use limits::{Limit, WhenStoreIsDown, most};
 pub use overrides::{Grant, MAX_OVERRIDES, Override, WindowQuota, check_texts};
-pub use rules::{Made, RuleSets, written};
+pub use rules::{RuleSets, written};
 pub use short::{Expanded, line_and_why};
 pub use source::{PolicyError, PolicySource};
 pub use store::{

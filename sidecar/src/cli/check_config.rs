@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use sluicegate::lint::{Finding, Found, FoundPolicy, Plugin, Severity, WrittenPolicy, lint};
-use sluicegate::policy::line_and_why;
+use sluicegate::policy::{Files, line_and_why};
 use sluicegate_rules::config::fingerprint;
 
 use super::Failure;
@@ -161,6 +161,7 @@ fn given(path: &Path) -> Result<FoundPolicy, Failure> {
     let (file, text) = text_of(path)?;
     let mut found = FoundPolicy::default();
     (found.source.file, found.text) = (file, text);
+    found.files = Files::beside(path);
     Ok(found)
 }
 

@@ -1,9 +1,8 @@
 //! The documents of files: Envoy files, Kubernetes objects, and what is inside a ConfigMap or a List.
 
-use serde_saphyr::Spanned;
-
 use super::envoy_yaml::{self, Plugin, Source};
 use super::surroundings::Surroundings;
+use crate::policy::Files;
 use crate::yaml::{Node, at, entries, fields, get, line_of, lines_before, load, text};
 
 /// What files contain that concerns Sluicegate.
@@ -28,8 +27,8 @@ pub struct FoundPolicy {
     pub line: usize,
     /// The policy.
     pub text: String,
-    /// What the ConfigMap has beside it, by name.
-    pub beside: Vec<(String, String)>,
+    /// What is beside it.
+    pub files: Files,
 }
 
 impl Found {
@@ -80,9 +79,9 @@ impl Found {
     /// Adds the policies of a ConfigMap, and the plugins of the Envoy files in it.
     fn add_config_map(&mut self, document: &Node, source: &Source) {
         let data = get(document, "data").map(fields).unwrap_or_default();
-        let entry = |(key, value): &(Spanned<String>, Node)| {
-            Some((key.value.clone(), text(value)?.to_owned()))
-        };
+        let files = data
+            .iter()
+            .filter_map(|(key, value)| Some((key.value.as_str(), text(value)?)));
         for (key, value) in data {
             let Some(inner) = text(value) else { continue };
             let name = &key.value;
@@ -96,7 +95,7 @@ impl Found {
                     field: format!("data.{name}"),
                     line: before,
                     text: inner.to_owned(),
-                    beside: data.iter().filter_map(entry).collect(),
+                    files: Files::given(files.clone()),
                 });
             }
             for document in &documents {

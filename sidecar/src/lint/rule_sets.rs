@@ -1,7 +1,7 @@
 //! The rule sets of a policy, which plugins name.
 
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use sluicegate_protocol::Whom;
 use sluicegate_rules::config::from_value;
@@ -11,7 +11,7 @@ use super::documents::FoundPolicy;
 use super::envoy_yaml::{Plugin, Source};
 use super::findings::{Finding, Findings, Severity};
 use super::rules::lint_rules;
-use crate::policy::{Expanded, Files, Limit, Made, Policy, written};
+use crate::policy::{Expanded, KeyForms, Made, Policy, written};
 use crate::yaml::ValueWithLines;
 
 /// A policy as it is written, with its lines.
@@ -32,16 +32,7 @@ pub struct WrittenPolicy<'a> {
 impl<'a> WrittenPolicy<'a> {
     /// Reads a policy.
     pub fn read(found: &'a FoundPolicy) -> Self {
-        let mut files = match found.field.as_str() {
-            "" => Files::beside(Path::new(&found.source.file)),
-            _ => Files::given(
-                found
-                    .beside
-                    .iter()
-                    .map(|(name, text)| (name.as_str(), text.as_str())),
-            ),
-        };
-        let expanded = Expanded::read(&found.text, &mut files);
+        let expanded = Expanded::read(&found.text, &mut found.files.clone());
         let policy = expanded.as_ref().map_err(Clone::clone);
         let policy = policy.and_then(Expanded::policy);
         let expanded = expanded.unwrap_or_default();
@@ -54,51 +45,57 @@ impl<'a> WrittenPolicy<'a> {
         }
     }
 
-    /// What its rules have in them that is no mistake, but probably not as intended.
+    /// What it has in it that is no mistake, but probably not as intended.
     pub fn lint(&self) -> Vec<Finding> {
         let found = self.sets.keys().map(|name| self.lint_set(name, None));
-        let overrides = self.policy.iter().flat_map(Policy::limits);
-        let overrides = overrides.flat_map(|limit| self.lint_overrides(limit));
-        let consumers = self.policy.iter().flat_map(Policy::consumers_without_keys);
-        let consumers = consumers.map(|(name, consumer)| {
-            let message = format!("consumers `{name}`: `{consumer}` has a limit and no key: add one with `sluicegate consumers add {consumer}`");
-            self.warning("consumers", name, "limits", message)
-        });
+        let found = found.flatten().flatten();
+        let Ok(policy) = &self.policy else {
+            return found.collect();
+        };
         found
-            .flatten()
-            .flatten()
-            .chain(overrides)
-            .chain(consumers)
+            .chain(self.lint_overrides(policy))
+            .chain(self.lint_consumers(policy))
             .collect()
     }
 
+    /// Overrides of keys that no rule makes.
+    fn lint_overrides(&self, policy: &Policy) -> impl Iterator<Item = Finding> {
+        let limits = LazyCell::new(|| written(&self.expanded.text, "limits"));
+        let forms = LazyCell::new(|| KeyForms::new(&policy.rules));
+        policy.limits().filter_map(move |limit| {
+            let is_made = |whom: &Whom| match whom {
+                Whom::Key(key) => forms.make(&limit.name, key) == Made::Yes,
+                _ => true,
+            };
+            let wrong = limit.overrides.keys().filter(|whom| !is_made(whom)).count();
+            let message = format!(
+                "limit `{}`: {wrong} of its `overrides` are for keys that no rule makes: `sluicegate explain` prints the key of a request",
+                limit.name
+            );
+            (wrong > 0).then(|| self.warning(limits.get(&limit.name), "overrides", message))
+        })
+    }
+
+    /// Consumers with limits of their own that nobody has a key of.
+    fn lint_consumers(&self, policy: &Policy) -> impl Iterator<Item = Finding> {
+        let entries = LazyCell::new(|| written(&self.expanded.text, "consumers"));
+        policy.consumers_without_keys().map(move |(name, consumer)| {
+            let message = format!(
+                "consumers `{name}`: `{consumer}` has a limit and no key: add one with `sluicegate consumers add {consumer}`"
+            );
+            self.warning(entries.get(name), "limits", message)
+        })
+    }
+
     /// A warning at a field of an entry.
-    fn warning(&self, section: &str, name: &str, field: &str, message: String) -> Finding {
-        let entries = written(&self.expanded.text, section);
-        let line = entries.get(name).map_or(1, |entry| entry.line(field));
+    fn warning(&self, entry: Option<&ValueWithLines>, field: &str, message: String) -> Finding {
+        let line = entry.map_or(1, |entry| entry.line(field));
         Finding {
             file: self.source.file.clone(),
             line: self.before + self.expanded.line(line),
             severity: Severity::Warning,
             message,
         }
-    }
-
-    /// Overrides of keys that no rule makes.
-    fn lint_overrides(&self, limit: &Limit) -> Vec<Finding> {
-        let rules = self.policy.as_ref().map(|policy| &policy.rules);
-        let is_made = |whom: &Whom| match (whom, &rules) {
-            (Whom::Key(key), Ok(rules)) => rules.make(&limit.name, key) == Made::Yes,
-            _ => true,
-        };
-        let wrong = limit.overrides.keys().filter(|whom| !is_made(whom)).count();
-        let message = format!(
-            "limit `{}`: {wrong} of its `overrides` are for keys that no rule makes: `sluicegate explain` prints the key of a request",
-            limit.name
-        );
-        let finding =
-            (wrong > 0).then(|| self.warning("limits", &limit.name, "overrides", message));
-        finding.into_iter().collect()
     }
 
     /// Lints a set, with the plugin that runs it, if that is known; `None` if there is no such set.

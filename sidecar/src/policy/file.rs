@@ -7,7 +7,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use serde_saphyr::Spanned;
+use serde_saphyr::{Error, Spanned};
 use sluicegate_protocol::{OverrideTerms, Whom};
 use sluicegate_rules::config::schema::sorted;
 
@@ -143,14 +143,8 @@ impl Expanded {
     /// The mistakes of all limits and rules, with the lines and fields of the file.
     pub fn policy(&self) -> Result<Policy, Vec<String>> {
         let mut mistakes = Vec::new();
-        let parsed = parse(&self.text, &mut mistakes);
+        let parsed = parse(&self.text, self.not_yaml.as_deref(), &mut mistakes);
         parsed.map_err(|first| {
-            // Of a text that is no YAML further down, it may be about a field of the short form.
-            let field = first.split_once("` is not a field");
-            let field = field.and_then(|(before, _)| before.rsplit('`').next());
-            let not_yaml = self.not_yaml.clone();
-            let not_yaml = not_yaml.filter(|_| field.is_some_and(short::is_field));
-            let first = not_yaml.unwrap_or(first);
             let all = match mistakes.is_empty() {
                 true => vec![first],
                 false => mistakes,
@@ -172,10 +166,17 @@ pub fn policy_schema() -> Value {
 }
 
 /// Puts the mistakes of limits and rules into `mistakes`, and returns the first of all.
-fn parse(text: &str, mistakes: &mut Vec<String>) -> Result<Policy, String> {
+fn parse(text: &str, not_yaml: Option<&str>, mistakes: &mut Vec<String>) -> Result<Policy, String> {
     let options = serde_saphyr::options! { with_snippet: false };
-    let file: PolicyFile = serde_saphyr::from_str_with_options(text, options)
-        .map_err(|error| yaml_error::describe(&error, text, |field| takes(&LONG_SCHEMA, field)))?;
+    let file: PolicyFile = serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+        match (&error, not_yaml) {
+            // The text was not expanded, as it is no YAML further down.
+            (Error::SerdeUnknownField { field, .. }, Some(why)) if short::is_field(field) => {
+                why.to_owned()
+            }
+            _ => yaml_error::describe(&error, text, |field| takes(&LONG_SCHEMA, field)),
+        }
+    })?;
     let store = match &file.store {
         None => StoreAddress::default(),
         Some(store) => StoreAddress::try_from(&store.value)

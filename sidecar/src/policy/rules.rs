@@ -98,57 +98,7 @@ fn named_limits(file: &RuleSetFile) -> impl Iterator<Item = (String, &str)> {
     walk::checks(&file.rules).flat_map(|(at, _, check)| walk::limit_names(&at, check))
 }
 
-/// Whether rules can make a key.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Made {
-    /// One can, or no rule names the limit: then other programs make its keys.
-    Yes,
-    /// None can.
-    No,
-    /// None can: each hashes this header, cookie or query parameter, which the key has in plain text.
-    Hashed(String),
-}
-
 impl RuleSets {
-    /// Whether one of the rules that name this limit can make this key.
-    pub fn make(&self, limit: &str, key: &str) -> Made {
-        let sets: Vec<_> = self
-            .sets
-            .keys()
-            .filter_map(|set| self.compiled(set))
-            .collect();
-        let keys: Vec<_> = sets.iter().flat_map(|set| set.keys_of(limit)).collect();
-        let parts: Vec<_> = key
-            .split(';')
-            .filter(|part| !part.starts_with("@shadow="))
-            .collect();
-        let fits = |part: &str, (name, hashed): (&str, bool)| {
-            let sign = if hashed { '#' } else { '=' };
-            let part = part
-                .strip_prefix("@missing/")
-                .map_or((part, sign), |part| (part, '='));
-            part.0
-                .strip_prefix(name)
-                .is_some_and(|value| value.starts_with(part.1))
-        };
-        let is_made = |made: &Vec<(&str, bool)>| {
-            made.len() == parts.len() && parts.iter().zip(made).all(|(part, one)| fits(part, *one))
-        };
-        // The hash of a long key does not tell what is in it.
-        if keys.is_empty() || key.starts_with('~') || keys.iter().any(is_made) {
-            return Made::Yes;
-        }
-        let of_client = |name: &str| {
-            !name.starts_with('@') || name.starts_with("@cookie/") || name.starts_with("@query/")
-        };
-        let plain = parts
-            .iter()
-            .filter_map(|part| Some(part.split_once('=')?.0));
-        let mut plain = plain.filter(|name| of_client(name));
-        let hashed = plain.find(|name| keys.iter().all(|key| key.contains(&(*name, true))));
-        hashed.map_or(Made::No, |name| Made::Hashed(name.to_owned()))
-    }
-
     /// Reads the sets of a policy with these limits, some of which stand for those of consumers.
     ///
     /// # Errors
@@ -282,48 +232,4 @@ fn joined(lines: &[(usize, Value)]) -> Result<String, String> {
         text.push('\n');
     }
     Ok(text)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::policy::Policy;
-
-    #[test]
-    fn keys_that_rules_make_are_told_from_those_that_they_cannot() {
-        let text = "
-limits:
-  one: { key: [{ header: x-key }, host], rate: 5/s }
-  tiered: { key: { cookie: c }, tiers: { by: { jwt: plan }, gold: 5/s, default: 1/s } }
-  plain: { key: { header: x-key, plain: true }, rate: 5/s }
-  job: { match: none, rate: 5/s }
-";
-        let rules = Policy::parse(text).unwrap().rules;
-        for (limit, key, expected) in [
-            ("one", "x-key#00;@host=a", Made::Yes),
-            ("one", "@missing/x-key=@address;@host=a", Made::Yes),
-            ("one", "@shadow=one;x-key#00;@host=a", Made::Yes),
-            ("one", "~00", Made::Yes),
-            (
-                "one",
-                "x-key=acme;@host=a",
-                Made::Hashed("x-key".to_owned()),
-            ),
-            ("one", "x-key=acme", Made::Hashed("x-key".to_owned())),
-            ("one", "x-key#00", Made::No),
-            ("one", "x-keys#00;@host=a", Made::No),
-            ("one", "nonsense", Made::No),
-            ("tiered.gold", "@cookie/c#00", Made::Yes),
-            (
-                "tiered.default",
-                "@cookie/c=1",
-                Made::Hashed("@cookie/c".to_owned()),
-            ),
-            ("plain", "x-key=acme", Made::Yes),
-            ("plain", "x-key#00", Made::No),
-            ("job", "anything", Made::Yes),
-        ] {
-            assert_eq!(rules.make(limit, key), expected, "{limit} {key}");
-        }
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use tracing::warn;
 
@@ -80,7 +80,7 @@ struct Attempt {
     /// The content; `None` if the file could not be read.
     text: Option<String>,
     /// The other files that it names.
-    files: Files,
+    files: Arc<Files>,
     /// Its long form, if it is good.
     long: Option<String>,
     /// Why it was refused, if it was.
@@ -92,9 +92,9 @@ struct Attempt {
 impl Attempt {
     /// Reads the policy in this text.
     fn read(&mut self, path: &Path, text: String) -> Result<Policy, PolicyError> {
-        self.files = Files::beside(path);
-        let read = Expanded::read_policy(&text, &mut self.files);
-        (self.text, self.long) = (Some(text), None);
+        let mut files = Files::beside(path);
+        let read = Expanded::read_policy(&text, &mut files);
+        (self.text, self.files, self.long) = (Some(text), Arc::new(files), None);
         let (policy, expanded) = read.map_err(|why| PolicyError::invalid(path, why))?;
         self.long = Some(expanded.text);
         Ok(policy)
@@ -114,14 +114,20 @@ impl PolicySource {
         }
     }
 
+    /// The first attempt to read a file.
+    fn first(path: &Path) -> (Attempt, Result<Policy, PolicyError>) {
+        let mut newest = Attempt::default();
+        let policy = read_policy(path).and_then(|text| newest.read(path, text));
+        (newest, policy)
+    }
+
     /// Reads a file's first policy.
     ///
     /// # Errors
     /// It cannot be read, or something in it is wrong.
     pub fn open(path: &Path) -> Result<(Self, Policy), PolicyError> {
-        let mut newest = Attempt::default();
-        let policy = newest.read(path, read_policy(path)?)?;
-        Ok((Self::new(path, newest), policy))
+        let (newest, policy) = Self::first(path);
+        Ok((Self::new(path, newest), policy?))
     }
 
     /// The same, but keeps each good policy in a folder, and begins with that if the file cannot be used.
@@ -130,25 +136,14 @@ impl PolicySource {
     /// Nor can the one in the folder.
     pub fn open_or_last_good(path: &Path, folder: &Path) -> Result<(Self, Policy), PolicyError> {
         let last_good = folder.join(LAST_GOOD);
-        let opened = Self::open(path).or_else(|why| {
-            let Ok(policy) = Policy::load(&last_good) else {
-                return Err(why);
-            };
-            let mut newest = Attempt::default();
-            // To remember what was refused.
-            if let Ok(text) = read(path) {
-                let _ = newest.read(path, text);
-            }
-            newest.long = None;
-            newest.refusal = Some(why.to_string());
-            newest.is_last_good = true;
-            Ok((Self::new(path, newest), policy))
-        });
-        let (mut source, policy) = opened?;
+        let (mut newest, read) = Self::first(path);
+        let policy = read.or_else(|why| {
+            (newest.refusal, newest.is_last_good) = (Some(why.to_string()), true);
+            Policy::load(&last_good).map_err(|_| why)
+        })?;
+        let mut source = Self::new(path, newest);
         source.last_good = Some(last_good);
-        let newest = lock(&source.newest);
-        source.keep(newest.long.as_deref());
-        drop(newest);
+        source.keep(lock(&source.newest).long.as_deref());
         Ok((source, policy))
     }
 
@@ -217,7 +212,7 @@ impl PolicySource {
 
     /// Whether the file has another content than at the last attempt to load it.
     pub async fn has_changed(&self) -> bool {
-        let (path, files) = (self.path.clone(), lock(&self.newest).files.clone());
+        let (path, files) = (self.path.clone(), Arc::clone(&lock(&self.newest).files));
         let look = move || (read(&path).ok(), files.have_changed());
         let looked = tokio::task::spawn_blocking(look).await;
         let (text, others) = looked.unwrap_or_default();

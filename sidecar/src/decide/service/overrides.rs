@@ -19,7 +19,7 @@ use crate::decide::buckets::{buckets_of, unknown_limit};
 use crate::decide::losses::Losses;
 use crate::decide::overrides::client_chooses;
 use crate::decide::plan::{Start, peek};
-use crate::policy::{Grant, Made, Override, Policy, check_texts};
+use crate::policy::{Grant, KeyForms, Made, Override, Policy, check_texts};
 use crate::store::{StoreError, StoredOverrides};
 use crate::telemetry::audit;
 use crate::telemetry::events::EventKind;
@@ -255,7 +255,7 @@ impl Service {
             return Err(malformed(why.to_owned()));
         }
         let made = match &asked.whom {
-            Whom::Key(key) => epoch.policy.rules.make(&asked.limit, key),
+            Whom::Key(key) => KeyForms::new(&epoch.policy.rules).make(&asked.limit, key),
             _ => Made::Yes,
         };
         if let (Made::Hashed(name), false) = (&made, asked.force) {

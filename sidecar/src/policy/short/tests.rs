@@ -1,3 +1,5 @@
+//! Tests of the short form: what it expands to, and what its mistakes are told as.
+
 use super::*;
 use crate::policy::{Policy, policy_schema};
 use crate::test_table::has_all;
