@@ -9,7 +9,7 @@
 //! | `endpoint.rs`, `client.rs` | addresses of sidecars, and requests to them |
 //! | `overrides.rs`, `override_*.rs` | `override` and its commands |
 //! | `envoy_example.rs` | the Envoy configuration that `render` and `dev` take values into |
-//! | `manifests.rs` | files that `check-config` and `explain` read |
+//! | `manifests.rs`, `pepper.rs` | files that `check-config` and `explain` read, and those with a pepper |
 //! | `output.rs`, `stdout.rs` | output formats, and standard output |
 
 mod admin;
@@ -39,6 +39,7 @@ mod override_set;
 mod override_terms;
 mod overrides;
 mod peek;
+mod pepper;
 mod render;
 mod reset;
 mod rollout;

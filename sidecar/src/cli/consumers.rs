@@ -13,6 +13,7 @@ use sluicegate::policy::{ConsumersFile, MAX_CONSUMER_KEYS, is_name, read_consume
 use sluicegate_rules::Hasher;
 
 use super::Failure;
+use super::pepper;
 use super::stdout::{eprint, line, not_written, print, write};
 
 /// More than the value of a header has.
@@ -99,16 +100,16 @@ impl Consumers {
 
     fn add(&self, name: &str, pepper_file: &Path) -> Result<(), Failure> {
         let _locked = self.locked()?;
-        let hasher = Hasher::new(&pepper(pepper_file)?);
-        let pepper = hasher.pepper_digest();
+        let hasher = Hasher::new(&pepper::read(pepper_file)?);
+        let digest = hasher.pepper_digest();
         let mut all = match self.file.try_exists() {
             Ok(false) => ConsumersFile {
-                pepper: pepper.clone(),
+                pepper: digest.clone(),
                 consumers: BTreeMap::new(),
             },
             _ => self.read()?,
         };
-        if all.pepper != pepper {
+        if all.pepper != digest {
             return self.refuse(
                 "its keys were hashed with another pepper: give that one, or begin a new `--file`",
             );
@@ -170,17 +171,6 @@ fn digits(text: &str) -> Result<String, &'static str> {
     let valid = text.len() >= 8 && text.chars().all(|c| c.is_ascii_hexdigit());
     let text = valid.then(|| text.to_lowercase());
     text.ok_or("give at least the 8 digits that `sluicegate consumers list` shows")
-}
-
-/// The pepper in a file, without the line break at its end.
-fn pepper(file: &Path) -> Result<String, Failure> {
-    let refused =
-        |why: &dyn std::fmt::Display| Failure::usage(format!("{}: {why}", file.display()));
-    let text = std::fs::read_to_string(file).map_err(|why| refused(&why))?;
-    match text.trim_end_matches(['\r', '\n']) {
-        "" => Err(refused(&"it is empty: give the filters' `pepper`")),
-        pepper => Ok(pepper.to_owned()),
-    }
 }
 
 /// A key that nobody can guess.

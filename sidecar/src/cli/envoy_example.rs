@@ -6,7 +6,7 @@ use axum::http::uri::Authority;
 use serde_json::json;
 
 use super::Failure;
-use super::manifests::text_of;
+use super::pepper;
 
 const EXAMPLE: &str = include_str!("../../../envoy/envoy.yaml");
 /// Where `make filter` puts the filter; also its path in the example.
@@ -48,8 +48,8 @@ impl Filter {
         let module = json!(module.to_string_lossy()).to_string();
         let mut example = EXAMPLE.replace(BUILT, &module);
         if let Some(file) = &self.pepper_file {
-            let (_, text) = text_of(file)?;
-            example = example.replace(PEPPER, &format!("pepper: {}", json!(text.trim())));
+            let pepper = json!(pepper::read(file)?);
+            example = example.replace(PEPPER, &format!("pepper: {pepper}"));
         }
         Ok(example)
     }

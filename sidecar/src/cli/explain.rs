@@ -258,6 +258,7 @@ fn describe(
             "the path can be read in too many ways to compare them"
         );
     }
+    let mut any_differs = false;
     for rule in 0..rules.count() {
         let name = rules.rule_name(rule);
         let within: Vec<String> = (1..)
@@ -266,6 +267,7 @@ fn describe(
             .map(|(number, _): (usize, _)| number.to_string())
             .collect();
         if within.is_empty() {
+            any_differs = true;
             line!(text, "rule `{name}` does not match");
         } else if several {
             line!(text, "rule `{name}` matches in {}", within.join(", "));
@@ -273,8 +275,7 @@ fn describe(
             line!(text, "rule `{name}` matches");
         }
     }
-    let of_host = request.headers.first(":authority");
-    if of_host.is_empty() && (0..rules.count()).any(|rule| !matches_any(&readings, rule)) {
+    if any_differs && request.headers.first(":authority").is_empty() {
         line!(
             text,
             "no host was given, and no `hosts` match it: `-H 'host: api.example.com'`"
@@ -319,11 +320,6 @@ fn describe(
             }
         }
     }
-}
-
-fn matches_any(readings: &[ExplainedReading], rule: usize) -> bool {
-    let mut readings = readings.iter();
-    readings.any(|reading| reading.matching.contains(&rule))
 }
 
 /// The path of a reading, and the query parameters that rules use.

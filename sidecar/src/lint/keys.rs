@@ -1,7 +1,7 @@
 //! Keys that a client can choose or omit, which evades its limit, and keys that can be guessed.
 
 use sluicegate_rules::config::schema::{
-    Check, KeyComponent, Limit, Metadata, NamePath, Rule, WhenMissing,
+    Address, Check, KeyComponent, Limit, Metadata, NamePath, Rule, WhenMissing,
 };
 use sluicegate_rules::config::walk::{checks, components};
 
@@ -57,15 +57,20 @@ pub fn lint(rules: &[Rule], plugin: Option<&Plugin>, findings: &mut Findings<'_>
         }
     }
     for (at, component) in components(rules) {
-        addresses(&at, component, plugin, findings);
+        if reads_x_forwarded_for(component) {
+            findings.error(
+                &at,
+                "X-Forwarded-For begins with whatever the client sent: each request can be a new subject",
+                "set `address: { trusted_hops: N }`, which counts from the right",
+            );
+        }
+        if let Some(given) = &component.address {
+            address(&at, given, plugin, findings);
+        }
     }
     for (at, _, check) in checks(rules) {
-        if let Some(WhenMissing::Address(address)) = &check.when_missing {
-            let address = KeyComponent {
-                address: Some(address.clone()),
-                ..KeyComponent::default()
-            };
-            addresses(&format!("{at}.when_missing"), &address, plugin, findings);
+        if let Some(WhenMissing::Address(given)) = &check.when_missing {
+            address(&format!("{at}.when_missing"), given, plugin, findings);
         }
     }
 }
@@ -102,24 +107,10 @@ pub fn without_pepper(rules: &[Rule], findings: &mut Findings<'_>) {
     }
 }
 
-fn addresses(
-    at: &str,
-    component: &KeyComponent,
-    plugin: Option<&Plugin>,
-    findings: &mut Findings<'_>,
-) {
-    if reads_x_forwarded_for(component) {
-        findings.error(
-            at,
-            "X-Forwarded-For begins with whatever the client sent: each request can be a new subject",
-            "set `address: { trusted_hops: N }`, which counts from the right",
-        );
-    }
+/// An address that Envoy takes from a header which clients write.
+fn address(at: &str, given: &Address, plugin: Option<&Plugin>, findings: &mut Findings<'_>) {
     let manager = plugin.and_then(|plugin| plugin.manager.as_ref());
-    let address = component.address.as_ref();
-    if address.is_some_and(|address| address.trusted_hops.is_none())
-        && manager.is_some_and(|manager| !manager.use_remote_address)
-    {
+    if given.trusted_hops.is_none() && manager.is_some_and(|manager| !manager.use_remote_address) {
         findings.warn(
             format!("{at}.address"),
             "without `use_remote_address: true` Envoy takes the last entry of X-Forwarded-For as the peer's address, \
