@@ -157,9 +157,7 @@ impl RuleSet {
         };
         view.readings().map(describe).collect()
     }
-}
 
-impl RuleSet {
     /// The components of keys that a request lacks, as keys name them, with the rule's index; for `explain`.
     pub fn missing(&self, request: &dyn Request) -> Vec<(usize, &str)> {
         let view = RequestView::new(request, &self.view_options);

@@ -1,6 +1,6 @@
 //! Which keys the rules of a policy can make, for overrides of single keys. Pure.
 
-use sluicegate_rules::RuleSet;
+use sluicegate_rules::{MISSING, RuleSet, SHADOW};
 
 use super::rules::RuleSets;
 
@@ -21,7 +21,7 @@ pub struct KeyForms(Vec<RuleSet>);
 
 /// Whether a component of a key has this name, and the form of its value.
 fn fits(part: &str, (name, hashed): (&str, bool)) -> bool {
-    let (part, sign) = match part.strip_prefix("@missing/") {
+    let (part, sign) = match part.strip_prefix(MISSING) {
         Some(part) => (part, '='),
         None => (part, if hashed { '#' } else { '=' }),
     };
@@ -44,7 +44,7 @@ impl KeyForms {
     /// Whether one of the rules that name this limit can make this key.
     pub fn make(&self, limit: &str, key: &str) -> Made {
         let keys: Vec<_> = self.0.iter().flat_map(|set| set.keys_of(limit)).collect();
-        let parts = key.split(';').filter(|part| !part.starts_with("@shadow="));
+        let parts = key.split(';').filter(|part| !part.starts_with(SHADOW));
         let parts: Vec<_> = parts.collect();
         let is_made = |made: &Vec<(&str, bool)>| {
             let mut both = parts.iter().zip(made);
