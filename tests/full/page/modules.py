@@ -1,5 +1,7 @@
 """The page's pure scripts alone: the sentence for each state, and the rates from samples."""
 
+from page_checks import PHONE, SCREEN
+
 NONE = {"admitted": 0, "denied": 0, "unavailable": 0, "error": 0, "shadow_denied": 0}
 NOW = 1_700_000_000_000  # 22:13:20 UTC
 
@@ -325,4 +327,17 @@ def flags(page, folder, monitor):
     assert "\n".join(found[1]).split("\n") == ["policy_loaded", "override_set", "store_lost", "policy_loaded", "store_back"], found
 
 
-IN_ORDER = [sentences, leases, rules, samples, failing, many, listed, means, axes, flags]
+def names(page, folder, monitor):
+    """a limit's name is not broken at its hyphen, on a phone either"""
+    page.wait_for_selector("#limits-rows .name")
+    for size in (PHONE, SCREEN):
+        page.set_viewport_size(size)
+        lines = page.evaluate("""() => {
+            const name = document.querySelector("#limits-rows .name");
+            const height = (text) => { name.textContent = text; return name.getBoundingClientRect().height; };
+            return height("per-key.default") / height("a");
+        }""")
+        assert lines == 1, (size, lines)
+
+
+IN_ORDER = [sentences, leases, rules, samples, failing, many, listed, means, axes, flags, names]
