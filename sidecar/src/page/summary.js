@@ -249,5 +249,5 @@ export function event({ kind, detail, times }, store) {
     override_removed: ["wait", "Override removed"],
     overrides_lost: ["us", "Overrides lost"],
   }[kind] ?? ["wait", kind];
-  return { tone, label: label + often, detail: kind === "started" ? `version ${detail}` : detail };
+  return { tone, label: label + often, detail: kind === "started" ? `version ${detail}` : detail.replace(/^epoch /, "version ") };
 }

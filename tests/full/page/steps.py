@@ -178,6 +178,7 @@ def loaded(page, folder, monitor):
     ask("good policy")
     within(SECONDS, "the second", lambda: "Version 2 since" in text(page, "#policy-detail"))
     assert events(page)[0] == "Policy loaded", events(page)
+    assert text(page, "#events li:first-child .quiet").startswith("version 2: per-client: quota"), text(page, "#events")
 
 
 def refused(page, folder, monitor):
