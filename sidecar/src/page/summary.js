@@ -177,8 +177,8 @@ function over(view, all) {
 
 function quiet({ now, total, limits, policy }) {
   if (!Object.values(policy.filters).some((count) => count > 0) && !limits.some((limit) => limit.runs.length)) {
-    const notes = ["Nor has any program in the last minutes, so nothing is limited here. sluicegate rollout lists the filters that ask."];
-    return { tone: "wait", chip: "No requests", headline: "No Envoy has asked this sidecar.", notes };
+    const notes = ["Nor has any program asked in the last minutes, so nothing is limited here. sluicegate rollout lists the filters that ask."];
+    return { tone: "wait", chip: "No requests", headline: "No Envoy asks this sidecar.", notes };
   }
   const admitted = total.admitted > 0 ? `${rate(total.admitted)} requests/s are admitted.` : "No requests right now.";
   const last = limits.reduce((newest, limit) => (limit.last > (newest?.last ?? 0) ? limit : newest), undefined);

@@ -272,7 +272,10 @@ fn the_notes_warn_of_a_policy_that_may_have_no_store() {
 fn the_notes_tell_of_alerts_that_nothing_is_scraped_for() {
     for (changes, told) in [
         (&["alerts.enabled: true"][..], true),
-        (&["alerts.enabled: true", "podMonitor.enabled: true"][..], false),
+        (
+            &["alerts.enabled: true", "podMonitor.enabled: true"][..],
+            false,
+        ),
         (&[][..], false),
     ] {
         let notes = scenes::notes(&scenes::changed("kubernetes-deployment.yaml", changes));

@@ -53,9 +53,9 @@ SENTENCES = [
     (view(limits=SPARSE, total=rates(admitted=3)), "wait", "429s: on a for 3 min, the last 12 s ago.", None),
     (view(limits=SPARSE), "wait", "429s: on a for 3 min, the last 12 s ago.", None),
     # Nobody has asked: that is not good news, and said first.
-    (view(policy=policy(filters={"in_force": 0, "behind": 0})), "wait", "No Envoy has asked this sidecar.",
-     "Nor has any program in the last minutes, so nothing is limited here. sluicegate rollout lists the filters that ask."),
-    (view(policy=policy(filters={}, refused="line 4: no")), "us", "No Envoy has asked this sidecar.",
+    (view(policy=policy(filters={"in_force": 0, "behind": 0})), "wait", "No Envoy asks this sidecar.",
+     "Nor has any program asked in the last minutes, so nothing is limited here. sluicegate rollout lists the filters that ask."),
+    (view(policy=policy(filters={}, refused="line 4: no")), "us", "No Envoy asks this sidecar.",
      "The policy file was refused; the one before stays in force: line 4: no"),
     (view(policy=policy(filters={}), limits=[{**limit("a"), "runs": [[{}]]}]), "calm", "Nobody is being limited.", "No requests right now."),
     (view(store=LOST, total=rates(unavailable=35)), "us", "Redis has not answered since 22:12:20.",
