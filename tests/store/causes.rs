@@ -184,6 +184,13 @@ async fn shares_decide_while_answers_cannot_be_read() {
     while redis.script_calls().await < before + 5 {
         assert_eq!(decide(&sidecar, "k").await, "admitted");
     }
+    // Such answers are not counted among those of the store, which would seem quick.
+    let by_share = r#"sluicegate_decision_duration_seconds_count{source="share"}"#;
+    assert!(sidecar.metric(by_share).await > 0.0);
+    // Alerts call a store slow by it.
+    sidecar
+        .reaches("sluicegate_store_timeout_seconds", 2.0)
+        .await;
     assert!(failures(&sidecar, "reply").await > 0.0);
     let text = sidecar.readyz().await;
     assert!(text.contains("the script's reply cannot be read"), "{text}");

@@ -43,8 +43,9 @@ pub struct Metrics {
     registry: Registry,
     /// The table of all metrics.
     pub(crate) families: Families,
-    /// Times of requests for which the store was called, and of the others: looked up once and not for each request.
-    decision_seconds: [Histogram; 2],
+    /// Times of requests that the store decided, that a share decided in its place, and of the others: looked up once and not
+    /// for each request.
+    decision_seconds: [Histogram; 3],
     shared: Arc<Shared>,
     /// The counts of decisions under every limit that some policy has had; the name is empty for those without a limit.
     decisions: Mutex<BTreeMap<String, Arc<DecisionCounters>>>,
@@ -94,7 +95,7 @@ impl Metrics {
         }
         let without_limit = Arc::new(DecisionCounters::new(&families, ""));
         without_limit.count(Outcome::Error, Source::Request, 0);
-        let decision_seconds = [Source::Store, Source::Certificate].map(|source| {
+        let decision_seconds = [Source::Store, Source::Share, Source::Certificate].map(|source| {
             families
                 .decision_seconds
                 .with_label_values(&[source.name()])
@@ -117,10 +118,14 @@ impl Metrics {
         })
     }
 
-    /// Records how long a caller waited for its verdicts, and whether any of them needed the store.
-    pub fn observe_decision(&self, duration: Duration, store_asked: bool) {
-        let [with, without] = &self.decision_seconds;
-        let seconds = if store_asked { with } else { without };
+    /// Records how long a caller waited for its verdicts, whether any of them needed the store, and whether a share decided it.
+    pub fn observe_decision(&self, duration: Duration, store_asked: bool, by_share: bool) {
+        let [store, share, neither] = &self.decision_seconds;
+        let seconds = match (store_asked, by_share) {
+            (_, true) => share,
+            (true, false) => store,
+            (false, false) => neither,
+        };
         seconds.observe(duration.as_secs_f64());
     }
 
@@ -144,6 +149,8 @@ impl Metrics {
     pub fn policy_loaded(&self, epoch: u64, policy: &Policy) -> PolicyMetrics {
         self.families.epoch.set(epoch as f64);
         self.families.reload_successful.set(1.0);
+        let store_timeout = policy.store_timeout.as_secs_f64();
+        self.families.store_timeout.set(store_timeout);
         let now = Duration::from_millis(clock::unix_ms());
         self.families.reload_time.set(now.as_secs_f64());
         if epoch > 1 {
