@@ -1,15 +1,17 @@
 //! Store errors.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ::redis::ServerErrorKind::{
-    Ask, BusyLoading, ClusterDown, MasterDown, Moved, NoPerm, NoScript, ReadOnly, TryAgain,
+    Ask, BusyLoading, ClusterDown, CrossSlot, MasterDown, Moved, NoPerm, NoScript, ReadOnly,
+    TryAgain,
 };
 use ::redis::{ErrorKind, RedisError};
 use tokio_rustls::rustls::{self, CertificateError};
 
+use crate::lock::lock;
 use crate::mask::masked;
 use crate::telemetry::labels::{ConnectionCause, FailureKind};
 
@@ -77,6 +79,9 @@ pub enum ConnectionError {
     /// A new connection did not answer.
     #[error("no answer on a new connection within {0:?}")]
     Silent(Duration),
+    /// It closed a new connection, after it had said this and nothing else.
+    #[error("it closed a new connection and said: {0}")]
+    Dropped(String),
     /// It closed a new connection when it got a command.
     #[error(
         "it closed a new connection at a command: some proxies, such as twemproxy, do so with commands that they do not know"
@@ -121,6 +126,9 @@ pub enum ConnectionError {
     /// No known node of the Cluster owns the slot of a key.
     #[error("no node of the Cluster serves this slot")]
     NoNode,
+    /// No known node of the Cluster owns so many slots.
+    #[error("no node of the Cluster serves {0} of its slots")]
+    Unserved(usize),
     /// No node of the Cluster reported its slots.
     #[error("no node of the Cluster reported its slots: {0}")]
     NoSlots(#[source] Arc<StoreError>),
@@ -131,9 +139,23 @@ pub const fn is_not_yet(error: &StoreError) -> bool {
     matches!(error, StoreError::Connection(ConnectionError::NotYet))
 }
 
+/// The first bytes that came on a connection.
+pub type Heard = Arc<Mutex<Vec<u8>>>;
+
+/// How many of them are kept: one line.
+pub const MAX_HEARD: usize = 1_024;
+
+/// The only thing that a server has said, if it is an error: why it does not serve this connection. After an answer to a command
+/// there would be others.
+fn one_error(heard: &[u8]) -> Option<&str> {
+    let line = std::str::from_utf8(heard).ok()?.strip_prefix('-')?;
+    let line = line.trim_end();
+    (!line.contains('\n')).then_some(line)
+}
+
 /// Redis's error in one line, without a password and without the address to which a node of a Cluster points.
 fn redis_said(error: &RedisError) -> String {
-    if let ErrorKind::Server(Moved | Ask) = error.kind() {
+    if let ErrorKind::Server(Moved | Ask | CrossSlot) = error.kind() {
         return "it is a node of a Cluster, which serves only some keys: use `redis+cluster://`"
             .to_owned();
     }
@@ -212,14 +234,17 @@ impl StoreError {
         }
     }
 
-    /// Of the first calls on a new connection.
-    pub(super) fn on_new_connection(self) -> Self {
+    /// Of the first calls on a new connection, from which these bytes came first.
+    pub(super) fn on_new_connection(self, heard: &Heard) -> Self {
         match self {
             Self::Timeout(within) => ConnectionError::Silent(within).into(),
             Self::Cut(error) | Self::Connection(ConnectionError::Redis(error))
                 if error.is_connection_dropped() =>
             {
-                ConnectionError::ClosedAtOnce.into()
+                match one_error(&lock(heard)) {
+                    Some(why) => ConnectionError::Dropped(masked(why)).into(),
+                    None => ConnectionError::ClosedAtOnce.into(),
+                }
             }
             other => other,
         }
@@ -256,6 +281,21 @@ impl StoreError {
             if !matches!(error.kind(), ErrorKind::Server(NoScript | Moved | Ask)))
     }
 
+    /// Whether a node of a Cluster refuses keys that are not all its own.
+    pub(super) fn is_of_a_cluster(&self) -> bool {
+        matches!(self, Self::Refused(error)
+            if matches!(error.kind(), ErrorKind::Server(Moved | Ask | CrossSlot)))
+    }
+
+    /// Whether Redis may have refused a call for its keys, before it ran the script: as a node of a Cluster, by its ACL, or as a
+    /// proxy. What the script itself finds of a key is that key's alone, and a client may have chosen the key.
+    pub(super) fn may_be_for_keys(&self) -> bool {
+        matches!(self, Self::Refused(error)
+            if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
+                && error.kind() != ErrorKind::Server(NoScript)
+                && !error.to_string().contains("user_script"))
+    }
+
     /// Whether its connection is useless from now on: it broke, or its Redis will never run the script for us.
     pub(super) fn ends_connection(&self) -> bool {
         match self {
@@ -285,7 +325,10 @@ mod tests {
     fn what_ends_a_new_connection_is_told_unless_it_was_only_closed() {
         let of = |kind, why| {
             let error = RedisError::from(io::Error::new(kind, why));
-            StoreError::from(error).on_new_connection().to_string()
+            let heard = Heard::default();
+            StoreError::from(error)
+                .on_new_connection(&heard)
+                .to_string()
         };
         let alert = of(io::ErrorKind::InvalidData, "alert: CertificateRequired");
         assert!(alert.contains("CertificateRequired"), "{alert}");

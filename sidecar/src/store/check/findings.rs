@@ -69,6 +69,16 @@ pub fn failed(error: &StoreError) -> Checked {
         ),
         Connection(ConnectionError::Replica) => ("role", "name the primary or its sentinels"),
         Connection(ConnectionError::NoPrimary) => ("sentinel", "correct the URL's last part"),
+        Connection(ConnectionError::Unserved(_)) => {
+            ("slots", "repair it: `redis-cli --cluster fix`")
+        }
+        Connection(ConnectionError::Dropped(_)) => {
+            ("answer", "change that: of clients, raise `maxclients`")
+        }
+        Refused(error) if error.code() == Some("NOPERM") => (
+            "permissions",
+            "let the user's ACL include all keys of `sg:*`, after the `key_prefix`",
+        ),
         Refused(error) if error.code() == Some("OOM") => ("answer", "give Redis more memory"),
         Refused(error) if error.code() == Some("NOREPLICAS") => (
             "answer",
@@ -95,7 +105,11 @@ pub fn of_info(info: &str) -> [Checked; 3] {
     let status = field("rdb_last_bgsave_status");
     let message = format!("persistence: last snapshot {status}; free the disk of Redis");
     let persistence = unless(status != "err", Warning, message);
-    let version = field("redis_version");
+    // Valkey has Redis's for old clients.
+    let version = match field("valkey_version") {
+        "unknown" => field("redis_version").to_owned(),
+        valkey => format!("Valkey {valkey}"),
+    };
     let is_old = matches!(version.split('.').next(), Some("2" | "3" | "4" | "5" | "6"));
     let message = format!("version: {version}; use 7.0 or later");
     [eviction, persistence, unless(!is_old, Warning, message)]
