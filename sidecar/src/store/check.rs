@@ -183,7 +183,7 @@ async fn node(
     let clustered = is_cluster(store);
     if !clustered {
         let look = async || match is_sharded(connection, soon()).await {
-            Err(error) if error.is_of_a_cluster() => Ok(true),
+            Err(error) if is_elsewhere(&error) => Ok(true),
             looked => looked,
         };
         let is_sharded = look().await? && look().await?;

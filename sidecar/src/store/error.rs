@@ -84,7 +84,8 @@ pub enum ConnectionError {
     Dropped(String),
     /// It closed a new connection when it got a command.
     #[error(
-        "it closed a new connection at a command: some proxies, such as twemproxy, do so with commands that they do not know"
+        "it closed a new connection and did not say why: a load balancer without a Redis behind it does so, and some proxies, \
+         such as twemproxy, at commands that they do not know"
     )]
     ClosedAtOnce,
     /// A connection in use stopped answering.
@@ -145,9 +146,12 @@ pub type Heard = Arc<Mutex<Vec<u8>>>;
 /// How many of them are kept: one line.
 pub const MAX_HEARD: usize = 1_024;
 
-/// The only thing that a server has said, if it is an error: why it does not serve this connection. After an answer to a command
-/// there would be others.
-fn one_error(heard: &[u8]) -> Option<&str> {
+/// Why a server does not serve a connection, if that is the only thing that it has said: an error, since after answers to commands
+/// there would be others, or an alert of TLS.
+fn last_words(heard: &[u8]) -> Option<&str> {
+    if heard.first() == Some(&0x15) {
+        return Some("a TLS alert, so use `rediss://`");
+    }
     let line = std::str::from_utf8(heard).ok()?.strip_prefix('-')?;
     let line = line.trim_end();
     (!line.contains('\n')).then_some(line)
@@ -239,12 +243,14 @@ impl StoreError {
         match self {
             Self::Timeout(within) => ConnectionError::Silent(within).into(),
             Self::Cut(error) | Self::Connection(ConnectionError::Redis(error))
-                if error.is_connection_dropped() =>
+                if !matches!(error.kind(), ErrorKind::Server(_)) =>
             {
-                match one_error(&lock(heard)) {
-                    Some(why) => ConnectionError::Dropped(masked(why)).into(),
-                    None => ConnectionError::ClosedAtOnce.into(),
+                match last_words(&lock(heard)) {
+                    Some(why) => ConnectionError::Dropped(masked(why)),
+                    None if error.is_connection_dropped() => ConnectionError::ClosedAtOnce,
+                    None => ConnectionError::Redis(error),
                 }
+                .into()
             }
             other => other,
         }
@@ -281,19 +287,11 @@ impl StoreError {
             if !matches!(error.kind(), ErrorKind::Server(NoScript | Moved | Ask)))
     }
 
-    /// Whether a node of a Cluster refuses keys that are not all its own.
-    pub(super) fn is_of_a_cluster(&self) -> bool {
-        matches!(self, Self::Refused(error)
-            if matches!(error.kind(), ErrorKind::Server(Moved | Ask | CrossSlot)))
-    }
-
     /// Whether Redis may have refused a call for its keys, before it ran the script: as a node of a Cluster, by its ACL, or as a
     /// proxy. What the script itself finds of a key is that key's alone, and a client may have chosen the key.
     pub(super) fn may_be_for_keys(&self) -> bool {
-        matches!(self, Self::Refused(error)
-            if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
-                && error.kind() != ErrorKind::Server(NoScript)
-                && !error.to_string().contains("user_script"))
+        matches!(self, Self::Refused(error) if error.kind() != ErrorKind::Server(NoScript)
+            && !error.to_string().contains("user_script"))
     }
 
     /// Whether its connection is useless from now on: it broke, or its Redis will never run the script for us.
@@ -323,17 +321,33 @@ mod tests {
     /// TLS tells of a missing client certificate with the first answer, as an error of the stream.
     #[test]
     fn what_ends_a_new_connection_is_told_unless_it_was_only_closed() {
-        let of = |kind, why| {
+        let of = |kind, why, said: &[u8]| {
             let error = RedisError::from(io::Error::new(kind, why));
             let heard = Heard::default();
+            lock(&heard).extend(said);
             StoreError::from(error)
                 .on_new_connection(&heard)
                 .to_string()
         };
-        let alert = of(io::ErrorKind::InvalidData, "alert: CertificateRequired");
+        let alert = of(
+            io::ErrorKind::InvalidData,
+            "alert: CertificateRequired",
+            b"",
+        );
         assert!(alert.contains("CertificateRequired"), "{alert}");
-        let closed = of(io::ErrorKind::BrokenPipe, "broken pipe");
+        let closed = of(io::ErrorKind::BrokenPipe, "broken pipe", b"");
         assert!(closed.contains("such as twemproxy"), "{closed}");
+        let cut = |said| of(io::ErrorKind::ConnectionReset, "reset", said);
+        let full = cut(b"-ERR max number of clients reached\r\n");
+        assert!(
+            full.ends_with("and said: ERR max number of clients reached"),
+            "{full}"
+        );
+        let tls = cut(b"\x15\x03\x03\0\x02\x02\x46");
+        assert!(tls.contains("use `rediss://`"), "{tls}");
+        // Answers to commands, before a proxy closed at the next one.
+        let answered = cut(b"-ERR unknown subcommand\r\n-ERR unknown subcommand\r\n");
+        assert!(answered.contains("such as twemproxy"), "{answered}");
     }
 
     /// A share does not decide while the store may have carried out the call: of a call that was never sent, it has not.

@@ -59,6 +59,12 @@ mod tests {
                 Some("429 GET /v1/x  per-key  key 3f2a91c04d17  retry in 1.8s\n"),
             ),
             (
+                entry(429, details, of_key, None),
+                Some(
+                    "429 GET /v1/x  per-key  key 3f2a91c04d17  blocked until an operator changes that\n",
+                ),
+            ),
+            (
                 entry(403, missing, None, None),
                 Some("403 GET /v1/x  missing_part{rule=r,limit=l}\n"),
             ),

@@ -80,18 +80,12 @@ impl Service {
                     }
                     let ago = u64::try_from(health.since.elapsed().as_millis()).unwrap_or(0);
                     let since_ms = clock::unix_ms().saturating_sub(ago);
-                    let part = if self.store.has_parts() {
-                        "part of the Cluster: "
-                    } else {
-                        ""
-                    };
-                    if self
-                        .events
-                        .store_lost(since_ms, format_args!("{part}{cause}"))
-                    {
+                    let part = self.store.has_parts().then_some("part of the Cluster: ");
+                    let told = format!("{}{cause}", part.unwrap_or_default());
+                    if self.events.store_lost(since_ms, &told) {
                         // Nobody may call an idle sidecar: then this is the only line.
                         let without = without_store(self.sidecars());
-                        let why = format_args!("{part}{cause}; {without}");
+                        let why = format_args!("{told}; {without}");
                         self.events.log.failed(cause.kind(), why);
                     }
                 }

@@ -107,10 +107,12 @@ pub fn of_info(info: &str) -> [Checked; 3] {
     let persistence = unless(status != "err", Warning, message);
     // Valkey has Redis's for old clients.
     let version = match field("valkey_version") {
-        "unknown" => field("redis_version").to_owned(),
+        "unknown" => format!("Redis {}", field("redis_version")),
         valkey => format!("Valkey {valkey}"),
     };
-    let is_old = matches!(version.split('.').next(), Some("2" | "3" | "4" | "5" | "6"));
+    let is_old = ["2", "3", "4", "5", "6"]
+        .iter()
+        .any(|old| version.starts_with(&format!("Redis {old}.")));
     let message = format!("version: {version}; use 7.0 or later");
     [eviction, persistence, unless(!is_old, Warning, message)]
 }
@@ -212,11 +214,25 @@ mod tests {
             (of_info("rdb_last_bgsave_status:err")[1].0, Warning),
             (of_info("redis_version:6.2.14")[2].0, Warning),
             (of_info("redis_version:10.0.0")[2].0, State::Ok),
+            (
+                of_info("redis_version:6.2.4\r\nvalkey_version:9.1.2")[2].0,
+                State::Ok,
+            ),
             // INFO is not permitted.
             (of_info("")[0].0, State::Ok),
         ] {
             assert_eq!(found, expected);
         }
+    }
+
+    /// It was shown as the Redis that it says it is like.
+    #[test]
+    fn valkey_is_told_by_its_own_name_and_version() {
+        let info = "redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2";
+        let [.., (_, told)] = of_info(info);
+        assert!(told.starts_with("version: Valkey 9.1.2;"), "{told}");
+        let [.., (_, told)] = of_info("redis_version:8.2.1");
+        assert!(told.starts_with("version: Redis 8.2.1;"), "{told}");
     }
 
     #[test]

@@ -52,18 +52,6 @@ pub struct Dialled {
     _driver: JoinSet<()>,
 }
 
-/// Keeps what comes first.
-fn hears(heard: Heard) -> impl FnMut(&[u8]) {
-    let mut left = MAX_HEARD;
-    move |bytes| {
-        let kept = bytes.iter().take(left);
-        left = left.saturating_sub(bytes.len());
-        if kept.len() > 0 {
-            lock(&heard).extend(kept);
-        }
-    }
-}
-
 impl Dialer {
     /// A dialer for Redis.
     pub fn new(store: &RedisStore, store_timeout: Duration) -> Self {
@@ -94,7 +82,12 @@ impl Dialer {
         let identity = self.identity().await?;
         let (stream, peer) = stream::open(endpoint, self.tls.as_ref(), self.answer_timeout).await?;
         let heard = Heard::default();
-        let stream = InspectReader::new(stream, hears(Arc::clone(&heard)));
+        let hears = Arc::clone(&heard);
+        let stream = InspectReader::new(stream, move |bytes: &[u8]| {
+            let mut heard = lock(&hears);
+            let left = MAX_HEARD.saturating_sub(heard.len());
+            heard.extend(bytes.iter().take(left));
+        });
         // The caller's deadline is the only timeout.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)

@@ -186,20 +186,21 @@ impl ConnectionPool {
 
     /// The connection with the fewest calls in flight; one that did not answer its last call comes last.
     fn pick(&self) -> Result<Arc<Connection>, StoreError> {
+        let load = |one: &Arc<Connection>| (!one.answered_last_call(), one.in_flight());
+        let picked = self.usable().min_by_key(load).ok_or_else(|| {
+            let entries = self.entries.iter().rev();
+            let mut causes =
+                entries.filter_map(|entry| entry.load().as_ref().as_ref().err().cloned());
+            let lost = causes.find(|cause| !is_not_yet(cause));
+            lost.unwrap_or(ConnectionError::NotYet.into())
+        })?;
         if let Some(cause) = &*self.refusal.load() {
             return Err(StoreError::clone(cause));
         }
         if self.sharded.load(Ordering::Relaxed) {
             return Err(ConnectionError::Sharded.into());
         }
-        let load = |one: &Arc<Connection>| (!one.answered_last_call(), one.in_flight());
-        self.usable().min_by_key(load).ok_or_else(|| {
-            let entries = self.entries.iter().rev();
-            let mut causes =
-                entries.filter_map(|entry| entry.load().as_ref().as_ref().err().cloned());
-            let lost = causes.find(|cause| !is_not_yet(cause));
-            lost.unwrap_or(ConnectionError::NotYet.into())
-        })
+        Ok(picked)
     }
 
     /// The connections that calls may use.
