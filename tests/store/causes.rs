@@ -167,8 +167,9 @@ async fn a_proxy_that_closes_connections_at_once_is_told_in_words() {
 /// P8: Redis says why before it closes, and "some proxies, such as twemproxy" were told.
 #[tokio::test]
 async fn a_redis_with_too_many_clients_is_told_as_such() {
-    let redis = Redis::start_with(&["--maxclients", "1"]).await;
+    let redis = Redis::start().await;
     let _only = redis.connection().await;
+    let _: () = redis.command("CONFIG SET maxclients 1").await;
     let sidecar = sidecar(redis.url(), PATIENT, PLENTY).await;
     assert_eq!(decide(&sidecar, "k").await, "unavailable");
     let why = "it closed a new connection and said: ERR max number of clients reached";

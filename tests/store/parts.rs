@@ -56,7 +56,7 @@ async fn a_redis_that_refuses_a_key_is_down_until_it_serves_that_key() {
         .await;
         assert_eq!(decide(sidecar, "z").await, "unavailable");
     }
-    let why = "NOPERM";
+    let why = "permissions to access";
     denying.reports(why).await;
     logs(&denying, why).await;
     stays_refused(&denying, why).await;

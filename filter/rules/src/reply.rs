@@ -148,13 +148,13 @@ impl Reply {
 
     fn problem(problem: &Problem<'_>, grpc: bool, details: String) -> Self {
         let mut headers = HeaderFields::default();
-        if problem.status == 503 {
-            headers.add_number("retry-after", UNAVAILABLE_RETRY_S);
-        }
         let body = if grpc {
             // It becomes `grpc-message`, and Envoy sets gRPC's content type.
             problem.detail.to_owned()
         } else {
+            if problem.status == 503 {
+                headers.add_number("retry-after", UNAVAILABLE_RETRY_S);
+            }
             headers.add("content-type", |text| text.push_str(PROBLEM_JSON));
             problem.to_json()
         };

@@ -75,10 +75,9 @@ pub fn failed(error: &StoreError) -> Checked {
         Connection(ConnectionError::Dropped(_)) => {
             ("answer", "change that: of clients, raise `maxclients`")
         }
-        Refused(error) if error.code() == Some("NOPERM") => (
-            "permissions",
-            "let the user's ACL include all keys of `sg:*`, after the `key_prefix`",
-        ),
+        Refused(error) if error.code() == Some("NOPERM") => {
+            ("permissions", "give the user the ACL of docs/redis.md")
+        }
         Refused(error) if error.code() == Some("OOM") => ("answer", "give Redis more memory"),
         Refused(error) if error.code() == Some("NOREPLICAS") => (
             "answer",
