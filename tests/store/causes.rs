@@ -164,6 +164,20 @@ async fn a_proxy_that_closes_connections_at_once_is_told_in_words() {
     }
 }
 
+/// P8: Redis says why before it closes, and "some proxies, such as twemproxy" were told.
+#[tokio::test]
+async fn a_redis_with_too_many_clients_is_told_as_such() {
+    let redis = Redis::start().await;
+    let _only = redis.connection().await;
+    let _: () = redis.command("CONFIG SET maxclients 1").await;
+    let sidecar = sidecar(redis.url(), PATIENT, PLENTY).await;
+    assert_eq!(decide(&sidecar, "k").await, "unavailable");
+    let why = "it closed a new connection and said: ERR max number of clients reached";
+    sidecar.reports(why).await;
+    logs(&sidecar, why).await;
+    assert!(!sidecar.log().contains("twemproxy"), "{}", sidecar.log());
+}
+
 /// The probe's answer could not be read either, and calls that were not sent for that reason counted as calls that Redis may
 /// have carried out: no share decided until Redis was back.
 #[tokio::test(flavor = "multi_thread")]

@@ -42,7 +42,7 @@ pub use overrides::{
     RemoveOverride, SUBJECT_BYTES, SetOverride, Whom, check_key, read_remove_override,
     read_set_override,
 };
-pub use problem::{Code, PROBLEM_JSON, Problem, ProblemDetails};
+pub use problem::{Code, PROBLEM_JSON, Problem, ProblemDetails, UNAVAILABLE_RETRY_S};
 pub use request::{
     BODY, CachedDenials, Check, DECISIONS, Decision, GIVE_BACKS, GiveBack, GiveBacks, RESETS, Read,
     Request, Reset, Resets, read_decisions, read_give_backs, read_resets,

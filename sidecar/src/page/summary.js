@@ -145,7 +145,7 @@ function trouble({ now, store, policy, total, failing }, settling) {
       notes.push(`${rate(total.unavailable)} requests/s are undecided: the limit's when_store_is_down or the rule's when_unavailable lets them pass unmetered or answers 503.`);
     }
     notes.push(sidecars === 0
-      ? "This sidecar has never reached the store, so it has no share."
+      ? "How many sidecars there are is not known, so this sidecar has no share yet."
       : "This sidecar enforces its share of each limit, unless the limit's when_store_is_down says otherwise.");
     return { headline: `${capital(name)} has not answered since ${clock(health.since_ms, now)}.`, notes };
   }

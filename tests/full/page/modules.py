@@ -63,7 +63,7 @@ SENTENCES = [
     (view(store=LOST), "us", "Redis has not answered since 22:12:20.", "No answer from the store within 20ms. The sidecar keeps retrying."),
     (view(store=LOST), "us", "Redis has not answered since 22:12:20.", "This sidecar enforces its share of each limit, unless the limit's when_store_is_down says otherwise."),
     (view(store={**LOST, "sidecars": 0}), "us", "Redis has not answered since 22:12:20.",
-     "This sidecar has never reached the store, so it has no share."),
+     "How many sidecars there are is not known, so this sidecar has no share yet."),
     # Both at once: the trouble on our side comes first.
     (view(store=LOST, limits=A, total=rates(denied=120)), "us", "Redis has not answered since 22:12:20.", "429s: 120/s on a for 3 min."),
     (view(total=rates(unavailable=2)), "us", "2 requests/s are undecided.", "Each rule's when_unavailable lets them pass unmetered or answers 503."),

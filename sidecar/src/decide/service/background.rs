@@ -71,6 +71,7 @@ impl Service {
                     self.events.log.succeeded();
                 }
                 HealthState::Down(cause) => {
+                    self.events.log.began(clock::micros(health.since.elapsed()));
                     // A connection that is replaced at once is not an outage.
                     let up = changes.wait_for(Health::is_up);
                     if tokio::time::timeout(REPLACED_WITHIN, up).await.is_ok() {
@@ -79,10 +80,12 @@ impl Service {
                     }
                     let ago = u64::try_from(health.since.elapsed().as_millis()).unwrap_or(0);
                     let since_ms = clock::unix_ms().saturating_sub(ago);
-                    if self.events.store_lost(since_ms, cause) {
+                    let part = self.store.has_parts().then_some("part of the Cluster: ");
+                    let told = format!("{}{cause}", part.unwrap_or_default());
+                    if self.events.store_lost(since_ms, &told) {
                         // Nobody may call an idle sidecar: then this is the only line.
                         let without = without_store(self.sidecars());
-                        let why = format_args!("{cause}; {without}");
+                        let why = format_args!("{told}; {without}");
                         self.events.log.failed(cause.kind(), why);
                     }
                 }
