@@ -110,7 +110,7 @@ async fn one_connection_cannot_fill_the_memory() {
         |policy, limit| policy.window(limit, "fixed_window", 1_000, "1h"),
     );
     let sidecar = Sidecar::alone(&text.text()).await;
-    let key = |number: usize, length: usize| format!("{number:0>length$}");
+    let key = |number: usize, length: usize| format!("{number:010}{}", "k".repeat(length - 10));
     let take = json!({ "checks": [{ "limit": "tight", "key": "k", "cost": 1_000 }] });
     ask(sidecar.port, "/v1/decide", json!({ "decisions": [take] })).await;
     let mut connection = Connection::to(&sidecar).await;

@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use sluicegate_protocol::{
-    Answer, Code, GIVE_BACKS, GiveBack, GivenBack, Listed, Problem, RESETS, Read, Reset, WasReset,
+    Answer, Code, DECISIONS, GIVE_BACKS, GiveBack, GivenBack, Listed, Problem, RESETS, Read, Reset,
+    WasReset,
 };
 
 use super::Service;
@@ -57,11 +58,15 @@ impl Service {
 
     /// Peeks at what is left for keys that their digits name.
     pub async fn peek(&self, asked: Read<'_>) -> Answer<'static> {
-        let decisions = asked.decisions.into_iter().map(|decision| {
+        let decisions = asked.decisions.into_iter().enumerate();
+        let decisions = decisions.map(|(index, decision)| {
             let mut decision = decision?;
             (decision.peek, decision.receipt) = (true, false);
-            for check in &mut decision.checks {
-                check.key = self.key_of(&check.key)?.into();
+            for (place, check) in decision.checks.iter_mut().enumerate() {
+                let key = self.key_of(&check.key);
+                let at = format_args!("checks[{place}].key");
+                let key = key.map_err(|problem| problem.at(at).of_entry(DECISIONS, index))?;
+                check.key = key.into();
             }
             Ok(decision)
         });
