@@ -74,7 +74,7 @@ fn a_lock_of_another_user_on_the_folder_or_the_file_stops_nobody() {
     assert_eq!(own.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     own.lock().unwrap();
     let (status, text) = add();
-    assert_eq!(status, 70, "{text}");
+    assert_eq!(status, 1, "{text}");
     has(&text, "another `sluicegate consumers`");
 }
 

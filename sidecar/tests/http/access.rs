@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 
 use sluicegate::server::Token;
 
-use super::{Answer, BODY, DECIDE, HOST, JSON, access_to, admin_with, ask, connect, start};
+use super::{
+    Answer, BODY, DECIDE, HOST, JSON, access_to, admin_with, ask, connect, start, start_for,
+};
 use crate::support::{has, lacks};
 
 const RESET: &str = r#"{"resets":[{"limit":"per-key","key":"k"}]}"#;
@@ -242,7 +244,7 @@ async fn without_a_token_nothing_can_be_changed_from_elsewhere() {
 /// Promise 10.
 #[tokio::test(flavor = "multi_thread")]
 async fn digits_stand_for_a_key_that_no_answer_tells() {
-    let (port, admin) = start().await;
+    let (port, admin) = start_for(access_to("127.0.0.1:9181", &[])).await;
     let post = format!("{HOST}{JSON}");
     let key = "@address=192.0.2.77";
     let digits = "83b763ec83ae1ab37e9b";
@@ -289,7 +291,7 @@ async fn digits_stand_for_a_key_that_no_answer_tells() {
 /// A decision could not have them.
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_that_are_empty_or_too_long_are_refused_wherever_they_are_sent() {
-    let (port, admin) = start().await;
+    let (port, admin) = start_for(access_to("127.0.0.1:9181", &[])).await;
     let post = format!("{HOST}{JSON}");
     for (key, code) in [
         (String::new(), "empty_key"),
