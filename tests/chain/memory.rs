@@ -118,11 +118,13 @@ async fn one_connection_cannot_fill_the_memory() {
     let before = resident(&sidecar);
     let mut number = 0;
     for round in 0..50 {
-        number += 1;
-        let denied = [json!({ "limit": "l0", "key": key(number, 900_000), "count": 1 })];
-        connection
-            .posts(json!({ "decisions": [], "denied": denied }), "")
-            .await;
+        for _ in 0..3 {
+            number += 1;
+            let denied = [json!({ "limit": "l0", "key": key(number, 900_000), "count": 1 })];
+            connection
+                .posts(json!({ "decisions": [], "denied": denied }), "")
+                .await;
+        }
         let denied = (0..1_000).map(|_| {
             number += 1;
             let limit = &limits[number % LIMITS];
