@@ -1,11 +1,11 @@
 //! `sluicegate peek`: shows how many units are left without taking any.
 
 use serde::Serialize;
-use sluicegate_protocol::{Code, Decision, LimitStatus, Verdict};
+use sluicegate_protocol::{Code, Decision, LimitStatus, Verdict, Whom};
 
 use super::Failure;
 use super::admin::AdminPort;
-use super::checks::{LimitKey, LimitSubject, check, cost, refused};
+use super::checks::{LimitSubject, check, cost, refused};
 use super::output::{Output, Span, UNTIL_CHANGED};
 use super::target::{Decider, Target};
 
@@ -50,16 +50,24 @@ struct Left {
 
 impl Peek {
     pub async fn run(self) -> Result<(), Failure> {
-        let of = self.of.resolve(&self.admin, &self.target.patience).await?;
-        let left = look(&self.target.open().await?, &of, self.cost).await?;
+        let (limit, whom) = self.of.whom();
+        let (decider, key) = match whom {
+            Whom::Subject(digits) => {
+                let admin = self.admin.client(&self.target.patience)?;
+                (Decider::Digits(admin), digits)
+            }
+            Whom::Key(key) => (self.target.open().await?, key),
+            Whom::AllKeys(_) => return Err(Failure::usage("name a key")),
+        };
+        let left = look(&decider, (&limit, &key), self.cost).await?;
         self.output.print(&left, text)
     }
 }
 
 /// Looks twice: when one more unit becomes available can only be asked once it is known how many are left.
-async fn look(decider: &Decider, of: &LimitKey, cost: u64) -> Result<Left, Failure> {
+async fn look(decider: &Decider, (limit, key): (&str, &str), cost: u64) -> Result<Left, Failure> {
     let peek = |cost| Decision {
-        checks: vec![check(&*of.limit, &*of.key, cost)],
+        checks: vec![check(limit, key, cost)],
         peek: true,
         receipt: false,
         shadow: None,

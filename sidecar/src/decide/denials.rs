@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Mutex;
 
+use sha2::{Digest, Sha256};
 use sluicegate_certificates::{self as certificates, CallTimes, Certificates};
 use sluicegate_protocol::{Check, Decision, LimitStatus, Verdict};
 
@@ -13,6 +14,9 @@ use crate::lock::lock;
 
 /// Most cached denials; each takes about half a kilobyte.
 const CAPACITY: usize = 10_000;
+
+/// A decision of many long keys is known by a hash.
+const LONGEST_FINGERPRINT: usize = 256;
 
 /// Most voided (limit, key) pairs that are tracked individually.
 const MOST_VOIDED: usize = 10_000;
@@ -160,6 +164,10 @@ impl State {
         if let Some(generation) = self.voided_in(decision) {
             // Writing to a `String` cannot fail.
             let _ = write!(fingerprint, "{generation}");
+        }
+        if fingerprint.len() > LONGEST_FINGERPRINT {
+            let digest = Sha256::digest(&fingerprint);
+            fingerprint = digest.iter().map(|byte| format!("{byte:02x}")).collect();
         }
         fingerprint
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use sluicegate_protocol::Whom;
 use sluicegate_rules::config::from_value;
-use sluicegate_rules::config::schema::{Configuration, RuleSetFile};
+use sluicegate_rules::config::schema::{Configuration, Match, RuleSetFile};
 
 use super::documents::FoundPolicy;
 use super::envoy_yaml::{Plugin, Source};
@@ -113,6 +113,9 @@ impl<'a> WrittenPolicy<'a> {
         };
         // What cannot be read is among the policy's mistakes.
         if let Ok(file) = from_value::<RuleSetFile>(&lines.value) {
+            for (index, rule) in file.rules.iter().enumerate() {
+                secrets(index, &rule.matcher, &mut findings);
+            }
             lint_rules(
                 &file.rules,
                 around,
@@ -127,4 +130,30 @@ impl<'a> WrittenPolicy<'a> {
         }
         Some(found)
     }
+}
+
+/// What the names of secrets have in them.
+const SECRET: [&str; 8] = [
+    "auth", "cookie", "cred", "key", "pass", "secret", "session", "token",
+];
+
+/// Conditions that compare what may be a secret: filters are told rules without a token.
+fn secrets(rule: usize, one: &Match, findings: &mut Findings<'_>) {
+    let compared = one.headers.iter().chain(&one.query);
+    let mut compared = compared.filter(|condition| condition.equals.is_some());
+    if let Some(condition) = compared.find(|condition| {
+        let name = condition.name.to_ascii_lowercase();
+        SECRET.iter().any(|part| name.contains(part))
+    }) {
+        findings.warn(
+            format!("rules[{rule}].match"),
+            format!(
+                "`{}` is compared with a text that whoever reaches the decision port can read",
+                condition.name
+            ),
+            "a rule must hold no secret: have Envoy check it, and match what Envoy writes then",
+        );
+    }
+    let inside = one.all.iter().chain(&one.any).chain(one.not.as_deref());
+    inside.for_each(|inner| secrets(rule, inner, findings));
 }

@@ -125,6 +125,11 @@ impl Consumers {
         found.map_or("", String::as_str)
     }
 
+    /// The limits that count their keys.
+    pub fn limits(&self) -> impl Iterator<Item = &String> {
+        self.limits.values()
+    }
+
     /// Those that have limits of their own and no key.
     pub fn without_keys(&self) -> impl Iterator<Item = &str> {
         let of_limits = self.limits.keys().filter(|consumer| *consumer != DEFAULT);

@@ -28,6 +28,8 @@ pub struct RuleSets {
     pub sets: BTreeMap<String, Value>,
     /// The lines that a document has for each.
     lines: BTreeMap<String, String>,
+    /// The names of shadow rules, each with one of the limits that it asks for.
+    pub(super) shadows: BTreeSet<(String, String)>,
 }
 
 /// The limits of a policy; `None` for one that has mistakes.
@@ -114,6 +116,7 @@ impl RuleSets {
         }
         let (mut sets, mut lines, mut windows) =
             (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let mut shadows = BTreeSet::new();
         let (mut mistakes, mut expressions, mut bytes) = (Vec::new(), 0, 0);
         for (name, set) in file {
             let set = ValueWithLines::new(set, 0);
@@ -129,6 +132,10 @@ impl RuleSets {
                 Some((limit.to_owned(), windows))
             });
             let of_set: BTreeMap<_, _> = of_set.collect();
+            for (_, rule, check) in walk::checks(&read.rules).filter(|(_, rule, _)| rule.shadow) {
+                let limits = walk::limit_names("", check).into_iter();
+                shadows.extend(limits.map(|(_, limit)| (rule.name.clone(), limit.to_owned())));
+            }
             let mut head = set.value.clone();
             let rules = head.get_mut("rules").map(Value::take);
             if let Some(head) = head.as_object_mut() {
@@ -179,6 +186,7 @@ impl RuleSets {
             digest: fingerprint(&json!([sets, windows])),
             sets,
             lines,
+            shadows,
         })
     }
 

@@ -30,6 +30,7 @@ use crate::policy::Policy;
 use crate::telemetry::history::{Counts, Failures};
 use crate::telemetry::labels::{ConnectionCause, FailureKind, Outcome, ReloadOutcome, Source};
 use crate::telemetry::recent::Recent;
+use crate::telemetry::top::RecentKeys;
 use decisions::DecisionCounters;
 use families::Families;
 pub use leases::{LeaseMetrics, LeaseTotals};
@@ -53,6 +54,8 @@ pub struct Metrics {
     limits: Mutex<BTreeMap<String, Arc<LimitMetrics>>>,
     /// The metrics of leases of every limit that has had some; units may still be on the way when a reload ends them.
     leases: Mutex<BTreeMap<String, Arc<LeaseMetrics>>>,
+    /// Keys that were denied or near a limit last.
+    keys: Arc<Mutex<RecentKeys>>,
     /// Version and configuration of the filters that ask.
     filters: Mutex<Recent<(String, String)>>,
     /// Held by a scrape: each removes series and makes them again, and counts what it finds new.
@@ -105,11 +108,12 @@ impl Metrics {
             shared: Arc::new(Shared {
                 without_limit,
                 shadow_decisions: families.shadow_decisions.clone(),
-                shadow_rules: Mutex::default(),
+                shadows: Mutex::default(),
                 unknown: Mutex::default(),
             }),
             limits: Mutex::default(),
             leases: Mutex::default(),
+            keys: Arc::default(),
             filters: Mutex::default(),
             scrape: Mutex::default(),
             registry,
@@ -166,7 +170,13 @@ impl Metrics {
             let limit_metrics = known.remove(&limit.name).unwrap_or_else(|| {
                 let new = || DecisionCounters::new(&self.families, &limit.name);
                 let decisions = known_or(&self.decisions, &limit.name, new);
-                Arc::new(LimitMetrics::new(&self.families, &limit.name, decisions))
+                let keys = Arc::clone(&self.keys);
+                Arc::new(LimitMetrics::new(
+                    &self.families,
+                    &limit.name,
+                    decisions,
+                    keys,
+                ))
             });
             if limit.lease.is_some() {
                 let decisions = &limit_metrics.decisions;
@@ -176,6 +186,7 @@ impl Metrics {
         });
         let limits: BTreeMap<_, _> = limits.collect();
         known.clone_from(&limits);
+        self.shared.know_shadows(policy);
         let leased = policy
             .decided_limits()
             .filter(|limit| limit.lease.is_some());
@@ -242,8 +253,7 @@ impl Metrics {
 
     /// The key with these digits, if a limit denied it or it was near a limit lately.
     pub fn key_of(&self, digits: &str) -> Option<String> {
-        let mut limits = self.known().into_values();
-        limits.find_map(|metrics| metrics.key_of(digits))
+        lock(&self.keys).find(digits).map(str::to_owned)
     }
 
     /// All metrics in Prometheus's text format. `policy`: the one in force.
