@@ -32,7 +32,7 @@ const GET_FILTER: &str =
     "build one with `make filter`, or give the `sluicegate.wasm` of a release with `--filter`";
 
 const OTHER_PEPPER: &str = "the policy's consumers have keys that were hashed with another pepper, so that every key counts as \
-     missing: end this, and give the file of `sluicegate consumers add` with `--pepper-file FILE`\n";
+     missing: end this, and give the pepper file of `sluicegate consumers add` with `--pepper-file FILE`\n";
 
 /// Arguments of `dev`.
 #[derive(clap::Args)]
