@@ -189,6 +189,33 @@ rules:
             &explain(&format!("{name}: unknown")),
             &format!("key `@missing/{name}=192.0.2.1`, subject"),
         );
+        // N3: without the pepper, a stranger's limit and key.
+        let with = |arguments: &[&str]| {
+            let mut explain = sluicegate(&["explain", "--policy", &policy, "--request", "GET /"]);
+            explain.args(arguments);
+            finish(explain)
+        };
+        let (right, other) = (path("pepper"), path("other"));
+        let (status, text) = with(&["-H", header, "--pepper-file", &right]);
+        assert_eq!(status, 0, "{text}");
+        has(
+            &text,
+            "of consumers: limit `partner.acme`, key `@consumer=acme`",
+        );
+        lacks(&text, "of an empty `pepper`");
+        for wrong in [
+            &["-H", header][..],
+            &["-H", header, "--pepper-file", &other],
+        ] {
+            let (status, text) = with(wrong);
+            assert_eq!(status, 64, "{text}");
+            has_all(&text, "another pepper, `--pepper-file FILE`");
+            lacks(&text, "partner.default");
+        }
+        // Nobody's key is looked for.
+        let (status, text) = with(&[]);
+        assert_eq!(status, 0, "{text}");
+        has(&text, &format!("key `@missing/{name}=192.0.2.1`"));
         let check = sluicegate(&["check-config", "--policy", &policy, "--envoy", &filter]);
         let (status, text) = finish(check);
         assert_eq!(status, 0, "{text}");

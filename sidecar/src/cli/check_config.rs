@@ -35,6 +35,10 @@ pub struct CheckConfig {
     output: Output,
 }
 
+const REFUSED: &str =
+    "the sidecar refuses this policy: a running one keeps the old, a new one does not start";
+const DETAILS: &str = "`sluicegate explain --expand` tells of which limits";
+
 /// What was found so far.
 #[derive(Default, Serialize)]
 struct Report {
@@ -70,9 +74,20 @@ impl Report {
         for mistake in policy.policy.as_ref().err().into_iter().flatten() {
             self.add_mistake((&source.file, found.line), &what, mistake);
         }
+        if policy.policy.is_err() {
+            line!(self.text, "{}: {what}{REFUSED}", source.file);
+        }
         policy.lint().into_iter().for_each(|one| self.add(one));
-        for default in &policy.expanded.defaults {
-            line!(self.text, "{}: {what}default: {default}", source.file);
+        // `a`, `b`: `match: all`: applies to every request
+        let defaults = policy.expanded.defaults.iter();
+        let defaults = defaults.filter_map(|told| told.split(": `").nth(1)?.split('`').next());
+        let defaults: Vec<_> = defaults.collect();
+        if !defaults.is_empty() {
+            let (file, defaults) = (&source.file, defaults.join("`, `"));
+            line!(
+                self.text,
+                "{file}: {what}defaults: `{defaults}` ({DETAILS})"
+            );
         }
         // To be compared with what `sluicegate rollout` shows.
         if let Ok(Some(digest)) = policy.policy.as_ref().map(|policy| policy.rules.told()) {
@@ -84,14 +99,11 @@ impl Report {
     /// Adds a mistake, which names its line of the text.
     fn add_mistake(&mut self, (file, before): (&str, usize), what: &str, mistake: &str) {
         let (number, why) = line_and_why(mistake).unwrap_or((1, mistake));
-        let message = format!(
-            "{what}{why}; the sidecar refuses this policy: a running one keeps the old, a new one does not start"
-        );
         self.add(Finding {
             file: file.to_owned(),
             line: before + number,
             severity: Severity::Error,
-            message,
+            message: format!("{what}{why}"),
         });
     }
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use clap::ArgGroup;
-use clap::builder::RangedU64ValueParser;
+use clap::builder::RangedI64ValueParser;
 use sluicegate::policy::consumer_key;
 use sluicegate_protocol::{Check, Problem, Whom};
 
@@ -64,7 +64,7 @@ pub struct Checks {
     #[arg(long, value_name = "KEY", requires = "limit")]
     key: Option<String>,
     /// Units to take.
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "limit", value_parser = cost())]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "limit", value_parser = cost(), allow_negative_numbers = true)]
     cost: u64,
     /// Another limit, key and cost. Either all checks are admitted, or nothing is taken. Can be given several times.
     #[arg(long, value_name = "LIMIT=KEY:COST", value_parser = one)]
@@ -98,8 +98,8 @@ pub fn check<'a>(
 }
 
 /// Parses a cost. A cost of 0 would always be admitted; `peek` is for that.
-pub fn cost() -> RangedU64ValueParser {
-    clap::value_parser!(u64).range(1..)
+pub fn cost() -> RangedI64ValueParser<u64> {
+    RangedI64ValueParser::new().range(1..)
 }
 
 /// Parses `LIMIT=KEY:COST`. A limit's name contains no `=`; a key may contain `=` and colons.

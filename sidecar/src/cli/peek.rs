@@ -19,7 +19,7 @@ pub struct Peek {
     #[command(flatten)]
     of: LimitSubject,
     /// Also show when this many units can be taken at once.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = cost())]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = cost(), allow_negative_numbers = true)]
     cost: u64,
     #[command(flatten)]
     target: Target,

@@ -3,6 +3,7 @@
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
 
+use sluicegate_engine::BucketSpec;
 use sluicegate_protocol::Whom;
 use sluicegate_rules::config::from_value;
 use sluicegate_rules::config::schema::{Configuration, Match, RuleSetFile};
@@ -10,8 +11,9 @@ use sluicegate_rules::config::schema::{Configuration, Match, RuleSetFile};
 use super::documents::FoundPolicy;
 use super::envoy_yaml::{Plugin, Source};
 use super::findings::{Finding, Findings, Severity};
+use super::limits::idle_window;
 use super::rules::lint_rules;
-use crate::policy::{Expanded, KeyForms, Made, Policy, written};
+use crate::policy::{Expanded, KeyForms, Made, Policy, window_name, written};
 use crate::yaml::ValueWithLines;
 
 /// A policy as it is written, with its lines.
@@ -54,6 +56,7 @@ impl<'a> WrittenPolicy<'a> {
         };
         found
             .chain(self.lint_overrides(policy))
+            .chain(self.lint_windows(policy))
             .chain(self.lint_consumers(policy))
             .collect()
     }
@@ -73,6 +76,18 @@ impl<'a> WrittenPolicy<'a> {
                 limit.name
             );
             (wrong > 0).then(|| self.warning(limits.get(&limit.name), "overrides", message))
+        })
+    }
+
+    /// Windows that never decide.
+    fn lint_windows(&self, policy: &Policy) -> impl Iterator<Item = Finding> {
+        let limits = LazyCell::new(|| written(&self.expanded.text, "limits"));
+        policy.limits().filter_map(move |limit| {
+            let (idle, other) = idle_window(limit)?;
+            let told = |one: &BucketSpec| format!("`{}/{}`", one.quota, window_name(one));
+            let (name, idle, other) = (&limit.name, told(idle), told(other));
+            let message = format!("limit `{name}`: {idle} never decides, as {other} admits no more: remove one or change it");
+            Some(self.warning(limits.get(name), "windows", message))
         })
     }
 

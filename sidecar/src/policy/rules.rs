@@ -12,6 +12,7 @@ use sluicegate_rules::config::{
     ConfigError, document, fingerprint, free_unused_expressions, from_value, nearest, walk,
 };
 
+use super::certain::{costs_over_limits, too_many_checks};
 use super::fields::{MAX_NAME_BYTES, is_name};
 use super::limits::Limit;
 use crate::yaml::{Node, ValueWithLines, fields, get};
@@ -88,6 +89,14 @@ fn check(
             mistakes.push(ConfigError { field, why });
         }
     }
+    let most = |name: &str| {
+        // An override may give a key more.
+        let limit = limits.get(name).copied().flatten();
+        let limit = limit.filter(|limit| limit.overrides.is_empty())?;
+        Some(limit.most().max(limit.max_requested_quota.unwrap_or(0)))
+    };
+    mistakes.extend(too_many_checks(&file.rules));
+    mistakes.extend(costs_over_limits(&file.rules, most));
     if mistakes.is_empty() {
         Ok((file, expressions))
     } else {

@@ -37,8 +37,9 @@ impl Service {
         let others = self.filters_with_other_pepper();
         if !self.warned_of_pepper.swap(others > 0, Ordering::Relaxed) && others > 0 {
             warn!(
-                "{others} filters have another pepper than the policy's `consumers` and recognize none of them: every key counts \
-                 as missing (docs/consumers.md#the-pepper)"
+                "filters have another pepper than the policy's `consumers` and recognize none of them: every key counts as missing; \
+                 `sluicegate rollout` names them ({others}, one for each worker of an Envoy); give them the `pepper` of the file of consumers \
+                 (docs/consumers.md#the-pepper)"
             );
         }
     }
