@@ -169,6 +169,14 @@ fn check(report: &mut Report, plugin: &Plugin, all: &Found, policy: Option<&Writ
     for finding in lint(plugin, &all.surroundings, policy) {
         report.add(finding);
     }
+    if let Some(module) = plugin.module.as_deref().filter(|module| is_lost(module)) {
+        report.add(Finding {
+            file: plugin.source.file.clone(),
+            line: plugin.line,
+            severity: Severity::Warning,
+            message: format!("`filename`: the folder of {module} has no such file; build or install the filter"),
+        });
+    }
     // To be compared with the label `configuration` of `sluicegate_filter_info`.
     let line = plugin.configuration.line("");
     let configuration = fingerprint(&plugin.configuration.value);
@@ -182,6 +190,12 @@ fn check(report: &mut Report, plugin: &Plugin, all: &Found, policy: Option<&Writ
         let why = "its rules are in the policy, which was not checked (`--policy`)";
         line!(report.text, "{file}:{line}: {object}{why}");
     }
+}
+
+/// Whether a file is missing in a folder that is here. Without the folder, Envoy runs elsewhere.
+fn is_lost(file: &str) -> bool {
+    let file = Path::new(file);
+    file.parent().is_some_and(Path::is_dir) && !file.exists()
 }
 
 /// The policy of a plugin's sidecar: the only one, or the only one of its namespace.
