@@ -59,6 +59,16 @@ impl Report {
         self.findings.push(finding);
     }
 
+    /// Adds a warning of the settings around a plugin.
+    fn warn(&mut self, plugin: &Plugin, message: &str) {
+        self.add(Finding {
+            file: plugin.source.file.clone(),
+            line: plugin.line,
+            severity: Severity::Warning,
+            message: plugin.source.object() + message,
+        });
+    }
+
     /// Lints a policy.
     fn policy<'a>(&mut self, found: &'a FoundPolicy) -> WrittenPolicy<'a> {
         let source = &found.source;
@@ -143,12 +153,7 @@ impl CheckConfig {
             let policy = policy_of(plugin, &policies);
             if policy.is_none() && policies.len() > 1 {
                 let message = "several policies might be this plugin's, so its limits are not checked; name one with `--policy`";
-                report.add(Finding {
-                    file: plugin.source.file.clone(),
-                    line: plugin.line,
-                    severity: Severity::Warning,
-                    message: plugin.source.object() + message,
-                });
+                report.warn(plugin, message);
             }
             check(&mut report, plugin, &found, policy);
         }
@@ -170,12 +175,10 @@ fn check(report: &mut Report, plugin: &Plugin, all: &Found, policy: Option<&Writ
         report.add(finding);
     }
     if let Some(module) = plugin.module.as_deref().filter(|module| is_lost(module)) {
-        report.add(Finding {
-            file: plugin.source.file.clone(),
-            line: plugin.line,
-            severity: Severity::Warning,
-            message: format!("`filename`: the folder of {module} has no such file; build or install the filter"),
-        });
+        let why = format!(
+            "`filename`: the folder of {module} has no such file; build or install the filter"
+        );
+        report.warn(plugin, &why);
     }
     // To be compared with the label `configuration` of `sluicegate_filter_info`.
     let line = plugin.configuration.line("");

@@ -74,15 +74,11 @@ impl Render {
         if let [default, others @ ..] = self.rule_sets.as_slice() {
             let mut sets = json!({ "default": default });
             if !others.is_empty() {
-                sets = json!({ "default": default, "others": others, "by": "route_name" });
+                (sets["others"], sets["by"]) = (json!(others), json!("route_name"));
                 text = text.replacen(FILTER, &format!("{ROUTE}{FILTER}"), 1);
             }
-            let indentation = " ".repeat(10);
-            text = text.replacen(
-                VERSION,
-                &format!("{VERSION}{indentation}rule_sets: {sets}\n"),
-                1,
-            );
+            let sets = format!("{VERSION}          rule_sets: {sets}\n");
+            text = text.replacen(VERSION, &sets, 1);
         }
         print(&text)
     }

@@ -3,59 +3,59 @@
 use sluicegate_rules::config::schema::{Cost, Match, Rule};
 use sluicegate_rules::config::walk::{checks, components};
 
-use super::envoy_yaml::{Holder, Manager, Plugin};
+use super::envoy_yaml::{Holder, Manager, Plugin, Routes};
 use super::findings::Findings;
+use super::findings::Severity::{Error, Warning};
 use super::neighbours::Neighbour;
 
 /// Settings that suit no rules.
 pub fn lint(plugin: &Plugin, manager: &Manager, findings: &mut Findings<'_>) {
-    let is = |what: &'static str| move |filter: &Neighbour| filter.kind == what;
-    if manager.later.iter().any(is("cors")) {
-        findings.warn(
-            "",
+    let strips = |routes: &Routes| plugin.holder != Holder::Envoy || routes.strips_fields;
+    let hides = |routes: &Routes| manager.cors_precedes && routes.hides_fields;
+    let mixes = manager.use_remote_address || manager.counts_hops;
+    for (is_so, severity, message, remedy) in [
+        (
+            manager.cors_follows,
+            Warning,
             "`cors` comes after this filter in `http_filters`: preflights, which have no credentials, are counted or \
              refused, and a browser's script cannot read a 429",
             "put `cors` before this filter (docs/filter.md#where-the-filter-belongs)",
-        );
-    }
-    if manager.earlier.iter().any(is("router")) {
-        findings.error(
-            "",
+        ),
+        (
+            manager.router_precedes,
+            Error,
             "`router` comes before this filter in `http_filters`, so Envoy does not start",
             "put `router` last",
-        );
-    }
-    if let Some(field) = manager.excluded {
-        findings.error(
-            "",
-            format!("Envoy refuses `{field}` beside `original_ip_detection_extensions`"),
-            "remove it: the extension finds the client's address",
-        );
-    }
-    if plugin.fail_open && plugin.failure_policy.is_some() {
-        findings.error(
-            "",
+        ),
+        (
+            manager.detects_addresses && mixes,
+            Error,
+            "Envoy refuses `use_remote_address` and `xff_num_trusted_hops` beside `original_ip_detection_extensions`",
+            "remove them: the extension finds the client's address",
+        ),
+        (
+            plugin.fail_open && plugin.failure_policy.is_some(),
+            Error,
             "Envoy refuses `fail_open` beside `failure_policy`",
             "remove `fail_open`",
-        );
-    }
-    let Some(routes) = &manager.routes else {
-        return;
-    };
-    if plugin.holder == Holder::Envoy && !routes.strips_fields {
-        findings.warn(
-            "",
+        ),
+        (
+            !manager.routes.as_ref().is_none_or(strips),
+            Warning,
             "`request_headers_to_remove` of the routes has no `ratelimit`: an upstream takes clients' copies of the fields \
              that Sluicegate writes for ours",
             "add part 3 of `sluicegate render --for envoy`",
-        );
-    }
-    if routes.hides_fields && manager.earlier.iter().any(is("cors")) {
-        findings.warn(
-            "",
-            "a CORS policy of the routes does not expose `retry-after`, so scripts cannot read when to come back",
-            "set `expose_headers: retry-after,ratelimit` in it",
-        );
+        ),
+        (
+            manager.routes.as_ref().is_some_and(hides),
+            Warning,
+            "no CORS policy of the routes exposes `retry-after`, so scripts cannot read when to come back",
+            "set `expose_headers: retry-after,ratelimit`",
+        ),
+    ] {
+        if is_so {
+            findings.add(severity, "", message, remedy);
+        }
     }
 }
 

@@ -1,11 +1,11 @@
 //! Sluicegate's plugin configurations in a document: an Envoy file, an Istio WasmPlugin or EnvoyFilter, an Envoy Gateway
 //! EnvoyExtensionPolicy, or a configuration alone.
 
-use super::messages::{any, enumerated, is_zero, lasts, names};
+use super::messages::{any, enumerated, lasts, names};
 use super::neighbours::Neighbour;
 use crate::yaml::{
-    Node, ValueWithLines, at, children, entries, fields, get, integer, is_true, line_of,
-    lines_before, load, text,
+    Node, ValueWithLines, at, children, entries, fields, get, is_true, line_of, lines_before, load,
+    text,
 };
 
 /// Where something was found.
@@ -96,8 +96,8 @@ pub struct Manager {
     pub use_remote_address: bool,
     /// An extension finds the client's address.
     pub detects_addresses: bool,
-    /// A field that Envoy refuses beside such an extension.
-    pub excluded: Option<&'static str>,
+    /// It counts hops, which Envoy refuses beside such an extension.
+    pub counts_hops: bool,
     /// It drops or rejects headers with `_` in their names.
     pub rejects_underscores: bool,
     /// Under which names of metadata `jwt_authn` filters before this one put payloads; `None` if the file does not say.
@@ -106,14 +106,18 @@ pub struct Manager {
     pub earlier: Vec<Neighbour>,
     /// The filters after this one.
     pub later: Vec<Neighbour>,
-    /// Its routes, if they are in it.
+    /// Preflights are answered before this filter.
+    pub cors_precedes: bool,
+    /// Preflights are answered after this filter.
+    pub cors_follows: bool,
+    /// No request gets to this filter.
+    pub router_precedes: bool,
+    /// Its routes, if these files have them.
     pub routes: Option<Routes>,
     /// The name of its routes, if they are elsewhere.
     pub route_name: Option<String>,
-    /// No request stays for ever, unless its route says so.
+    /// No request stays for ever.
     pub has_deadline: bool,
-    /// That deadline is one that routes can switch off.
-    pub is_idle_deadline: bool,
 }
 
 /// The relevant settings of a RouteConfiguration.
@@ -125,30 +129,21 @@ pub struct Routes {
     pub strips_fields: bool,
     /// Scripts of other origins cannot read when to come back.
     pub hides_fields: bool,
-    /// Some route has no `idle_timeout`.
-    pub is_endless: bool,
 }
 
 impl Routes {
     pub fn read(node: &Node) -> Self {
-        let exposes = |node: &Node| {
+        let exposes = |one: &Node| {
             ["retry-after", "*"]
                 .iter()
-                .any(|field| names(node, "expose_headers", field))
+                .any(|name| names(one, "expose_headers", name))
         };
-        let of_all = get(node, "typed_per_filter_config").is_some_and(|one| any(one, &exposes));
-        let hides = |host: &Node| {
-            any(host, &|one| get(one, "allow_origin_string_match").is_some())
-                && !any(host, &exposes)
-        };
-        let hosts = get(node, "virtual_hosts").map(entries).unwrap_or_default();
+        let strips = |one: &Node| names(one, "request_headers_to_remove", "ratelimit");
         Self {
             rewrites_paths: rewrites_paths(node),
-            strips_fields: any(node, &|one| {
-                names(one, "request_headers_to_remove", "ratelimit")
-            }),
-            hides_fields: !of_all && hosts.iter().any(hides),
-            is_endless: any(node, &|one| get(one, "idle_timeout").is_some_and(is_zero)),
+            strips_fields: any(node, &strips),
+            hides_fields: any(node, &|one| get(one, "allow_origin_string_match").is_some())
+                && !any(node, &exposes),
         }
     }
 }
@@ -191,8 +186,7 @@ fn plugin(
     if !is_sluicegate(node) && (holder == Holder::Nothing || !is_named_sluicegate(around)) {
         return None;
     }
-    let envoys = ["UNSPECIFIED", "FAIL_RELOAD", "FAIL_CLOSED", "FAIL_OPEN"];
-    let policy = enumerated(around, "failure_policy", &envoys);
+    let policy = enumerated(around, "failure_policy");
     let policy = policy.filter(|policy| policy != "UNSPECIFIED");
     let module = ["vm_config", "code", "local", "filename"];
     Some(Plugin {
@@ -200,7 +194,7 @@ fn plugin(
         holder,
         line: line_of(around, before),
         manager: manager.cloned(),
-        failure_policy: policy.or_else(|| enumerated(around, "fail_strategy", &[])),
+        failure_policy: policy.or_else(|| enumerated(around, "fail_strategy")),
         fail_open: is_true(around, "fail_open"),
         module: at(around, &module).and_then(text).map(str::to_owned),
         source: Source::default(),
@@ -225,33 +219,29 @@ fn is_named_sluicegate(node: &Node) -> bool {
 /// The manager around a filter, which comes between these others.
 fn manager(node: &Node, earlier: &[Node], later: &[Node]) -> Manager {
     let options = get(node, "common_http_protocol_options").unwrap_or(node);
-    let actions = ["ALLOW", "REJECT_REQUEST", "DROP_HEADER"];
-    let action = enumerated(options, "headers_with_underscores_action", &actions);
-    let extensions = get(node, "original_ip_detection_extensions").map(entries);
-    let detects_addresses = extensions.is_some_and(|extensions| !extensions.is_empty());
-    let hops = get(node, "xff_num_trusted_hops").and_then(integer);
+    let action = enumerated(options, "headers_with_underscores_action");
     let neighbours = |list: &[Node]| list.iter().map(|one| Neighbour::read(one, node)).collect();
-    let is_short = lasts(node, "request_timeout") || lasts(options, "max_stream_duration");
+    let has = |list: &[Node], what| list.iter().any(|filter| is_called(filter, what));
+    let routes = get(node, "route_config");
+    let is_endless = |one: &Node| get(one, "idle_timeout").is_some() && !lasts(one, "idle_timeout");
+    let is_endless = routes.is_some_and(|routes| any(routes, &is_endless));
+    let name = at(node, &["rds", "route_config_name"]).and_then(text);
     Manager {
         use_remote_address: is_true(node, "use_remote_address"),
-        detects_addresses,
-        excluded: match () {
-            () if !detects_addresses => None,
-            () if is_true(node, "use_remote_address") => Some("use_remote_address"),
-            () => hops
-                .filter(|hops| *hops > 0)
-                .map(|_| "xff_num_trusted_hops"),
-        },
+        detects_addresses: get(node, "original_ip_detection_extensions").is_some(),
+        counts_hops: get(node, "xff_num_trusted_hops").is_some(),
         rejects_underscores: action.is_some_and(|action| action != "ALLOW"),
         payloads: payloads(earlier),
         earlier: neighbours(earlier),
         later: neighbours(later),
-        routes: get(node, "route_config").map(Routes::read),
-        route_name: at(node, &["rds", "route_config_name"])
-            .and_then(text)
-            .map(str::to_owned),
-        has_deadline: is_short || lasts(node, "stream_idle_timeout"),
-        is_idle_deadline: !is_short,
+        cors_precedes: has(earlier, "http.cors"),
+        cors_follows: has(later, "http.cors"),
+        router_precedes: has(earlier, "http.router"),
+        routes: routes.map(Routes::read),
+        route_name: name.map(str::to_owned),
+        has_deadline: lasts(node, "request_timeout")
+            || lasts(options, "max_stream_duration")
+            || lasts(node, "stream_idle_timeout") && !is_endless,
     }
 }
 
@@ -280,14 +270,12 @@ fn rewrites_paths(node: &Node) -> bool {
         "path_rewrite",
         "path_rewrite_policy",
     ];
-    let inner = fields(node)
+    let mut inner = fields(node)
         .iter()
         .filter(|(name, _)| name.value != "redirect");
     action.iter().any(|field| get(node, field).is_some())
-        || inner
-            .map(|(_, value)| value)
-            .chain(entries(node))
-            .any(rewrites_paths)
+        || inner.any(|(_, inner)| rewrites_paths(inner))
+        || entries(node).iter().any(rewrites_paths)
 }
 
 /// Whether a filter is ours.

@@ -1,8 +1,7 @@
-//! Fields as protobuf reads them from YAML: in two spellings, enumerations in any case or as numbers, durations as texts or
-//! as mappings.
+//! Fields as protobuf reads them from YAML: in two spellings, enumerations in any case, durations as texts.
 
 use super::envoy_yaml::is_sluicegate;
-use crate::yaml::{Data, Node, children, fields, get, integer, text};
+use crate::yaml::{Data, Node, children, get, text};
 
 /// Spells fields in snake_case, as all who read them here do: Envoy takes lowerCamelCase too, and both in one file. Plugin
 /// configurations, in which only one spelling is right, and the names of files in a ConfigMap stay.
@@ -24,40 +23,22 @@ pub fn snake_case(node: &mut Node) {
 
 /// A name in snake_case.
 pub fn spelled(name: &str) -> String {
-    let is_camel = name.starts_with(|first: char| first.is_ascii_lowercase())
-        && name.chars().all(|one| one.is_ascii_alphanumeric());
-    let mut spelled = String::new();
-    for one in name.chars() {
-        if is_camel && one.is_ascii_uppercase() {
-            spelled.push('_');
-            spelled.push(one.to_ascii_lowercase());
-        } else {
-            spelled.push(one);
-        }
-    }
-    spelled
+    let spell = |one: char| match one {
+        'A'..='Z' => format!("_{}", one.to_ascii_lowercase()),
+        _ => one.to_string(),
+    };
+    name.chars().map(spell).collect()
 }
 
-/// The value of an enumeration; `names` are those of its numbers.
-pub fn enumerated(node: &Node, field: &str, names: &[&str]) -> Option<String> {
-    let value = get(node, field)?;
-    let number = integer(value).and_then(|number| usize::try_from(number).ok());
-    let by_number = number.and_then(|number| names.get(number).copied());
-    by_number.or_else(|| text(value)).map(str::to_uppercase)
+/// The name of an enumeration's value.
+pub fn enumerated(node: &Node, field: &str) -> Option<String> {
+    get(node, field).and_then(text).map(str::to_uppercase)
 }
 
 /// Whether a field is a duration that is longer than zero, which switches most of Envoy's off.
 pub fn lasts(node: &Node, field: &str) -> bool {
-    get(node, field).is_some_and(|duration| !is_zero(duration))
-}
-
-pub fn is_zero(duration: &Node) -> bool {
-    match text(duration) {
-        Some(text) => text.trim_end_matches('s').parse() == Ok(0.0),
-        None => fields(duration)
-            .iter()
-            .all(|(_, part)| integer(part) == Some(0)),
-    }
+    let duration = get(node, field).and_then(text);
+    duration.is_some_and(|text| text.trim_end_matches('s').parse() != Ok(0.0))
 }
 
 /// Whether this is so for a value or one that is in it.

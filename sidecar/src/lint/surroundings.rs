@@ -27,7 +27,7 @@ pub struct Surroundings {
     has_patches: bool,
     /// There is a ServiceEntry.
     has_service_entries: bool,
-    /// There is a bootstrap, or a list of clusters that it names.
+    /// There is a bootstrap, or a file of clusters.
     has_clusters: bool,
     /// The static clusters of bootstraps.
     of_bootstraps: Vec<String>,
@@ -73,7 +73,7 @@ impl Surroundings {
             }
             "" => {
                 if let Some(clusters) = Clusters::read(document) {
-                    self.has_bootstrap = true;
+                    (self.has_bootstrap, self.has_clusters) = (true, true);
                     self.of_bootstraps.extend(clusters.names);
                 }
                 let tags = at(document, &["stats_config", "stats_tags"]);
@@ -122,7 +122,7 @@ impl Surroundings {
         let value = get(node, "value").and_then(text);
         let path = get(node, "path").and_then(text);
         let is_patch = path.is_some_and(names_policy) && value == Some(RELOAD);
-        let policy = enumerated(node, "failure_policy", &["UNSPECIFIED", RELOAD]);
+        let policy = enumerated(node, "failure_policy");
         let is_field = policy.is_some_and(|policy| policy == RELOAD);
         self.reloads |= is_patch || is_field;
         // An EnvoyProxy's bootstrap may be YAML in a string.
@@ -176,7 +176,7 @@ impl Surroundings {
                 "add it, unless the control plane of `cds_config` provides it",
             )),
             (Holder::Envoy, Some(_)) => Some((Error, "add it to `static_resources.clusters`")),
-            (Holder::Envoy, None) if self.has_bootstrap || self.has_clusters => Some((
+            (Holder::Envoy, None) if self.has_clusters => Some((
                 Warning,
                 "add it to the bootstrap or to the file of clusters, or check its file too",
             )),
@@ -241,13 +241,8 @@ fn failure(
         ),
     };
     let is_patched = plugin.holder == Holder::EnvoyExtensionPolicy && surroundings.reloads;
-    let has_deadline = plugin.manager.as_ref().is_none_or(|manager| {
-        let is_endless = manager
-            .routes
-            .as_ref()
-            .is_some_and(|routes| routes.is_endless);
-        manager.has_deadline && !(manager.is_idle_deadline && is_endless)
-    });
+    let has_deadline = plugin.manager.as_ref();
+    let has_deadline = has_deadline.is_none_or(|manager| manager.has_deadline);
     match plugin.failure_policy.as_deref() {
         _ if plugin.fail_open => {
             let gateways = plugin.holder == Holder::EnvoyExtensionPolicy;
