@@ -72,10 +72,11 @@ impl Surroundings {
                 }
             }
             "" => {
-                if let Some(clusters) = Clusters::read(document) {
-                    (self.has_bootstrap, self.has_clusters) = (true, true);
-                    self.of_bootstraps.extend(clusters.names);
-                }
+                let parts = ["static_resources", "dynamic_resources"];
+                self.has_bootstrap |= parts.iter().any(|part| get(document, part).is_some());
+                self.has_clusters |= self.has_bootstrap;
+                let clusters = Clusters::read(document).map(|clusters| clusters.names);
+                self.of_bootstraps.extend(clusters.unwrap_or_default());
                 let tags = at(document, &["stats_config", "stats_tags"]);
                 let is_ours = |tag: &Node| names(tag, "regex", "wasmcustom");
                 self.has_labels |= tags.is_some_and(|tags| any(tags, &is_ours));

@@ -380,6 +380,11 @@ fn files_given_apart_are_read_together() {
         &printed,
         "warning: `request_headers_to_remove` of the routes",
     );
+    let without = format!("{}dynamic_resources: {{}}\n", clusters("sluicegate"));
+    has(
+        &check(&[&listener, &without]),
+        "`stats_config.stats_tags` has no labels",
+    );
     lacks(
         &check(&[
             &listener,
