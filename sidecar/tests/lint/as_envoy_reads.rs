@@ -365,14 +365,14 @@ fn files_given_apart_are_read_together() {
         &check(&[&listener, &clusters("sluicegat")]),
         "did you mean `sluicegat`?",
     );
-    lacks(&check(&[&listener]), "warning");
+    lacks(&check(&[&listener]), "warning: ");
     lacks(
         &check(&[&listener, &bootstrap, &clusters("sluicegate")]),
-        "warning",
+        "warning: ",
     );
     lacks(
         &check(&[&listener, &bootstrap.replace("backend", "sluicegate")]),
-        "warning",
+        "warning: ",
     );
     let printed = check(&[routes, &listener, &bootstrap, &clusters("sluicegate")]);
     has(&printed, "warning: a route changes the path");
