@@ -4,8 +4,8 @@
 use super::messages::{any, enumerated, lasts, names};
 use super::neighbours::Neighbour;
 use crate::yaml::{
-    Node, ValueWithLines, at, children, entries, fields, get, is_true, line_of, lines_before, load,
-    text,
+    Node, ValueWithLines, at, children, entries, fields, get, integer, is_true, line_of,
+    lines_before, load, text,
 };
 
 /// Where something was found.
@@ -226,10 +226,12 @@ fn manager(node: &Node, earlier: &[Node], later: &[Node]) -> Manager {
     let is_endless = |one: &Node| get(one, "idle_timeout").is_some() && !lasts(one, "idle_timeout");
     let is_endless = routes.is_some_and(|routes| any(routes, &is_endless));
     let name = at(node, &["rds", "route_config_name"]).and_then(text);
+    let extensions = get(node, "original_ip_detection_extensions").map(entries);
+    let hops = get(node, "xff_num_trusted_hops");
     Manager {
         use_remote_address: is_true(node, "use_remote_address"),
-        detects_addresses: get(node, "original_ip_detection_extensions").is_some(),
-        counts_hops: get(node, "xff_num_trusted_hops").is_some(),
+        detects_addresses: extensions.is_some_and(|list| !list.is_empty()),
+        counts_hops: hops.is_some_and(|hops| integer(hops) != Some(0)),
         rejects_underscores: action.is_some_and(|action| action != "ALLOW"),
         payloads: payloads(earlier),
         earlier: neighbours(earlier),
