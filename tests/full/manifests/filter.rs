@@ -115,7 +115,7 @@ fn where_routes_choose_the_set_a_filter_before_makes_envoy_select_the_route_agai
     assert!(without.iter().all(|one| one["kind"] != "EnvoyFilter"));
 
     let listeners = "envoyGateway.failReload: [{ gateway: eg, listener: http }]";
-    for (changes, count) in [(&[listeners][..], 1), (&[listeners, sets, rules], 2)] {
+    for (changes, count) in [(&[listeners][..], 1), (&[listeners, sets, rules][..], 2)] {
         let manifests = rendered("envoy-gateway.yaml", changes);
         let policy = chart::manifest(&manifests, "EnvoyPatchPolicy", "sluicegate-eg-http");
         let patches = policy["spec"]["jsonPatches"].as_array().unwrap();
