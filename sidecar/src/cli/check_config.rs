@@ -63,6 +63,16 @@ impl Report {
         self.findings.push(finding);
     }
 
+    /// Adds a warning of the settings around a plugin.
+    fn warn(&mut self, plugin: &Plugin, message: &str) {
+        self.add(Finding {
+            file: plugin.source.file.clone(),
+            line: plugin.line,
+            severity: Severity::Warning,
+            message: plugin.source.object() + message,
+        });
+    }
+
     /// Lints a policy.
     fn policy<'a>(&mut self, found: &'a FoundPolicy) -> WrittenPolicy<'a> {
         let source = &found.source;
@@ -155,12 +165,7 @@ impl CheckConfig {
             let policy = policy_of(plugin, &policies);
             if policy.is_none() && policies.len() > 1 {
                 let message = "several policies might be this plugin's, so its limits are not checked; name one with `--policy`";
-                report.add(Finding {
-                    file: plugin.source.file.clone(),
-                    line: plugin.line,
-                    severity: Severity::Warning,
-                    message: plugin.source.object() + message,
-                });
+                report.warn(plugin, message);
             }
             check(&mut report, plugin, &found, policy);
         }
@@ -181,6 +186,12 @@ fn check(report: &mut Report, plugin: &Plugin, all: &Found, policy: Option<&Writ
     for finding in lint(plugin, &all.surroundings, policy) {
         report.add(finding);
     }
+    if let Some(module) = plugin.module.as_deref().filter(|module| is_lost(module)) {
+        let why = format!(
+            "`filename`: the folder of {module} has no such file; build or install the filter"
+        );
+        report.warn(plugin, &why);
+    }
     // To be compared with the label `configuration` of `sluicegate_filter_info`.
     let line = plugin.configuration.line("");
     let configuration = fingerprint(&plugin.configuration.value);
@@ -194,6 +205,12 @@ fn check(report: &mut Report, plugin: &Plugin, all: &Found, policy: Option<&Writ
         let why = "its rules are in the policy, which was not checked (`--policy`)";
         line!(report.text, "{file}:{line}: {object}{why}");
     }
+}
+
+/// Whether a file is missing in a folder that is here. Without the folder, Envoy runs elsewhere.
+fn is_lost(file: &str) -> bool {
+    let file = Path::new(file);
+    file.parent().is_some_and(Path::is_dir) && !file.exists()
 }
 
 /// The policy of a plugin's sidecar: the only one, or the only one of its namespace.

@@ -5,7 +5,7 @@ use sluicegate_rules::config::schema::{
 };
 use sluicegate_rules::config::walk::{can_be_absent, checks, components, is_optional};
 
-use super::envoy_yaml::Plugin;
+use super::envoy_yaml::{Manager, Plugin};
 use super::findings::Findings;
 
 const FORWARDED: &str = "x-forwarded-for";
@@ -130,7 +130,8 @@ pub fn header(at: &str, name: &str, findings: &mut Findings<'_>) {
 /// An address that Envoy takes from a header which clients write.
 fn address(at: &str, given: &Address, plugin: Option<&Plugin>, findings: &mut Findings<'_>) {
     let manager = plugin.and_then(|plugin| plugin.manager.as_ref());
-    if given.trusted_hops.is_none() && manager.is_some_and(|manager| !manager.use_remote_address) {
+    let is_forged = |manager: &Manager| !manager.use_remote_address && !manager.detects_addresses;
+    if given.trusted_hops.is_none() && manager.is_some_and(is_forged) {
         findings.warn(
             format!("{at}.address"),
             "without `use_remote_address: true` Envoy takes the last entry of X-Forwarded-For as the peer's address, \
