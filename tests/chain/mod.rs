@@ -22,6 +22,7 @@
 //! | `top` | who is being denied, by page and command |
 //! | `trouble` | what a sidecar tells of trouble on our side |
 //! | `documents` | the commands, policies and the 429 of README and other pages, the Lua filter of `docs/filter.md` |
+//! | `images` | what Docker's images are built from |
 //! | `in_envoy` | denials that need no callout, and the labels of the filter's counters |
 //! | `dev` | `sluicegate dev`, and that nothing is left of it |
 //! | `render` | `sluicegate render`, pasted into an Envoy configuration that exists |
@@ -62,6 +63,7 @@ mod filter_chain;
 mod fleet;
 mod flood;
 mod hostile;
+mod images;
 mod in_envoy;
 mod in_force;
 mod late;

@@ -1,0 +1,64 @@
+//! `sluicegate drain-envoy`: lets an Envoy finish its requests before it is stopped.
+
+use std::time::{Duration, Instant};
+
+use reqwest::{Method, Response};
+
+use super::Failure;
+use super::endpoint::Endpoint;
+
+/// How often Envoy is asked, and how long it may take to answer.
+const EVERY: Duration = Duration::from_millis(100);
+const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+/// Of each HTTP connection manager, and of the admin port, which answers this request.
+const ACTIVE: &str = "/stats?filter=^http\\..*\\.downstream_rq_active$";
+
+/// Arguments of `drain-envoy`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  sluicegate drain-envoy --finish-within 60s\n\n\
+                  From then on Envoy closes each connection after its next answer. Have Envoy started with \
+                  `--drain-strategy immediate`: otherwise it does so with few connections at first."
+)]
+pub struct DrainEnvoy {
+    /// Envoy's admin port.
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9901")]
+    envoy: Endpoint,
+    /// Also accept no more connections, and wait until all requests have ended, at most this long.
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    finish_within: Option<Duration>,
+}
+
+impl DrainEnvoy {
+    pub async fn run(self) -> Result<(), Failure> {
+        let http = reqwest::Client::builder().no_proxy();
+        let http = http.timeout(ANSWERS_WITHIN).build();
+        let http = http.map_err(Failure::system)?;
+        let ask = async |method, path| {
+            let answer = http.request(method, self.envoy.url(path)).send().await;
+            let answer = answer.and_then(Response::error_for_status);
+            answer
+                .map_err(Failure::unavailable)?
+                .text()
+                .await
+                .map_err(Failure::unavailable)
+        };
+        ask(Method::POST, "/drain_listeners?graceful&skip_exit").await?;
+        let Some(within) = self.finish_within else {
+            return Ok(());
+        };
+        ask(Method::POST, "/drain_listeners").await?;
+        let until = Instant::now() + within;
+        while Instant::now() < until && are_active(&ask(Method::GET, ACTIVE).await?) {
+            tokio::time::sleep(EVERY).await;
+        }
+        Ok(())
+    }
+}
+
+fn are_active(stats: &str) -> bool {
+    let mut others = stats
+        .lines()
+        .filter(|line| !line.starts_with("http.admin."));
+    others.any(|line| !line.ends_with(": 0"))
+}
