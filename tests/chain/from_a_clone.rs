@@ -55,7 +55,9 @@ fn each_target_installs_what_it_needs_before_it_compiles() {
         assert_ne!(is_set_up, WITHOUT_SETUP.contains(&target), "{target}");
     }
     let recipes = makefile.lines().filter(|line| line.starts_with('\t'));
-    let late: Vec<_> = recipes.filter(|line| line.contains("tests/setup")).collect();
+    let late: Vec<_> = recipes
+        .filter(|line| line.contains("tests/setup"))
+        .collect();
     assert_eq!(late, ["\t@tests/setup $*", "\t@tests/setup envoy"]);
 
     // As README has it. Not other targets: their recipes run Make, which would run them.
@@ -63,5 +65,9 @@ fn each_target_installs_what_it_needs_before_it_compiles() {
     make.args(["--dry-run", "build", "filter"])
         .current_dir(repository(""));
     let printed = run(&mut make, "install it: apt-get install make");
-    assert_eq!(printed.lines().next(), Some("tests/setup filter"), "{printed}");
+    assert_eq!(
+        printed.lines().next(),
+        Some("tests/setup filter"),
+        "{printed}"
+    );
 }

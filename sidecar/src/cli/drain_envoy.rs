@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use reqwest::{Method, Response};
+use reqwest::Method;
 
 use super::Failure;
+use super::client::http;
 use super::endpoint::Endpoint;
 
 /// How often Envoy is asked, and how long it may take to answer.
@@ -31,17 +32,16 @@ pub struct DrainEnvoy {
 
 impl DrainEnvoy {
     pub async fn run(self) -> Result<(), Failure> {
-        let http = reqwest::Client::builder().no_proxy();
-        let http = http.timeout(ANSWERS_WITHIN).build();
-        let http = http.map_err(Failure::system)?;
+        let http = http(&self.envoy, ANSWERS_WITHIN)?;
         let ask = async |method, path| {
-            let answer = http.request(method, self.envoy.url(path)).send().await;
-            let answer = answer.and_then(Response::error_for_status);
-            answer
-                .map_err(Failure::unavailable)?
-                .text()
-                .await
-                .map_err(Failure::unavailable)
+            let request = http.request(method, self.envoy.url(path)).send();
+            let answered = async { request.await?.error_for_status()?.text().await };
+            answered.await.map_err(|error| {
+                let (envoy, why) = (&self.envoy, error.without_url());
+                Failure::unavailable(format_args!(
+                    "{envoy}: {why}; `--envoy` must name Envoy's admin port"
+                ))
+            })
         };
         ask(Method::POST, "/drain_listeners?graceful&skip_exit").await?;
         let Some(within) = self.finish_within else {

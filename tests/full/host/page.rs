@@ -86,14 +86,19 @@ fn read_the_consumers(machine: &Machine) {
     let page = text("docs/consumers.md");
     let commands = blocks(section(&page, "Add, rotate, remove"), "sh");
     machine.must(commands.last().expect("commands for a host"));
-    let policy = "  partner:\n    key: { header: x-api-key, consumers: consumers.yaml }\n    rate: 100/1m";
-    machine.must(&format!("printf '{policy}\\n' >>/etc/sluicegate/policy.yaml; systemctl restart sluicegate"));
-    machine.must("curl -sSf http://127.0.0.1:9181/readyz");
+    let policy =
+        "  partner:\n    key: { header: x-api-key, consumers: consumers.yaml }\n    rate: 100/1m";
+    machine.must(&format!(
+        "printf '{policy}\\n' >>/etc/sluicegate/policy.yaml; systemctl restart sluicegate"
+    ));
+    let ready = machine.must("curl -sSf http://127.0.0.1:9181/readyz");
+    assert!(!ready.contains("last good"), "{ready}");
     let add = "sluicegate consumers add beta --file /etc/sluicegate/consumers.yaml --pepper-file /root/sluicegate/pepper.txt </dev/null";
     machine.must(add);
     machine.eventually("journalctl --unit sluicegate | grep -q 'consumers changed'");
-    let modes = machine.must("stat -c '%a %G' /etc/sluicegate/consumers.yaml /etc/envoy/envoy.yaml");
-    assert_eq!(modes, "640 sluicegate-config\n600 root\n");
+    let modes =
+        machine.must("stat -c '%a %G' /etc/sluicegate/consumers.yaml /etc/envoy/envoy.yaml");
+    assert_eq!(modes, "640 sluicegate-config\n640 sluicegate-envoy\n");
 }
 
 /// The page's sections, and where its commands have got to.

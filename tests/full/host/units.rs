@@ -95,7 +95,9 @@ pub fn restart_envoy_without_loss(machine: &Machine) {
     machine.eventually("curl -sSf -H 'x-api-key: after' http://127.0.0.1:10000/");
     assert_ne!(main_process(machine, "envoy"), before);
     for n in 1..=9 {
-        let result = machine.must(&format!("systemctl show --property Result --property SubState slow-{n}"));
+        let result = machine.must(&format!(
+            "systemctl show --property Result --property SubState slow-{n}"
+        ));
         assert_eq!(result, "Result=success\nSubState=exited\n", "slow-{n}");
     }
     machine.must("systemctl stop 'slow-*'");

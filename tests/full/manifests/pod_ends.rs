@@ -93,7 +93,9 @@ async fn a_pod_that_ends_answers_what_is_under_way_and_closes_kept_connections()
     let mut pod = Pod::start(&manifests, upstream::serve(router).await).await;
 
     let (kept, slow) = (client(), pod.url("/slow"));
-    let under_way: Vec<_> = (0..4).map(|_| tokio::spawn(client().get(&slow).send())).collect();
+    let under_way: Vec<_> = (0..4)
+        .map(|_| tokio::spawn(client().get(&slow).send()))
+        .collect();
     eventually("four requests are under way", async || {
         arrived.load(Ordering::SeqCst) == 4
     })
@@ -108,13 +110,17 @@ async fn a_pod_that_ends_answers_what_is_under_way_and_closes_kept_connections()
     assert!(!closes().await, "a connection is kept");
 
     // The kubelet runs the hooks of all containers at once, before any of them is told to end.
-    let hooks = ["initContainers", "containers"].map(|list| &pod.spec[list][0]["lifecycle"]["preStop"]);
+    let hooks =
+        ["initContainers", "containers"].map(|list| &pod.spec[list][0]["lifecycle"]["preStop"]);
     let [sidecars, envoys] = hooks;
     let hook = texts(&sidecars["exec"]["command"]);
     assert_eq!(hook[0], "/usr/local/bin/sluicegate");
     let mut drain = Command::new(sidecar::binary());
     let admin = format!("http://127.0.0.1:{}", pod.admin_port);
-    process::run(drain.args(&hook[1..]).args(["--envoy", &admin]), "make debug");
+    process::run(
+        drain.args(&hook[1..]).args(["--envoy", &admin]),
+        "make debug",
+    );
     assert!(envoys["sleep"]["seconds"].is_number(), "{envoys}");
 
     // Some clients send new requests until they know that the pod ends.
@@ -124,7 +130,10 @@ async fn a_pod_that_ends_answers_what_is_under_way_and_closes_kept_connections()
     release.send(true).unwrap();
     for answer in under_way {
         let answer = answer.await.unwrap().expect("an answer");
-        assert_eq!((answer.status().as_u16(), answer.text().await.unwrap()), (200, "late".to_owned()));
+        assert_eq!(
+            (answer.status().as_u16(), answer.text().await.unwrap()),
+            (200, "late".to_owned())
+        );
     }
     pod.envoy.signal("TERM");
     pod.envoy.wait().await;
@@ -143,7 +152,11 @@ fn a_pod_that_ends_has_time_for_the_longest_request() {
         let spec = template(&manifests)["spec"].take();
         let sleep = &spec["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"];
         assert_eq!(*sleep, drain, "{timeout}");
-        assert_eq!(spec["terminationGracePeriodSeconds"], drain + 15, "{timeout}");
+        assert_eq!(
+            spec["terminationGracePeriodSeconds"],
+            drain + 15,
+            "{timeout}"
+        );
         let mut envoy = chart::file(&manifests, "sluicegate-envoy", "envoy.yaml");
         let manager = at(&mut envoy, MANAGER);
         assert_eq!(manager["request_timeout"], json!(request), "{timeout}");
@@ -157,7 +170,9 @@ async fn an_upload_takes_any_time_where_no_time_is_set() {
     const SECONDS: usize = 33;
     let pod = Pod::start(&with_timeout("0s"), upstream::start().await).await;
     let mut stream = TcpStream::connect(("127.0.0.1", pod.port)).await.unwrap();
-    let head = format!("POST / HTTP/1.1\r\nhost: h\r\nconnection: close\r\ncontent-length: {SECONDS}\r\n\r\n");
+    let head = format!(
+        "POST / HTTP/1.1\r\nhost: h\r\nconnection: close\r\ncontent-length: {SECONDS}\r\n\r\n"
+    );
     stream.write_all(head.as_bytes()).await.unwrap();
     for _ in 0..SECONDS {
         tokio::time::sleep(Duration::from_secs(1)).await;
