@@ -168,7 +168,9 @@ fn a_pod_that_ends_has_time_for_the_longest_request() {
 #[tokio::test]
 async fn an_upload_takes_any_time_where_no_time_is_set() {
     const SECONDS: usize = 33;
-    let pod = Pod::start(&with_timeout("0s"), upstream::start().await).await;
+    // It answers when it has the whole body.
+    let router = Router::new().fallback(async |body: String| body);
+    let pod = Pod::start(&with_timeout("0s"), upstream::serve(router).await).await;
     let mut stream = TcpStream::connect(("127.0.0.1", pod.port)).await.unwrap();
     let head = format!(
         "POST / HTTP/1.1\r\nhost: h\r\nconnection: close\r\ncontent-length: {SECONDS}\r\n\r\n"
