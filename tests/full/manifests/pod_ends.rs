@@ -154,7 +154,7 @@ fn a_pod_that_ends_has_time_for_the_longest_request() {
         assert_eq!(*sleep, drain, "{timeout}");
         assert_eq!(
             spec["terminationGracePeriodSeconds"],
-            drain + 15,
+            drain + 30,
             "{timeout}"
         );
         let mut envoy = chart::file(&manifests, "sluicegate-envoy", "envoy.yaml");
