@@ -24,7 +24,7 @@ const ACTIVE: &str = "/stats?filter=^http\\..*\\.downstream_rq_active$";
 pub struct DrainEnvoy {
     /// Envoy's admin port.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9901")]
-    envoy: Endpoint,
+    envoy_admin: Endpoint,
     /// Also accept no more connections, and wait until all requests have ended, at most this long.
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     finish_within: Option<Duration>,
@@ -32,14 +32,14 @@ pub struct DrainEnvoy {
 
 impl DrainEnvoy {
     pub async fn run(self) -> Result<(), Failure> {
-        let http = http(&self.envoy, ANSWERS_WITHIN)?;
+        let http = http(&self.envoy_admin, ANSWERS_WITHIN)?;
         let ask = async |method, path| {
-            let request = http.request(method, self.envoy.url(path)).send();
+            let request = http.request(method, self.envoy_admin.url(path)).send();
             let answered = async { request.await?.error_for_status()?.text().await };
             answered.await.map_err(|error| {
-                let (envoy, why) = (&self.envoy, error.without_url());
+                let (envoy, why) = (&self.envoy_admin, error.without_url());
                 Failure::unavailable(format_args!(
-                    "{envoy}: {why}; `--envoy` must name Envoy's admin port"
+                    "{envoy}: {why}; `--envoy-admin` must name Envoy's admin port"
                 ))
             })
         };

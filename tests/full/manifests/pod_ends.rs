@@ -118,7 +118,7 @@ async fn a_pod_that_ends_answers_what_is_under_way_and_closes_kept_connections()
     let mut drain = Command::new(sidecar::binary());
     let admin = format!("http://127.0.0.1:{}", pod.admin_port);
     process::run(
-        drain.args(&hook[1..]).args(["--envoy", &admin]),
+        drain.args(&hook[1..]).args(["--envoy-admin", &admin]),
         "make debug",
     );
     assert!(envoys["sleep"]["seconds"].is_number(), "{envoys}");
