@@ -22,6 +22,7 @@
 //! | `top` | who is being denied, by page and command |
 //! | `trouble` | what a sidecar tells of trouble on our side |
 //! | `documents` | the commands, policies and the 429 of README and other pages, the Lua filter of `docs/filter.md` |
+//! | `from_a_clone` | what Docker's images and the targets of the Makefile find in a clone |
 //! | `in_envoy` | denials that need no callout, and the labels of the filter's counters |
 //! | `dev` | `sluicegate dev`, and that nothing is left of it |
 //! | `render` | `sluicegate render`, pasted into an Envoy configuration that exists |
@@ -62,6 +63,7 @@ mod edge;
 mod filter_chain;
 mod fleet;
 mod flood;
+mod from_a_clone;
 mod hostile;
 mod in_envoy;
 mod in_force;

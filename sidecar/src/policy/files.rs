@@ -1,9 +1,9 @@
 //! Files, as a running sidecar reads them.
 
 use std::collections::BTreeMap;
-use std::fs::{File, Metadata};
+use std::fs::{File, Metadata, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
@@ -103,9 +103,13 @@ fn text_of(file: File, most: u64) -> io::Result<String> {
     Ok(text)
 }
 
-/// Writes a file that only its owner may read, or with owner and permissions of another, and puts it in the place of the one
-/// before.
-pub(super) fn replace_file(path: &Path, text: &str, like: Option<Metadata>) -> io::Result<()> {
+/// Writes a file with this mode, or with owner and permissions of another, and puts it in the place of the one before.
+pub(super) fn replace_file(
+    path: &Path,
+    text: &str,
+    like: Option<Metadata>,
+    mut mode: u32,
+) -> io::Result<()> {
     let new = path.with_extension("new");
     let mut options = File::options();
     // A file or link of that name may be of anybody's making.
@@ -116,8 +120,9 @@ pub(super) fn replace_file(path: &Path, text: &str, like: Option<Metadata>) -> i
     if let Some(like) = like {
         // Only root may give a file away.
         let _ = fchown(&file, Some(like.uid()), Some(like.gid()));
-        file.set_permissions(like.permissions())?;
+        mode = like.mode();
     }
+    file.set_permissions(Permissions::from_mode(mode))?;
     file.sync_all()?;
     std::fs::rename(&new, path)
 }

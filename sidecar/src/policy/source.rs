@@ -164,7 +164,7 @@ impl PolicySource {
         let Some((path, text)) = self.last_good.as_ref().zip(text) else {
             return;
         };
-        if let Err(why) = replace_file(path, text, None) {
+        if let Err(why) = replace_file(path, text, None, 0o600) {
             warn!("cannot keep the policy in {}: {why}", path.display());
         }
     }
