@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::process::Command;
+use std::slice;
 
 use axum::Router;
 use serde_json::{Value, json};
@@ -200,7 +201,7 @@ async fn a_route_that_other_filters_clear_chooses_the_set_only_where_check_confi
     };
     let ours = Value::Null;
     for (name, clears) in clearing() {
-        let before = [clears.as_slice(), &[ours.clone()]].concat();
+        let before = [clears.as_slice(), slice::from_ref(&ours)].concat();
         add(
             format!("{name} before"),
             before,
@@ -209,7 +210,7 @@ async fn a_route_that_other_filters_clear_chooses_the_set_only_where_check_confi
         );
         let between = [clears.as_slice(), &[rbac(), ours.clone()]].concat();
         add(format!("{name} and rbac"), between, "free", String::new());
-        let after = [&[ours.clone()], clears.as_slice()].concat();
+        let after = [slice::from_ref(&ours), clears.as_slice()].concat();
         add(format!("{name} after"), after, "paid", warned.to_owned());
     }
     let (_, lua) = clearing().remove(1);

@@ -228,7 +228,7 @@ fn a_denial_until_an_operator_changes_something_has_no_time_in_words() {
         verdict("denied").replace(r#""remaining""#, r#""until_changed":true,"remaining""#);
     for headers in [&[][..], &[GRPC]] {
         let question = question(&rules, &request("POST", "/a.B/C", headers));
-        let reply = reply(answered(&question, &answer(&[verdict.clone()])).0);
+        let reply = reply(answered(&question, &answer(std::slice::from_ref(&verdict))).0);
         let body = String::from_utf8(reply.body).unwrap();
         let told = "limit `per-key` denies this request until its operator changes that";
         assert!(body.contains(told) && !body.contains("100"), "{body}");
