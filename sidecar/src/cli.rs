@@ -27,7 +27,6 @@ mod direct;
 mod drain_envoy;
 mod endpoint;
 mod envoy_example;
-mod estimate;
 pub mod exit;
 mod explain;
 mod give_back;
