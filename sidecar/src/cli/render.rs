@@ -72,11 +72,12 @@ impl Render {
             text += &format!("---\n# {number}. {place}:\n{part}");
         }
         if let [default, others @ ..] = self.rule_sets.as_slice() {
-            let mut sets = json!({ "default": default });
-            if !others.is_empty() {
-                (sets["others"], sets["by"]) = (json!(others), json!("route_name"));
+            let sets = if others.is_empty() {
+                json!({ "default": default })
+            } else {
                 text = text.replacen(FILTER, &format!("{ROUTE}{FILTER}"), 1);
-            }
+                json!({ "default": default, "others": others, "by": "route_name" })
+            };
             let sets = format!("{VERSION}          rule_sets: {sets}\n");
             text = text.replacen(VERSION, &sets, 1);
         }
