@@ -31,6 +31,7 @@ mod script;
 mod shrink;
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -60,6 +61,26 @@ fn open() -> Open {
     }
 }
 
+/// Seeds that failed once. They run before all others; `KEEP=FILE` adds those that fail and runs none of these.
+const KEPT: &str = include_str!("../seeds");
+
+fn kept() -> Vec<u64> {
+    let seeds = KEPT.lines().filter_map(|line| line.split('#').next());
+    let seeds = seeds.map(str::trim).filter(|seed| !seed.is_empty());
+    seeds.map(|seed| seed.parse().expect("a seed")).collect()
+}
+
+/// Adds a seed that fails to a file, if it is to be kept.
+fn keep(seed: u64, wrong: &judge::Wrong) {
+    let Some(path) = std::env::var_os("KEEP") else {
+        return;
+    };
+    println!("replay it: make world ONE={seed}");
+    let file = std::fs::OpenOptions::new().append(true).open(path);
+    let added = file.and_then(|mut file| writeln!(file, "{seed} # {}", wrong.kind));
+    added.expect("the file of KEEP can be written");
+}
+
 /// Whether it goes on after one that fails, without a shrunk one.
 fn all() -> bool {
     std::env::var_os("ALL").is_some()
@@ -78,6 +99,9 @@ fn main() -> ExitCode {
     let until = Instant::now() + Duration::from_secs(number("SECONDS", 86_400));
     let began = Instant::now();
     let found = Found::default();
+    if std::env::var_os("KEEP").is_none() {
+        kept().into_iter().for_each(|seed| look(seed, &found));
+    }
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -132,6 +156,7 @@ fn look(seed: u64, found: &Found) {
         && (!found.failed.swap(true, Ordering::Relaxed) || all())
     {
         println!("seed {seed}: {}: {}", first.kind, first.what);
+        keep(seed, first);
         if all() || std::env::var_os("SHRINK").is_some_and(|shrink| shrink == "no") {
             return;
         }
