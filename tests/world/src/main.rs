@@ -213,6 +213,78 @@ fn print_pairs(pairs: &BTreeMap<(usize, usize), u64>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::filter::Said;
+    use crate::script::{Algorithm, Check, Event, Limit, Link, Window, World};
+
+    /// C14: the first sidecars back were decided by a Redis that lacked the others' reports, besides what it had lost.
+    #[test]
+    fn a_store_that_returns_empty_gives_out_nothing_before_all_have_reported() {
+        let window = Window {
+            quota: 500,
+            per_ms: 10_000,
+        };
+        let limit = Limit {
+            algorithm: Algorithm::Fixed,
+            windows: vec![window],
+            requests_up_to: None,
+            lease_ms: None,
+            blocked: None,
+        };
+        let check = Check {
+            limit: 0,
+            key: 0,
+            cost: 1,
+            quota: None,
+        };
+        let mut events = Vec::new();
+        for sidecar in 0..20 {
+            let ask = Event::Ask {
+                sidecar,
+                filter: false,
+                checks: vec![check],
+                peek: false,
+                receipt: false,
+                times: 750,
+                every_ms: 20,
+                again: false,
+            };
+            let link = |link| Event::Link { sidecar, link };
+            events.extend([(10_000, ask), (12_000, link(Link::Cut))]);
+            events.push((16_000 + 23 * sidecar as u64, link(Link::Good)));
+        }
+        events.push((14_000, Event::LoseData));
+        events.sort_by_key(|(at_ms, _)| *at_ms);
+        let world = World {
+            seed: 1,
+            start_us: 1_790_035_200_000_000,
+            sidecars: 20,
+            embedded: false,
+            latency_ms: (1, 1),
+            policies: vec![vec![Some(limit)]],
+            events,
+        };
+        let log = run(&world, false).log;
+        let admitted = |from_s, to_s| {
+            let window = log
+                .iter()
+                .filter(|one| (from_s * 1_000_000..to_s * 1_000_000).contains(&one.to));
+            let admitted = window.filter(|one| {
+                matches!(
+                    one.what,
+                    What::Asked {
+                        said: Said::Admitted,
+                        peek: false,
+                        ..
+                    }
+                )
+            });
+            admitted.count()
+        };
+        assert_eq!(admitted(10, 12), 500, "by the store");
+        assert_eq!(admitted(12, 16), 500, "by shares");
+        assert_eq!(admitted(16, 20), 0, "by the store that is back");
+        assert_eq!(admitted(20, 25), 500, "in the next window");
+    }
 
     #[test]
     fn the_same_seed_gives_the_same_transcript_twice() {
