@@ -85,6 +85,42 @@ async fn a_large_request_may_take_as_many_calls_as_it_needs() {
     assert_eq!(admitted.count(), 512, "{}", sidecar.log());
 }
 
+/// C16: each was replaced at once, so /readyz said that the store answers, and the metric that it does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_whose_connections_are_cut_all_the_time_is_told_to_be_away() {
+    let (_redis, proxy, sidecar) = sidecar_behind_a_proxy(TIMEOUT).await;
+    let tells = async |up: f64, text: &str| {
+        let ready = sidecar.readyz().await;
+        sidecar.metric("sluicegate_store_up").await == up && ready.contains(text)
+    };
+    let cuts = async {
+        loop {
+            for mode in [Mode::Refuse, Mode::Pass] {
+                proxy.set(mode);
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    };
+    let told = eventually("ten times in a row both say so", async || {
+        for _ in 0..10 {
+            if !tells(0.0, "the store has not answered").await {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(30)).await;
+        }
+        true
+    });
+    tokio::select! {
+        () = cuts => {}
+        () = told => {}
+    }
+    proxy.set(Mode::Pass);
+    eventually("both say that it is back", async || {
+        tells(1.0, "the store answers").await
+    })
+    .await;
+}
+
 /// R3: "no answer on a new connection" was said of a Redis that answers, ten times a second.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_is_too_slow_is_kept_and_the_remedy_is_named() {
