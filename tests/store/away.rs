@@ -77,7 +77,7 @@ async fn a_large_request_may_take_as_many_calls_as_it_needs() {
     wait_until_back(&sidecar, "k").await;
     proxy.set(Mode::Slow(delay));
     // Eight calls of a second each.
-    let decision = |n| json!({ "checks": [{ "limit": "per-key", "key": n.to_string() }] });
+    let decision = |n: u32| json!({ "checks": [{ "limit": "per-key", "key": n.to_string() }] });
     let decisions: Vec<_> = (0..512).map(decision).collect();
     let answer = sidecar.answer(json!(decisions)).await;
     let verdicts = answer["verdicts"].as_array().unwrap();
