@@ -264,7 +264,7 @@ mod tests {
             events,
         };
         let log = run(&world, false).log;
-        let admitted = |from_s, to_s| {
+        let admitted = |from_s: u64, to_s: u64| {
             let window = log
                 .iter()
                 .filter(|one| (from_s * 1_000_000..to_s * 1_000_000).contains(&one.to));
