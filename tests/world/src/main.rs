@@ -1,5 +1,5 @@
 //! Worlds in which everything meets: several sidecars and filters with one store, in virtual time, each from a seed. What they
-//! show is judged by the promises. `make world`, `make world-mutations`.
+//! show is judged by the promises. `make world`, `make world-mutations`; `make world-fresh` every night and before an issue is closed.
 //!
 //! | file | for |
 //! |---|---|
