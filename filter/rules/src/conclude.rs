@@ -1,5 +1,7 @@
 //! What a verdict, or its absence, means for the request that waits for it.
 
+use std::collections::BTreeSet;
+
 use sluicegate_protocol::{Code, LimitStatus, Verdict, WithoutStore};
 
 use crate::config::schema::WhenUnavailable;
@@ -48,6 +50,11 @@ impl Question {
             return self.without_verdict(None, why);
         };
         let conclusion = match (decided_by(&self.checks, verdict), verdict) {
+            (Ok(Some(_)), Verdict::Admitted(LimitStatus { unknown, .. }))
+                if !unknown.is_empty() =>
+            {
+                return self.without_some(unknown);
+            }
             (Ok(Some(check)), Verdict::Admitted(limit_status)) => {
                 self.admitted(check, limit_status)
             }
@@ -134,16 +141,40 @@ impl Question {
         Reply::cost_over_limit(rule, limit, self.grpc)
     }
 
+    /// All checks that the sidecar knows were admitted, and took their units; for these, the rules' `when_unavailable` decides.
+    fn without_some(&self, unknown: &[usize]) -> (Conclusion, Option<VerdictError>) {
+        let checks = unknown
+            .iter()
+            .filter_map(|check| self.checks.get(*check).cloned());
+        let checks: Vec<_> = checks.collect();
+        let rules = checks
+            .iter()
+            .filter_map(|check| self.rules.rules.get(check.rule));
+        let when = rules.map(|rule| rule.when_unavailable).max();
+        let limits: BTreeSet<_> = checks.iter().map(|check| self.limit_name(check)).collect();
+        let why = VerdictError::Refused(format!("its policy lacks {limits:?}"));
+        self.without(None, when.unwrap_or(self.when_unavailable), why, &checks)
+    }
+
     /// The policy's `when_store_is_down` overrides the rules' `when_unavailable`.
     fn without_verdict(
         &self,
         by_policy: Option<WithoutStore>,
         why: VerdictError,
     ) -> (Conclusion, Option<VerdictError>) {
+        self.without(by_policy, self.when_unavailable, why, &self.checks)
+    }
+
+    fn without(
+        &self,
+        by_policy: Option<WithoutStore>,
+        by_rules: WhenUnavailable,
+        why: VerdictError,
+        checks: &[ResolvedCheck],
+    ) -> (Conclusion, Option<VerdictError>) {
         let (counter, reason) = why.kind();
         self.count(counter);
         // The checks of one rule are adjacent.
-        let checks = self.checks.as_slice();
         let rules = checks
             .chunk_by(|a, b| a.rule == b.rule)
             .filter_map(<[ResolvedCheck]>::first)
@@ -151,7 +182,7 @@ impl Question {
         let when = match why {
             // The client itself is the reason.
             VerdictError::SubjectFull => WhenUnavailable::Deny,
-            _ => by_policy.map_or(self.when_unavailable, Into::into),
+            _ => by_policy.map_or(by_rules, Into::into),
         };
         // The first rule that decided; none if the policy did, even if a rule says the same.
         let rule = rules

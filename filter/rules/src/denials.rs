@@ -184,6 +184,7 @@ mod tests {
             reset_ms: 60_000,
             retry_after_ms: 60_000,
             hold_ms,
+            unknown: Vec::new(),
             receipt: Vec::new(),
         })
     }

@@ -68,6 +68,7 @@ impl Certificates {
         self.ends.insert((ends_us, Arc::clone(&fingerprint)));
         let status = LimitStatus {
             limit: Cow::Borrowed(""),
+            unknown: Vec::new(),
             receipt: Vec::new(),
             ..status.clone().into_owned()
         };
@@ -172,6 +173,7 @@ mod tests {
             reset_ms: 50_000,
             retry_after_ms,
             hold_ms,
+            unknown: Vec::new(),
             receipt: Vec::new(),
         }
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use sluicegate::lint::{Finding, Found, FoundPolicy, Plugin, Severity, WrittenPolicy, lint};
-use sluicegate::policy::{Files, line_and_why};
+use sluicegate::policy::{Files, Policy, changes, line_and_why};
 use sluicegate_rules::config::fingerprint;
 
 use super::Failure;
@@ -30,6 +30,9 @@ pub struct CheckConfig {
     /// times; all files are checked together. Without it, only the policy is checked.
     #[arg(long, value_name = "FILE", required_unless_present = "policy")]
     envoy: Vec<PathBuf>,
+    /// The policy that `--policy` is to replace: prints what changes, and which counts start at zero.
+    #[arg(long, value_name = "FILE", requires = "policy")]
+    before: Option<PathBuf>,
     /// Output format; `json` prints one object with all findings.
     #[arg(long, short, value_enum, default_value_t)]
     output: Output,
@@ -81,6 +84,34 @@ impl Report {
         policy
     }
 
+    /// Tells what changes with a policy. `is_alone`: nobody checks which sets Envoys list.
+    fn change(
+        &mut self,
+        before: &FoundPolicy,
+        policy: &Policy,
+        is_alone: bool,
+    ) -> Result<(), Failure> {
+        let file = &before.source.file;
+        let before = WrittenPolicy::read(before)
+            .policy
+            .map_err(|mistakes| Failure::usage(format!("{file}: {}", mistakes.join("; "))))?;
+        for change in changes(&before, policy) {
+            line!(self.text, "since {file}: {change}");
+        }
+        let sets = before.rules.sets.keys().filter(|_| is_alone);
+        for set in sets.filter(|set| !policy.rules.sets.contains_key(*set)) {
+            self.add(Finding {
+                file: file.clone(),
+                line: 1,
+                severity: Severity::Warning,
+                message: format!(
+                    "the new policy has no rule set `{set}`: an Envoy that lists it keeps all rules that it has; give Envoy's configuration (`--envoy`), or keep the set as `{set}: {{ rules: [] }}`"
+                ),
+            });
+        }
+        Ok(())
+    }
+
     /// Adds a mistake, which names its line of the text.
     fn add_mistake(&mut self, (file, before): (&str, usize), what: &str, mistake: &str) {
         let (number, why) = line_and_why(mistake).unwrap_or((1, mistake));
@@ -111,6 +142,7 @@ impl Report {
 impl CheckConfig {
     pub fn run(self) -> Result<(), Failure> {
         let mut report = Report::default();
+        let before = self.before.as_deref().map(given).transpose()?;
         let given = self.policy.as_deref().map(given).transpose()?;
         let mut policies: Vec<_> = given.iter().map(|one| report.policy(one)).collect();
         // What `serve` would use in this environment.
@@ -121,6 +153,16 @@ impl CheckConfig {
         ] = policies.as_slice()
         {
             store_address(policy, None)?;
+        }
+
+        if let (
+            Some(before),
+            Some(WrittenPolicy {
+                policy: Ok(policy), ..
+            }),
+        ) = (&before, policies.first())
+        {
+            report.change(before, policy, self.envoy.is_empty())?;
         }
         if self.envoy.is_empty() {
             if report.errors == 0 {

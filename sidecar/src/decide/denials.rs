@@ -195,6 +195,7 @@ mod tests {
             reset_ms: 60_000,
             retry_after_ms: 60_000,
             hold_ms: 60_000,
+            unknown: Vec::new(),
             receipt: Vec::new(),
         })
     }

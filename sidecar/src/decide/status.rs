@@ -21,6 +21,7 @@ pub fn in_window(
         reset_ms: 0,
         retry_after_ms: 0,
         hold_ms: 0,
+        unknown: Vec::new(),
         receipt: Vec::new(),
     }
 }

@@ -208,6 +208,11 @@ export function summarize(view) {
     if (state.tone === "calm") Object.assign(state, OURS);
     notes.push(`Filters refuse the policy's rules (${policy.filters.refused}) and keep their earlier ones, if any: sluicegate rollout says why.`);
   }
+  notes.push(...policy.filters_apart.map((filter) => `${capital(filter)}.`));
+  if (policy.filters_held_back) {
+    if (state.tone === "calm") Object.assign(state, OURS);
+    notes.push(`Filters (${policy.filters_held_back}) have newer rules than this sidecar's policy and wait for it: give it the same file.`);
+  }
   if (policy.filters_with_other_pepper) {
     if (state.tone === "calm") Object.assign(state, OURS);
     notes.push(`Filters with another pepper (${policy.filters_with_other_pepper}) recognize no consumer: every key counts as missing. sluicegate rollout names them.`);

@@ -125,6 +125,17 @@ impl Consumers {
         found.map_or("", String::as_str)
     }
 
+    /// Whether rules ask for an entry with keys such as this, and not for a limit of the same name.
+    pub fn is_asked_with(key: &str) -> bool {
+        let (_, own) = split_shadow(key);
+        parts(own).is_some() || own.starts_with(CONSUMER) || own.starts_with(MISSING)
+    }
+
+    /// Its limits.
+    pub fn limits(&self) -> impl Iterator<Item = &String> {
+        self.limits.values()
+    }
+
     /// Those that have limits of their own and no key.
     pub fn without_keys(&self) -> impl Iterator<Item = &str> {
         let of_limits = self.limits.keys().filter(|consumer| *consumer != DEFAULT);
@@ -137,9 +148,7 @@ impl Consumers {
     /// The limit and the key of a bucket, for a key of the filter. Other programs may give a consumer's key; another key of
     /// theirs stays as it is.
     pub fn resolve<'k>(&self, key: &'k str) -> (&str, Cow<'k, str>) {
-        // A shadow rule counts under keys of its own.
-        let of_shadow = key.starts_with(SHADOW).then(|| key.find(';')).flatten();
-        let (shadow, own) = key.split_at(of_shadow.map_or(0, |end| end + 1));
+        let (shadow, own) = split_shadow(key);
         if let Some(consumer) = own.strip_prefix(CONSUMER) {
             return (self.limit_of(consumer), key.into());
         }
@@ -154,6 +163,12 @@ impl Consumers {
             None => (self.limit_of(DEFAULT), format!("{shadow}{instead}").into()),
         }
     }
+}
+
+/// What a shadow rule puts before its keys, to count under keys of its own, and the rest.
+fn split_shadow(key: &str) -> (&str, &str) {
+    let of_shadow = key.starts_with(SHADOW).then(|| key.find(';')).flatten();
+    key.split_at(of_shadow.map_or(0, |end| end + 1))
 }
 
 /// The hash in a key of the filter, and the key of a request without it.

@@ -26,6 +26,8 @@ pub struct RuleSets {
     pub digest: String,
     /// Each as it would stand in a filter's own configuration, by name.
     pub sets: BTreeMap<String, Value>,
+    /// The limits that they name.
+    pub(super) names: BTreeSet<String>,
     /// The lines that a document has for each.
     lines: BTreeMap<String, String>,
 }
@@ -115,6 +117,7 @@ impl RuleSets {
         let (mut sets, mut lines, mut windows) =
             (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let (mut mistakes, mut expressions, mut bytes) = (Vec::new(), 0, 0);
+        let mut names = BTreeSet::new();
         for (name, set) in file {
             let set = ValueWithLines::new(set, 0);
             let (read, found) = match check(name, &set, limits, &is_of_consumers) {
@@ -124,6 +127,7 @@ impl RuleSets {
                     continue;
                 }
             };
+            names.extend(named_limits(&read).map(|(_, limit)| limit.to_owned()));
             let of_set = named_limits(&read).filter_map(|(_, limit)| {
                 let windows = windows_of((*limits.get(limit)?)?);
                 Some((limit.to_owned(), windows))
@@ -178,6 +182,7 @@ impl RuleSets {
         Ok(Self {
             digest: fingerprint(&json!([sets, windows])),
             sets,
+            names,
             lines,
         })
     }
@@ -193,16 +198,22 @@ impl RuleSets {
         document::validate(&file).ok().map(|(set, _)| set)
     }
 
-    /// The document for a filter that may run these sets and has the rules with this digest; without names, of all sets.
-    pub fn document(&self, names: &[Cow<'_, str>], known: Option<&str>, instance: u64) -> String {
+    /// The document of a sidecar for a filter that may run these sets, of all sets without names; without rules for one that has
+    /// them. `earlier`: the other rules that the sidecar decides by.
+    pub fn document(
+        &self,
+        names: &[Cow<'_, str>],
+        is_known: bool,
+        (instance, earlier): (u64, &str),
+    ) -> String {
         let is_wanted = |name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
         let mut lines = String::new();
-        if known != Some(self.digest.as_str()) {
+        if !is_known {
             let sets = self.lines.iter().filter(|(name, _)| is_wanted(name));
             lines.extend(sets.map(|(_, text)| text.as_str()));
         }
         let head = json!({
-            "format": document::FORMAT, "digest": self.digest, "instance": instance, "lines": lines.lines().count(),
+            "format": document::FORMAT, "digest": self.digest, "instance": instance, "earlier": earlier, "lines": lines.lines().count(),
         });
         format!("{head}\n{lines}")
     }

@@ -276,7 +276,8 @@ impl Long {
             all.push(rule);
         }
         let at = get(file, "limits").unwrap_or(file);
-        if !all.is_empty() {
+        // A set without rules is one, too: Envoys list it.
+        if !all.is_empty() || !own.is_empty() {
             set.extend(of_set);
             set.push(named("rules", placed(at, Data::List(all))));
             sets.push(named(SET, placed(at, Data::Fields(set))));

@@ -185,6 +185,7 @@ fn verdict(input: &mut Input<'_>) -> Verdict<'static> {
         reset_ms: 60_000,
         retry_after_ms: 60_000,
         hold_ms: 500 * u64::from(input.byte()),
+        unknown: Vec::new(),
         receipt: Vec::new(),
     };
     match kind % 8 {

@@ -1,0 +1,135 @@
+//! What earlier policies had, for filters that still ask by their rules. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sluicegate_protocol::{MAX_EARLIER, list_of};
+
+use super::consumers::Consumers;
+use super::contents::Policy;
+use super::limits::Limit;
+
+/// How long everything is kept: filters have new rules a second later, and other programs may ask as well.
+const KEPT_US: u64 = 60_000_000;
+/// Most that is kept: limits and their overrides, entries of `consumers` and their keys.
+const MAX_KEPT: usize = 10_000;
+
+/// Limits, entries of `consumers` and rules that the policy does not have any more.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Kept {
+    pub limits: BTreeMap<String, Arc<Limit>>,
+    pub consumers: BTreeMap<String, Arc<Consumers>>,
+    /// Since when the policy has no limit or entry of this name.
+    since_us: BTreeMap<String, u64>,
+    rules: Vec<PastRules>,
+    /// The digests of the rules, as answers have them.
+    pub earlier: String,
+}
+
+#[derive(Clone, Debug)]
+struct PastRules {
+    digest: String,
+    /// What they ask for.
+    names: Arc<BTreeSet<String>>,
+    since_us: u64,
+    /// When a filter was last known to have them.
+    used_us: Arc<AtomicU64>,
+}
+
+impl Kept {
+    /// What is to be kept if `next` replaces `before`.
+    ///
+    /// # Errors
+    /// It is too much.
+    pub fn after(before: &Policy, next: &Policy, now_us: u64) -> Result<Self, String> {
+        let kept = &before.kept;
+        let limits = gone([&before.limits, &kept.limits], &next.limits);
+        let consumers = gone([&before.consumers, &kept.consumers], &next.consumers);
+        let names = limits.keys().chain(consumers.keys());
+        let since = |name: &String| kept.since_us.get(name).copied().unwrap_or(now_us);
+        let since_us = names.map(|name| (name.clone(), since(name))).collect();
+        let mut rules = kept.rules.clone();
+        rules.extend(before.rules.told().map(|digest| PastRules {
+            digest,
+            names: Arc::new(before.asked_for()),
+            since_us: now_us,
+            used_us: Arc::new(now_us.into()),
+        }));
+        rules.retain(|past| past.digest != next.rules.digest);
+        let used = rules.iter().enumerate();
+        let unused = used.min_by_key(|(_, past)| past.used_us.load(Ordering::Relaxed));
+        if let Some((unused, _)) = unused.filter(|_| rules.len() > MAX_EARLIER) {
+            rules.remove(unused);
+        }
+        let kept = Self {
+            earlier: listed(&rules),
+            limits,
+            consumers,
+            since_us,
+            rules,
+        };
+        let size = kept.size();
+        if size > MAX_KEPT {
+            return Err(format!(
+                "filters may still ask for {size} limits, overrides and consumers' keys that this policy does not have, and {MAX_KEPT} are kept: change fewer names at a time and wait for a minute, or as long as `sluicegate rollout` lists filters with earlier rules; or restart the sidecar"
+            ));
+        }
+        Ok(kept)
+    }
+
+    fn size(&self) -> usize {
+        let limits = self.limits.values().map(|limit| 1 + limit.overrides.len());
+        let consumers = self.consumers.values().map(|entry| 1 + entry.keys.len());
+        limits.chain(consumers).sum()
+    }
+
+    /// How much of what may be kept is.
+    pub fn ratio(&self) -> f64 {
+        self.size() as f64 / MAX_KEPT as f64
+    }
+
+    /// The same without what nobody should ask for any more: what has been gone for long, and is not named by the rules of a
+    /// filter. Nothing if that is all of it.
+    pub fn without_unused(&self, is_used: impl Fn(&str) -> bool, now_us: u64) -> Option<Self> {
+        let is_over = |since_us: u64| now_us.saturating_sub(since_us) >= KEPT_US;
+        let mut kept = self.clone();
+        kept.rules.retain(|past| {
+            let used = is_used(&past.digest);
+            if used {
+                past.used_us.store(now_us, Ordering::Relaxed);
+            }
+            used || !is_over(past.since_us)
+        });
+        let rules = &kept.rules;
+        kept.since_us.retain(|name, since_us| {
+            !is_over(*since_us) || rules.iter().any(|past| past.names.contains(name))
+        });
+        let left = &kept.since_us;
+        kept.limits.retain(|name, _| left.contains_key(name));
+        kept.consumers.retain(|name, _| left.contains_key(name));
+        kept.earlier = listed(rules);
+        let counts = |kept: &Self| (kept.rules.len(), kept.since_us.len());
+        (counts(&kept) != counts(self)).then_some(kept)
+    }
+
+    pub fn is_as_large(&self, other: &Self) -> bool {
+        self.since_us.len() == other.since_us.len()
+    }
+}
+
+fn listed(rules: &[PastRules]) -> String {
+    list_of(rules.iter().map(|past| past.digest.as_str()))
+}
+
+/// What earlier policies had, without what there is now.
+fn gone<T>(
+    before: [&BTreeMap<String, Arc<T>>; 2],
+    now: &BTreeMap<String, Arc<T>>,
+) -> BTreeMap<String, Arc<T>> {
+    let [newer, older] = before;
+    let gone = older.iter().chain(newer);
+    let gone = gone.filter(|(name, _)| !now.contains_key(*name));
+    gone.map(|(name, one)| (name.clone(), Arc::clone(one)))
+        .collect()
+}
