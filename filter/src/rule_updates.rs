@@ -32,8 +32,8 @@ pub struct RuleUpdates {
     /// The token of the request under way.
     token: Cell<Option<u32>>,
     compiling: RefCell<Option<Compiling>>,
-    /// Compiled sets that are not in force: those before, for a change that is taken back, or those to come.
-    spare: RefCell<Option<(String, Vec<Rc<RuleSet>>)>>,
+    /// The sets before those in force, for a change that is taken back.
+    previous: RefCell<Option<(String, Vec<Rc<RuleSet>>)>>,
     /// Since when answers name other rules.
     stale_us: Cell<Option<u64>>,
     /// What was logged last.
@@ -106,10 +106,7 @@ impl RuleUpdates {
     /// Which rules this filter has, for a sidecar.
     pub fn report(&self, plugin: &Plugin, pushed: &Pushed) -> String {
         let updates = self.updates.borrow();
-        let refused = updates.refused();
-        let spare = self.spare.borrow();
-        let ready = spare.as_ref().map(|(digest, _)| digest.as_str());
-        let held = ready.and_then(|ready| Some((ready, updates.held_by(ready)?)));
+        let (refused, held) = (updates.refused(), updates.held());
         let report = RulesReport {
             vm: plugin.vm.as_str().into(),
             node: plugin.node.as_str().into(),
@@ -118,7 +115,7 @@ impl RuleUpdates {
             in_force: updates.in_force().map(Into::into),
             refused: refused.map(|(digest, _)| digest.into()),
             why: refused.map(|(_, why)| why.into()),
-            ready: held.map(|(ready, _)| ready.into()),
+            held: held.map(|(digest, _)| digest.into()),
             held_by: held.map(|(_, sidecar)| format!("{sidecar:x}").into()),
             pepper: Some(plugin.settings.hasher.pepper_digest().into()),
         };
@@ -163,29 +160,22 @@ impl RuleUpdates {
         };
         let head = &document.head;
         let digest = head.digest.clone();
-        let may = updates.named(&digest, &head.earlier, head.instance, now_us);
-        if self.has_spare(&digest, may) || updates.knows(&digest) {
+        // Without lines, another sidecar held these rules back when they were asked for.
+        if !updates.named(&digest, &head.earlier, head.instance, now_us) || head.lines == 0 {
             return;
         }
-        // Compiled also while another sidecar holds them back: then they are in force at once when it does not any more.
-        match document.check() {
-            Ok(()) => self.compile_next(digest, Stage::Lines(document)),
-            Err(why) => self.refuse(&mut updates, digest, why.to_string()),
+        let mut previous = self.previous.borrow_mut();
+        let stage = match previous.take_if(|(known, _)| *known == digest) {
+            Some((_, sets)) => Ok(Stage::Counters(sets, VecDeque::new())),
+            None => match document.check() {
+                Ok(()) => Ok(Stage::Lines(document)),
+                Err(why) => Err(why.to_string()),
+            },
+        };
+        match stage {
+            Ok(stage) => drop(self.compiling.replace(Some(Compiling { digest, stage }))),
+            Err(why) => self.refuse(&mut updates, digest, why),
         }
-    }
-
-    fn compile_next(&self, digest: String, stage: Stage) {
-        self.compiling.replace(Some(Compiling { digest, stage }));
-    }
-
-    /// Whether the sets with this digest are compiled. If they `may` come into force, they do with the next tick.
-    fn has_spare(&self, digest: &str, may: bool) -> bool {
-        let mut spare = self.spare.borrow_mut();
-        let has = spare.as_ref().is_some_and(|(known, _)| known == digest);
-        if let Some((digest, sets)) = spare.take_if(|_| has && may) {
-            self.compile_next(digest, Stage::Counters(sets, VecDeque::new()));
-        }
-        has
     }
 
     /// An answer to a question names the rules in force at the sidecar. If the request under way does not bring them, it is
@@ -196,8 +186,7 @@ impl RuleUpdates {
         };
         let earlier = answer.earlier.as_deref().unwrap_or_default();
         let mut updates = self.updates.borrow_mut();
-        let may = updates.named(digest, earlier, answer.instance, now_us);
-        if self.is_compiling() || self.has_spare(digest, may) || !may {
+        if !updates.named(digest, earlier, answer.instance, now_us) || self.is_compiling() {
             return self.stale_us.set(None);
         }
         let since_us = self.stale_us.get().unwrap_or(now_us);
@@ -221,11 +210,7 @@ impl RuleUpdates {
         loop {
             compiling.stage = match compiling.stage.advance(pushed) {
                 Ok(Stage::Done(sets)) => {
-                    let digest = compiling.digest;
-                    if self.updates.borrow().may_replace(&digest, now_us) {
-                        return self.replace(plugin, sets, digest);
-                    }
-                    return drop(self.spare.replace(Some((digest, sets))));
+                    return self.replace(plugin, sets, compiling.digest);
                 }
                 Ok(stage) => stage,
                 Err(why) => {
@@ -246,7 +231,7 @@ impl RuleUpdates {
     fn replace(&self, plugin: &Plugin, sets: Vec<Rc<RuleSet>>, digest: String) {
         let mut updates = self.updates.borrow_mut();
         let before = updates.in_force().map(str::to_owned);
-        self.spare
+        self.previous
             .replace(before.zip(Some(plugin.replace_rules(sets))));
         host::add_to_counter(RULES_UPDATED, 1);
         self.said.take();

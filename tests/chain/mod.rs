@@ -32,6 +32,7 @@
 //! | `withheld` | Envoys that withhold calls from the filter |
 //! | `in_force` | what shows which configuration is in force, and why one is not |
 //! | `pushed` | rules that the sidecar pushes: how they begin, change, come back, and fail |
+//! | `rollouts` | changes of names that reach one sidecar of several after the other |
 //! | `reload` | replacing the policy while requests are served |
 //! | `apart` | rules and plugins that must not affect each other |
 //! | `abuse` | clients who try to get around a limit, to make it costly, or to write where they must not |
@@ -83,6 +84,7 @@ mod reload;
 mod render;
 mod replies;
 mod requested_quotas;
+mod rollouts;
 mod shutdown;
 mod socket;
 mod sources;

@@ -67,7 +67,7 @@ impl Updates {
     }
 
     /// Whether the rules with this digest are in force or refused.
-    pub fn knows(&self, digest: &str) -> bool {
+    fn knows(&self, digest: &str) -> bool {
         let refused = self.refused().map(|(refused, _)| refused);
         [self.in_force(), refused].contains(&Some(digest))
     }
@@ -83,12 +83,13 @@ impl Updates {
         self.behind_us.is_some()
     }
 
-    /// The sidecar for whose sake these rules, which another one has in force, are not yet in force here.
-    pub fn held_by(&self, ready: &str) -> Option<u64> {
-        let is_wanted = self.sidecars.iter().any(|one| one.in_force == ready);
-        let mut others = self.sidecars.iter().filter(|one| one.in_force != ready);
-        let other = others.find(|one| Some(one.in_force.as_str()) == self.in_force());
-        other.filter(|_| is_wanted).map(|other| other.instance)
+    /// The digest that a sidecar has in force, and another one for whose sake this filter has not.
+    pub fn held(&self) -> Option<(&str, u64)> {
+        let is_own = |one: &&Sidecar| Some(one.in_force.as_str()) == self.in_force();
+        let by = self.sidecars.iter().find(is_own)?;
+        let mut newest = self.sidecars.iter().rev();
+        let held = newest.find(|one| !self.knows(&one.in_force))?;
+        Some((&held.in_force, by.instance))
     }
 
     /// A request has been sent.
@@ -131,7 +132,7 @@ impl Updates {
     }
 
     /// Whether the rules with this digest may replace those in force now.
-    pub fn may_replace(&self, digest: &str, now_us: u64) -> bool {
+    fn may_replace(&self, digest: &str, now_us: u64) -> bool {
         if self.knows(digest) {
             return false;
         }
@@ -278,7 +279,9 @@ mod tests {
         assert!(!updates.is_behind());
         updates.named(B, "aaaaaa", 1, S);
         assert!(updates.is_behind());
-        assert_eq!((updates.held_by(B), updates.held_by(C)), (Some(2), None));
+        assert_eq!(updates.held(), Some((B, 2)));
+        updates.refuse(B.to_owned(), "why");
+        assert_eq!(updates.held(), None);
     }
 
     #[test]

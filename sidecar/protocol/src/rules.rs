@@ -58,9 +58,9 @@ pub struct RulesReport<'a> {
     /// Why.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub why: Option<Cow<'a, str>>,
-    /// The digest of newer rules that it has compiled, and that another sidecar holds back.
+    /// The digest of newer rules that it would have if another sidecar did not hold them back.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
-    pub ready: Option<Cow<'a, str>>,
+    pub held: Option<Cow<'a, str>>,
     /// That sidecar, by its [`crate::Answer::instance`] in hexadecimal digits.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub held_by: Option<Cow<'a, str>>,
@@ -115,7 +115,7 @@ pub struct FilterState {
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// The sidecar whose answers name earlier rules, if the filter has newer ones and keeps the earlier for its sake.
+    /// The sidecar whose answers name earlier rules, if the filter keeps these for its sake.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_by: Option<String>,
     /// The digest of its pepper; absent if it is too old to tell.
@@ -175,7 +175,7 @@ impl<'a> RulesReport<'a> {
             .in_force
             .iter()
             .chain(&report.refused)
-            .chain(&report.ready);
+            .chain(&report.held);
         let mut digests = digests.chain(&report.pepper);
         let are_digests = digests.all(|digest| is_digits(digest, DIGEST_DIGITS));
         let valid = is_digits(&report.vm, 32) && are_digests;
@@ -184,7 +184,7 @@ impl<'a> RulesReport<'a> {
 
     /// Whether the filter need not be sent the rules with this digest.
     pub fn knows(&self, digest: &str) -> bool {
-        let known = [&self.in_force, &self.refused, &self.ready];
+        let known = [&self.in_force, &self.refused, &self.held];
         known.into_iter().flatten().any(|known| known == digest)
     }
 }

@@ -84,34 +84,6 @@ impl Report {
         policy
     }
 
-    /// Tells what changes with a policy. `is_alone`: nobody checks which sets Envoys list.
-    fn change(
-        &mut self,
-        before: &FoundPolicy,
-        policy: &Policy,
-        is_alone: bool,
-    ) -> Result<(), Failure> {
-        let file = &before.source.file;
-        let before = WrittenPolicy::read(before)
-            .policy
-            .map_err(|mistakes| Failure::usage(format!("{file}: {}", mistakes.join("; "))))?;
-        for change in changes(&before, policy) {
-            line!(self.text, "since {file}: {change}");
-        }
-        let sets = before.rules.sets.keys().filter(|_| is_alone);
-        for set in sets.filter(|set| !policy.rules.sets.contains_key(*set)) {
-            self.add(Finding {
-                file: file.clone(),
-                line: 1,
-                severity: Severity::Warning,
-                message: format!(
-                    "the new policy has no rule set `{set}`: an Envoy that lists it keeps all rules that it has; give Envoy's configuration (`--envoy`), or keep the set as `{set}: {{ rules: [] }}`"
-                ),
-            });
-        }
-        Ok(())
-    }
-
     /// Adds a mistake, which names its line of the text.
     fn add_mistake(&mut self, (file, before): (&str, usize), what: &str, mistake: &str) {
         let (number, why) = line_and_why(mistake).unwrap_or((1, mistake));
@@ -157,12 +129,19 @@ impl CheckConfig {
 
         if let (
             Some(before),
-            Some(WrittenPolicy {
-                policy: Ok(policy), ..
-            }),
-        ) = (&before, policies.first())
+            [
+                WrittenPolicy {
+                    policy: Ok(new), ..
+                },
+            ],
+        ) = (before, policies.as_slice())
         {
-            report.change(before, policy, self.envoy.is_empty())?;
+            let old = Policy::read(&before.text, &mut before.files.clone());
+            let file = before.source.file;
+            let old = old.map_err(|why| Failure::usage(format!("{file}: {why}")))?;
+            for change in changes(&old, new) {
+                line!(report.text, "since {file}: {change}");
+            }
         }
         if self.envoy.is_empty() {
             if report.errors == 0 {

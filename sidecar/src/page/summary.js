@@ -204,14 +204,9 @@ export function summarize(view) {
     if (state.tone === "calm") Object.assign(state, OURS);
     notes.push(`The policy file was refused; epoch ${policy.epoch} stays in force: ${policy.refused}`);
   }
-  if (policy.filters.refused) {
+  if (policy.filters_apart.length) {
     if (state.tone === "calm") Object.assign(state, OURS);
-    notes.push(`Filters refuse the policy's rules (${policy.filters.refused}) and keep their earlier ones, if any: sluicegate rollout says why.`);
-  }
-  notes.push(...policy.filters_apart.map((filter) => `${capital(filter)}.`));
-  if (policy.filters_held_back) {
-    if (state.tone === "calm") Object.assign(state, OURS);
-    notes.push(`Filters (${policy.filters_held_back}) have newer rules than this sidecar's policy and wait for it: give it the same file.`);
+    notes.push(...policy.filters_apart.map((told) => `${capital(told)}.`));
   }
   if (policy.filters_with_other_pepper) {
     if (state.tone === "calm") Object.assign(state, OURS);

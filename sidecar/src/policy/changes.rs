@@ -51,10 +51,10 @@ pub fn changes(before: &Policy, after: &Policy) -> Vec<String> {
         ));
     }
     let sets = [&before.rules.sets, &after.rules.sets];
-    for (these, others, what) in [(sets[0], sets[1], "removed"), (sets[1], sets[0], "added")] {
-        let sets = these.keys().filter(|set| !others.contains_key(*set));
-        found.extend(sets.map(|set| format!("rule set {set} {what}")));
-    }
+    let gone = sets[0].keys().filter(|set| !sets[1].contains_key(*set));
+    found.extend(gone.map(|set| {
+        format!("rule set {set} removed: filters that list it keep all rules that they have")
+    }));
     if before.rules != after.rules {
         let digest = |rules: &RuleSets| match rules.digest.as_str() {
             "" => "none".to_owned(),

@@ -279,26 +279,39 @@ rules:
             .split_once("consumers:")
             .map(|(limits, _)| (limits.to_owned(), ()))
             .unwrap();
-        let mut after = Policy::parse(&limits).unwrap();
+        let after = Policy::parse(&limits).unwrap();
         assert!(!after.limits_as(&before));
-        after.keep_removed(&before);
+        let after = before.may_become(after, 0).unwrap();
         assert_eq!(
             resolved(&after, "partner", "@consumer=acme"),
             "partner.acme @consumer=acme"
         );
-        let forgotten = after.without_removed().unwrap();
+        let (forgotten, _) = after.without_unused(|_| false, 60_000_000).unwrap();
         assert_eq!(
             resolved(&forgotten, "partner", "@consumer=acme"),
             "partner @consumer=acme"
         );
-        // A limit that has the name now is what is asked for.
-        let named = limits.replace("partner.acme", "partner");
-        let mut after = Policy::parse(&named).unwrap();
-        after.keep_removed(&before);
-        assert_eq!(
-            resolved(&after, "partner", "@consumer=acme"),
-            "partner @consumer=acme"
-        );
+    }
+
+    /// `partner` was a limit and became an entry, or the reverse: rules of before and after ask for it with keys of their own.
+    #[test]
+    fn a_limit_that_became_an_entry_of_consumers_is_told_from_it_by_the_keys() {
+        let entry = Policy::parse(&text()).unwrap();
+        let (limits, _) = text()
+            .split_once("consumers:")
+            .map(|(limits, _)| (limits.to_owned(), ()))
+            .unwrap();
+        let limit = Policy::parse(&limits.replace("partner.acme", "partner")).unwrap();
+        let missing = "@missing/x-api-key=192.0.2.1";
+        let own = format!("x-api-key#{HASH}");
+        for [before, after] in [[&entry, &limit], [&limit, &entry]] {
+            let policy = before.may_become(after.clone(), 0).unwrap();
+            assert_eq!(resolved(&policy, "partner", &own), format!("partner {own}"));
+            assert_eq!(
+                resolved(&policy, "partner", &format!("{own};{missing}")),
+                "partner.acme @consumer=acme"
+            );
+        }
     }
 
     #[test]
@@ -356,7 +369,7 @@ rules:
     fn filters_are_told_the_windows_of_consumers_that_share_one_limit() {
         let windows = |text: &str| {
             let policy = Policy::parse(text).unwrap();
-            let document = policy.rules.document(&[], None, 1);
+            let document = policy.rules.document(&[], false, (1, ""));
             document.contains(r#""partner":[[5,60000]]"#)
         };
         assert!(!windows(&text()));

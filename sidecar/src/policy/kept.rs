@@ -133,3 +133,96 @@ fn gone<T>(
     gone.map(|(name, one)| (name.clone(), Arc::clone(one)))
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000;
+
+    /// A policy whose rules ask for the first of these limits.
+    fn policy(limits: &[&str]) -> Policy {
+        let mut text = "limits:\n".to_owned();
+        for name in limits {
+            text += &format!(
+                "  {name}: {{ algorithm: fixed_window, windows: [{{ quota: 1, per: 1h }}] }}\n"
+            );
+        }
+        let asked = limits[0];
+        text += &format!(
+            "rules: {{ s: {{ rules: [{{ name: r, checks: [{{ limit: {asked}, key: [{{ host: true }}] }}], when_unavailable: deny }}] }} }}"
+        );
+        Policy::parse(&text).unwrap()
+    }
+
+    fn has(policy: &Policy, limits: &[&str]) -> bool {
+        limits.iter().all(|name| policy.limit(name).is_some())
+    }
+
+    #[test]
+    fn what_is_gone_is_kept_for_a_minute_and_while_a_filter_has_rules_that_name_it() {
+        let first = policy(&["a", "x"]);
+        let digest = first.rules.digest.clone();
+        let second = first.may_become(policy(&["b"]), S).unwrap();
+        assert!(has(&second, &["a", "b", "x"]));
+        assert_eq!(second.earlier().unwrap(), digest[..6]);
+        // Other changes do not keep it for longer.
+        let third = second.may_become(policy(&["c"]), 30 * S).unwrap();
+        assert!(third.without_unused(|_| false, 60 * S).is_none());
+        let (policy, has_fewer) = third.without_unused(|used| used == digest, 61 * S).unwrap();
+        assert!(has_fewer && has(&policy, &["a", "b", "c"]));
+        assert!(policy.limit("x").is_none(), "no rule names it");
+        // The filter keeps its rules for a day.
+        let (policy, _) = policy
+            .without_unused(|used| used == digest, 86_400 * S)
+            .unwrap();
+        assert!(has(&policy, &["a", "c"]) && policy.limit("b").is_none());
+        let (policy, has_fewer) = policy.without_unused(|_| false, 86_401 * S).unwrap();
+        assert!(has_fewer && policy.limit("a").is_none() && policy.earlier().is_none());
+    }
+
+    #[test]
+    fn the_old_file_is_a_rollback() {
+        let (first, second) = (policy(&["a"]), policy(&["b"]));
+        let [of_first, of_second] = [&first, &second].map(|one| one.rules.digest[..6].to_owned());
+        let second = first.may_become(second, S).unwrap();
+        let again = second.may_become(first, 2 * S).unwrap();
+        assert!(has(&again, &["a", "b"]));
+        assert_eq!(again.earlier().unwrap(), of_second);
+        let again = again.may_become(policy(&["b"]), 3 * S).unwrap();
+        assert_eq!(again.earlier().unwrap(), of_first);
+    }
+
+    #[test]
+    fn a_thousand_changes_of_rules_forget_none_that_a_filter_has() {
+        let mut newest = policy(&["a"]);
+        let digest = newest.rules.digest.clone();
+        for n in 0..1_000 {
+            let next = policy(&[&format!("l{n}")]);
+            newest = newest.may_become(next, S).unwrap();
+            newest.without_unused(|used| used == digest, 2 * S);
+        }
+        let earlier = newest.earlier().unwrap();
+        assert!(earlier.contains(&digest[..6]), "{earlier}");
+        assert!(earlier.len() < MAX_EARLIER * 7);
+    }
+
+    #[test]
+    fn a_change_after_which_too_much_would_be_kept_is_refused() {
+        let names: Vec<_> = (0..=MAX_KEPT).map(|n| format!("l{n}")).collect();
+        let all: Vec<_> = names.iter().map(String::as_str).collect();
+        let large = policy(&all);
+        let why = large.may_become(policy(&["a"]), S).unwrap_err();
+        assert!(
+            why.contains("10001 limits") && why.contains("fewer names"),
+            "{why}"
+        );
+        let most = policy(&all[..MAX_KEPT])
+            .may_become(policy(&["a"]), S)
+            .unwrap();
+        assert!((most.kept_ratio() - 1.0).abs() < f64::EPSILON);
+        assert!(most.may_become(policy(&["b"]), 2 * S).is_err());
+        let (later, _) = most.without_unused(|_| false, 61 * S).unwrap();
+        assert!(later.may_become(policy(&["b"]), 62 * S).is_ok());
+    }
+}

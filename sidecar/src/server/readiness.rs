@@ -46,12 +46,6 @@ impl Readiness {
         for filter in service.filters_apart() {
             text += &format!("{filter}\n");
         }
-        let held = service.holds_back();
-        if held > 0 {
-            text += &format!(
-                "{held} filters have newer rules than this sidecar's policy and wait for it\n"
-            );
-        }
         let unknown = service.metrics.unknown_limits();
         if !unknown.is_empty() {
             text +=

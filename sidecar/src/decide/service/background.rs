@@ -1,6 +1,5 @@
 //! What a sidecar does without being asked: it looks after its store and reloads its policy.
 
-use std::collections::BTreeSet;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -109,21 +108,8 @@ impl Service {
 
     /// Reloads the policy file and records the result.
     pub fn reload(&self) {
-        let before = self.policy.current();
         if let Some((kind, detail)) = self.policy.reload(&self.metrics) {
             self.events.add(clock::unix_ms(), kind, detail);
-            let policy = &self.policy.current().policy;
-            let gone = before.policy.rules.sets.keys();
-            for set in gone.filter(|set| !policy.rules.sets.contains_key(*set)) {
-                let filters = self.filters.list(policy, clock::now_us());
-                let filters = filters.iter().filter(|filter| filter.sets.contains(set));
-                let nodes: BTreeSet<_> = filters.map(|filter| &filter.node).collect();
-                if !nodes.is_empty() {
-                    warn!(
-                        "the new policy has no rule set {set:?}, which the filters of {nodes:?} list: they keep all rules that they have"
-                    );
-                }
-            }
         }
     }
 }

@@ -56,7 +56,14 @@ impl Service {
     /// The filters that do not take the rules of the policy, and why.
     pub fn filters_apart(&self) -> Vec<String> {
         let policy = &self.policy.current().policy;
-        self.filters.apart(policy, clock::now_us())
+        let mut told = self.filters.apart(policy, clock::now_us());
+        let held = self.holds_back();
+        if held > 0 {
+            told.push(format!(
+                "filters wait for this sidecar to have newer rules: {held}"
+            ));
+        }
+        told
     }
 
     /// The filters that have asked for rules lately.
