@@ -405,7 +405,7 @@ impl Callouts {
         };
         if (every_second || is_behind) && is_due(&self.announced_us, announce_every) {
             let rules = self.plugin.pushed.as_ref();
-            let rules = rules.map(|pushed| self.rules.report(&self.plugin, pushed));
+            let rules = rules.map(|pushed| self.rules.report(&self.plugin, pushed, now_us));
             announcement = Some((self.plugin.announcement.as_str(), rules));
         }
         if reports || announcement.is_some() {

@@ -104,9 +104,9 @@ impl RuleUpdates {
     }
 
     /// Which rules this filter has, for a sidecar.
-    pub fn report(&self, plugin: &Plugin, pushed: &Pushed) -> String {
+    pub fn report(&self, plugin: &Plugin, pushed: &Pushed, now_us: u64) -> String {
         let updates = self.updates.borrow();
-        let (refused, held) = (updates.refused(), updates.held());
+        let (refused, held) = (updates.refused(), updates.held(now_us));
         let report = RulesReport {
             vm: plugin.vm.as_str().into(),
             node: plugin.node.as_str().into(),
@@ -124,7 +124,7 @@ impl RuleUpdates {
 
     /// Asks the sidecar for rules that this filter does not have, and tells it which it has.
     pub fn request(&self, plugin: &Plugin, pushed: &Pushed, now_us: u64) {
-        let report = self.report(plugin, pushed);
+        let report = self.report(plugin, pushed, now_us);
         let headers = [
             (":method", "GET"),
             (":path", RULES_PATH),

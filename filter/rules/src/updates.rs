@@ -84,12 +84,13 @@ impl Updates {
     }
 
     /// The digest that a sidecar has in force, and another one for whose sake this filter has not.
-    pub fn held(&self) -> Option<(&str, u64)> {
+    pub fn held(&self, now_us: u64) -> Option<(&str, u64)> {
         let is_own = |one: &&Sidecar| Some(one.in_force.as_str()) == self.in_force();
-        let by = self.sidecars.iter().find(is_own)?;
         let mut newest = self.sidecars.iter().rev();
+        let by = newest.clone().find(is_own)?;
         let held = newest.find(|one| !self.knows(&one.in_force))?;
-        Some((&held.in_force, by.instance))
+        let may = self.may_replace(&held.in_force, now_us);
+        (!may).then_some((&held.in_force, by.instance))
     }
 
     /// A request has been sent.
@@ -279,9 +280,10 @@ mod tests {
         assert!(!updates.is_behind());
         updates.named(B, "aaaaaa", 1, S);
         assert!(updates.is_behind());
-        assert_eq!(updates.held(), Some((B, 2)));
+        assert_eq!(updates.held(S), Some((B, 2)));
+        assert_eq!(updates.held(9 * S), None, "nobody answers any more");
         updates.refuse(B.to_owned(), "why");
-        assert_eq!(updates.held(), None);
+        assert_eq!(updates.held(S), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The contents of a policy.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -87,19 +87,10 @@ impl Policy {
             && self.consumers == other.consumers
     }
 
-    /// What its rules ask for: names of limits and of entries of `consumers`, and the limits of these.
-    pub(super) fn asked_for(&self) -> BTreeSet<String> {
-        let mut names = self.rules.names.clone();
-        let entries = self.consumers.iter();
-        let asked = entries.filter(|(name, _)| self.rules.names.contains(*name));
-        names.extend(asked.flat_map(|(_, entry)| entry.limits().cloned()));
-        names
-    }
-
     /// The earlier rules by which filters may ask, as answers list them.
     pub fn earlier(&self) -> Option<Cow<'static, str>> {
-        let earlier = &self.kept.earlier;
-        (!earlier.is_empty()).then(|| earlier.clone().into())
+        let earlier = self.kept.earlier();
+        (!earlier.is_empty()).then(|| earlier.into())
     }
 
     /// How much is kept of earlier policies, of what may be: 0 to 1.
@@ -114,10 +105,9 @@ impl Policy {
         is_used: impl Fn(&str) -> bool,
         now_us: u64,
     ) -> Option<(Self, bool)> {
-        let kept = self.kept.without_unused(is_used, now_us)?;
-        let has_fewer = !kept.is_as_large(&self.kept);
-        let policy = self.clone();
-        Some((Self { kept, ..policy }, has_fewer))
+        let mut policy = self.clone();
+        let (is_other, has_fewer) = policy.kept.drop_unused(is_used, now_us);
+        is_other.then_some((policy, has_fewer))
     }
 
     /// All limits for which decisions are made.

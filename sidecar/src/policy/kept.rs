@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use sluicegate_protocol::{MAX_EARLIER, list_of};
 
@@ -23,18 +22,16 @@ pub(super) struct Kept {
     /// Since when the policy has no limit or entry of this name.
     since_us: BTreeMap<String, u64>,
     rules: Vec<PastRules>,
-    /// The digests of the rules, as answers have them.
-    pub earlier: String,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 struct PastRules {
     digest: String,
     /// What they ask for.
     names: Arc<BTreeSet<String>>,
     since_us: u64,
-    /// When a filter was last known to have them.
-    used_us: Arc<AtomicU64>,
+    /// Whether a filter is known to have them.
+    is_used: bool,
 }
 
 impl Kept {
@@ -43,32 +40,24 @@ impl Kept {
     /// # Errors
     /// It is too much.
     pub fn after(before: &Policy, next: &Policy, now_us: u64) -> Result<Self, String> {
-        let kept = &before.kept;
-        let limits = gone([&before.limits, &kept.limits], &next.limits);
-        let consumers = gone([&before.consumers, &kept.consumers], &next.consumers);
-        let names = limits.keys().chain(consumers.keys());
+        let mut kept = before.kept.clone();
+        kept.limits = gone([&kept.limits, &before.limits], &next.limits);
+        kept.consumers = gone([&kept.consumers, &before.consumers], &next.consumers);
+        let names = kept.limits.keys().chain(kept.consumers.keys());
         let since = |name: &String| kept.since_us.get(name).copied().unwrap_or(now_us);
-        let since_us = names.map(|name| (name.clone(), since(name))).collect();
-        let mut rules = kept.rules.clone();
-        rules.extend(before.rules.told().map(|digest| PastRules {
-            digest,
-            names: Arc::new(before.asked_for()),
-            since_us: now_us,
-            used_us: Arc::new(now_us.into()),
-        }));
-        rules.retain(|past| past.digest != next.rules.digest);
-        let used = rules.iter().enumerate();
-        let unused = used.min_by_key(|(_, past)| past.used_us.load(Ordering::Relaxed));
-        if let Some((unused, _)) = unused.filter(|_| rules.len() > MAX_EARLIER) {
-            rules.remove(unused);
+        kept.since_us = names.map(|name| (name.clone(), since(name))).collect();
+        kept.rules
+            .extend(before.rules.told().map(|digest| PastRules {
+                digest,
+                names: Arc::clone(&before.rules.names),
+                since_us: now_us,
+                is_used: false,
+            }));
+        kept.rules.retain(|past| past.digest != next.rules.digest);
+        if kept.rules.len() > MAX_EARLIER {
+            let unused = kept.rules.iter().position(|past| !past.is_used);
+            kept.rules.remove(unused.unwrap_or(0));
         }
-        let kept = Self {
-            earlier: listed(&rules),
-            limits,
-            consumers,
-            since_us,
-            rules,
-        };
         let size = kept.size();
         if size > MAX_KEPT {
             return Err(format!(
@@ -89,37 +78,39 @@ impl Kept {
         self.size() as f64 / MAX_KEPT as f64
     }
 
-    /// The same without what nobody should ask for any more: what has been gone for long, and is not named by the rules of a
-    /// filter. Nothing if that is all of it.
-    pub fn without_unused(&self, is_used: impl Fn(&str) -> bool, now_us: u64) -> Option<Self> {
+    /// The digests of the rules, as answers have them.
+    pub fn earlier(&self) -> String {
+        list_of(self.rules.iter().map(|past| past.digest.as_str()))
+    }
+
+    /// Drops what nobody should ask for any more: what has been gone for long, and is not named by the rules of a filter. Returns
+    /// whether anything changed, and whether that was more than rules.
+    pub fn drop_unused(&mut self, is_used: impl Fn(&str) -> bool, now_us: u64) -> (bool, bool) {
         let is_over = |since_us: u64| now_us.saturating_sub(since_us) >= KEPT_US;
-        let mut kept = self.clone();
-        kept.rules.retain(|past| {
-            let used = is_used(&past.digest);
-            if used {
-                past.used_us.store(now_us, Ordering::Relaxed);
-            }
-            used || !is_over(past.since_us)
-        });
-        let rules = &kept.rules;
-        kept.since_us.retain(|name, since_us| {
-            !is_over(*since_us) || rules.iter().any(|past| past.names.contains(name))
-        });
-        let left = &kept.since_us;
-        kept.limits.retain(|name, _| left.contains_key(name));
-        kept.consumers.retain(|name, _| left.contains_key(name));
-        kept.earlier = listed(rules);
-        let counts = |kept: &Self| (kept.rules.len(), kept.since_us.len());
-        (counts(&kept) != counts(self)).then_some(kept)
+        let (rules, names) = (self.rules.clone(), self.since_us.len());
+        for past in &mut self.rules {
+            past.is_used = is_used(&past.digest);
+        }
+        self.rules
+            .retain(|past| past.is_used || !is_over(past.since_us));
+        let is_named = |name: &String| self.rules.iter().any(|past| past.names.contains(name));
+        let is_recent =
+            |name: &String| self.since_us.get(name).is_none_or(|since| !is_over(*since));
+        let stays = |name: &String| is_recent(name) || is_named(name);
+        self.consumers.retain(|name, _| stays(name));
+        let of_consumers: BTreeSet<_> = self
+            .consumers
+            .values()
+            .flat_map(|entry| entry.limits())
+            .collect();
+        self.limits
+            .retain(|name, _| stays(name) || of_consumers.contains(name));
+        let (limits, consumers) = (&self.limits, &self.consumers);
+        self.since_us
+            .retain(|name, _| limits.contains_key(name) || consumers.contains_key(name));
+        let has_fewer = names != self.since_us.len();
+        (has_fewer || rules != self.rules, has_fewer)
     }
-
-    pub fn is_as_large(&self, other: &Self) -> bool {
-        self.since_us.len() == other.since_us.len()
-    }
-}
-
-fn listed(rules: &[PastRules]) -> String {
-    list_of(rules.iter().map(|past| past.digest.as_str()))
 }
 
 /// What earlier policies had, without what there is now.
@@ -127,8 +118,7 @@ fn gone<T>(
     before: [&BTreeMap<String, Arc<T>>; 2],
     now: &BTreeMap<String, Arc<T>>,
 ) -> BTreeMap<String, Arc<T>> {
-    let [newer, older] = before;
-    let gone = older.iter().chain(newer);
+    let gone = before.into_iter().flatten();
     let gone = gone.filter(|(name, _)| !now.contains_key(*name));
     gone.map(|(name, one)| (name.clone(), Arc::clone(one)))
         .collect()
@@ -200,7 +190,8 @@ mod tests {
         for n in 0..1_000 {
             let next = policy(&[&format!("l{n}")]);
             newest = newest.may_become(next, S).unwrap();
-            newest.without_unused(|used| used == digest, 2 * S);
+            let with_use = newest.without_unused(|used| used == digest, 2 * S);
+            newest = with_use.map_or(newest, |(policy, _)| policy);
         }
         let earlier = newest.earlier().unwrap();
         assert!(earlier.contains(&digest[..6]), "{earlier}");

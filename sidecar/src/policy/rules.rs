@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use sluicegate_engine::{Algorithm, BucketSpec};
@@ -27,7 +28,7 @@ pub struct RuleSets {
     /// Each as it would stand in a filter's own configuration, by name.
     pub sets: BTreeMap<String, Value>,
     /// The limits that they name.
-    pub(super) names: BTreeSet<String>,
+    pub(super) names: Arc<BTreeSet<String>>,
     /// The lines that a document has for each.
     lines: BTreeMap<String, String>,
 }
@@ -182,7 +183,7 @@ impl RuleSets {
         Ok(Self {
             digest: fingerprint(&json!([sets, windows])),
             sets,
-            names,
+            names: Arc::new(names),
             lines,
         })
     }
