@@ -479,7 +479,9 @@ impl Callouts {
                 leases.answered(sent.leases, answer.version(), &answer.leases, times);
                 let mut denials = self.plugin.denials.borrow_mut();
                 denials.answered(answer.version(), times);
-                self.rules.named(answer, times.answered_us);
+                if self.plugin.pushed.is_some() {
+                    self.rules.named(answer, times.answered_us);
+                }
             }
             Err(_) => {
                 leases.failed(sent.leases, times.answered_us);

@@ -241,12 +241,12 @@ mod tests {
                 ],
             ),
             (
-                "two that decide by neither's rules: those first named come",
+                "two of which neither decides by the earlier rules any more",
                 &[
-                    (1, B, "", 0, false),
-                    (2, C, "", 1_000, false),
-                    (2, C, "", 1_500, false),
-                    (1, B, "", 2_000, true),
+                    (2, A, "", 0, false),
+                    (1, B, "", 100, false),
+                    (2, C, "", 200, false),
+                    (1, B, "", 2_100, true),
                 ],
             ),
         ] {
