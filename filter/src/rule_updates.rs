@@ -34,6 +34,8 @@ pub struct RuleUpdates {
     compiling: RefCell<Option<Compiling>>,
     /// The sets before those in force, for a change that is taken back.
     previous: RefCell<Option<(String, Vec<Rc<RuleSet>>)>>,
+    /// Whether it says that a sidecar holds back the rules of another: then it does not bring these.
+    is_held: Cell<bool>,
     /// Since when answers name other rules.
     stale_us: Cell<Option<u64>>,
     /// What was logged last.
@@ -125,6 +127,8 @@ impl RuleUpdates {
     /// Asks the sidecar for rules that this filter does not have, and tells it which it has.
     pub fn request(&self, plugin: &Plugin, pushed: &Pushed, now_us: u64) {
         let report = self.report(plugin, pushed, now_us);
+        self.is_held
+            .set(self.updates.borrow().held(now_us).is_some());
         let headers = [
             (":method", "GET"),
             (":path", RULES_PATH),
@@ -160,8 +164,8 @@ impl RuleUpdates {
         };
         let head = &document.head;
         let digest = head.digest.clone();
-        // Without lines, another sidecar held these rules back when they were asked for.
-        if !updates.named(&digest, &head.earlier, head.instance, now_us) || head.lines == 0 {
+        let may = updates.named(&digest, &head.earlier, head.instance, now_us);
+        if !may || (head.lines == 0 && self.is_held.get()) {
             return;
         }
         let mut previous = self.previous.borrow_mut();

@@ -206,3 +206,33 @@ async fn each_kind_of_change_is_rolled_out_and_back_over_two_sidecars_without_a_
         envoy.is_well().await;
     }
 }
+
+/// The policy drops a set that Envoy lists, and renames a limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_filter_that_refuses_rules_keeps_its_limits_for_as_long_as_it_runs_and_is_told() {
+    let [before, after] = [("one", "s other"), ("uno", "s")]
+        .map(|(limit, sets)| text("memory", &format!("{limit} fixed_window"), sets));
+    let sidecar = Sidecar::alone(&before).await;
+    let mut plugin = pushed();
+    plugin["rule_sets"]["others"] = json!(["other"]);
+    plugin["rule_sets"]["by"] = json!("route_name");
+    let sidecars = [sidecar];
+    let envoy = behind(&sidecars, plugin).await;
+    assert_eq!(envoy.status("/deny", "k").await, 200);
+    change(&sidecars[0], &after).await;
+    sidecars[0]
+        .reports("the policy has no rule set `other`")
+        .await;
+    // Longer than everything is kept.
+    tokio::time::sleep(Duration::from_secs(65)).await;
+    let mut passed = 1;
+    for _ in 0..2 * QUOTA {
+        match envoy.status("/deny", "k").await {
+            200 => passed += 1,
+            status => assert_eq!(status, 429),
+        }
+    }
+    assert_eq!(passed, QUOTA);
+    assert_eq!(envoy.counted("unavailable_denied").await, 0);
+    assert!(sidecars[0].metric("sluicegate_kept_ratio").await > 0.0);
+}
