@@ -191,7 +191,7 @@ impl Filters {
             let why = match (filter.state, filter.why, filter.held_by) {
                 (RulesState::Refused, Some(why), _) => format!("refuses the rules: {why}"),
                 (RulesState::Behind, _, Some(by)) => {
-                    format!("has the rules ready, and sidecar {by} has others in force")
+                    format!("waits with the rules for sidecar {by}, which has others in force")
                 }
                 _ => return None,
             };
