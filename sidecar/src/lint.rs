@@ -5,10 +5,11 @@
 //! | `documents.rs` | the documents of files: Envoy files, Kubernetes objects and what is in them |
 //! | `envoy_yaml.rs` | plugin configurations in a document |
 //! | `plugin.rs`, `rule_sets.rs`, `rules.rs`, `findings.rs` | runs all lints on a plugin, and on a policy's rules; the findings |
-//! | `limits.rs` | limits that are unknown or too small for a cost |
-//! | `matching.rs` | which requests rules match: more checks than a decision may have, paths that cannot exist |
-//! | `keys.rs` | keys that a client can choose or omit |
-//! | `envoy.rs` | the settings around the filter in Envoy's file |
+//! | `limits.rs` | limits that are unknown or too small for a cost, and windows that never decide |
+//! | `matching.rs` | which requests rules match: more checks than a decision may have, and conditions, costs and rules that no request meets |
+//! | `keys.rs` | keys that a client can choose or omit, headers that never come |
+//! | `envoy.rs`, `neighbours.rs` | the settings around the filter in Envoy's file, and the other filters |
+//! | `messages.rs` | how protobuf reads fields |
 //! | `surroundings.rs` | the sidecar's cluster and the failure policy, in Envoy's file or in objects of a mesh |
 
 mod documents;
@@ -18,6 +19,8 @@ mod findings;
 mod keys;
 mod limits;
 mod matching;
+mod messages;
+mod neighbours;
 mod plugin;
 mod rule_sets;
 mod rules;

@@ -8,16 +8,19 @@
 //! | `file.rs`, `window_file.rs`, `override_file.rs`, `lease_file.rs` | the policy in YAML, and its validation |
 //! | `yaml_error.rs` | describes a file with values of the wrong type |
 //! | `rules.rs`, `key_forms.rs` | the rules that filters get, and which keys they can make |
+//! | `covering.rs`, `certain.rs` | which matches contain others, and what fails for every request of a rule |
 //! | `schemas.rs` | the JSON Schemas of both forms: fields, and what to give for them |
 //! | `short.rs` | the short form, expanded to the long form |
 //! | `consumers.rs`, `consumers_file.rs` | named consumers: whose bucket a hashed key belongs to, and the file that names them |
 //! | `changes.rs`, `kept.rs` | what changes from one policy to the next, for people; what is kept of earlier ones |
 //! | `files.rs`, `source.rs` | its file and those that it names: read, watched, reloaded |
 
+mod certain;
 mod changes;
 mod consumers;
 mod consumers_file;
 mod contents;
+mod covering;
 mod fields;
 mod file;
 mod files;
@@ -37,10 +40,12 @@ mod store;
 mod window_file;
 mod yaml_error;
 
+pub use certain::too_many_checks;
 pub use changes::{changes, describe_window};
 pub use consumers::consumer_key;
 pub use consumers_file::{ConsumersFile, MAX_CONSUMER_KEYS, read as read_consumers, start_of};
 pub use contents::{DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Policy};
+pub use covering::{covers, excludes};
 pub use fields::{AlgorithmName, is_name};
 pub use file::policy_schema;
 pub use files::Files;

@@ -210,9 +210,10 @@ pub fn integer(node: &Node) -> Option<i64> {
     scalar(node)?.as_i64()
 }
 
-/// Whether a field is `true`.
+/// Whether a field is `true`, which protobuf also reads from a string.
 pub fn is_true(node: &Node, field: &str) -> bool {
-    get(node, field).and_then(scalar) == Some(&Value::Bool(true))
+    let value = get(node, field).and_then(scalar);
+    value.is_some_and(|value| *value == true || *value == "true")
 }
 
 /// The line of a value; `before` lines of the file come before the text that it was loaded from.

@@ -1,6 +1,7 @@
 //! `sluicegate consumers`: the file that it writes, and that keys in it are those of the filter.
 
 use std::fs::File;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::support::{finish, has, has_all, lacks, printed, sluicegate};
@@ -58,6 +59,23 @@ fn keys_are_added_listed_and_removed() {
     lacks(&run("list", ""), "beta");
     run("remove acme", "");
     assert_eq!(run("list", ""), "");
+}
+
+/// Everybody on the host can open a folder that they can read, and lock it.
+#[test]
+fn a_lock_of_another_user_on_the_folder_or_the_file_stops_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let add = || consumers(folder.path(), "add acme --pepper-file pepper", "");
+    assert_eq!(add().0, 0);
+    let locked = [".", "consumers.yaml"].map(|name| File::open(folder.path().join(name)).unwrap());
+    locked.iter().for_each(|file| file.lock().unwrap());
+    assert_eq!(add().0, 0);
+    let own = File::open(folder.path().join("consumers.lock")).unwrap();
+    assert_eq!(own.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    own.lock().unwrap();
+    let (status, text) = add();
+    assert_eq!(status, 1, "{text}");
+    has(&text, "another `sluicegate consumers`");
 }
 
 #[test]
@@ -171,6 +189,33 @@ rules:
             &explain(&format!("{name}: unknown")),
             &format!("key `@missing/{name}=192.0.2.1`, subject"),
         );
+        // N3: without the pepper, a stranger's limit and key.
+        let with = |arguments: &[&str]| {
+            let mut explain = sluicegate(&["explain", "--policy", &policy, "--request", "GET /"]);
+            explain.args(arguments);
+            finish(explain)
+        };
+        let (right, other) = (path("pepper"), path("other"));
+        let (status, text) = with(&["-H", header, "--pepper-file", &right]);
+        assert_eq!(status, 0, "{text}");
+        has(
+            &text,
+            "of consumers: limit `partner.acme`, key `@consumer=acme`",
+        );
+        lacks(&text, "of an empty `pepper`");
+        for wrong in [
+            &["-H", header][..],
+            &["-H", header, "--pepper-file", &other],
+        ] {
+            let (status, text) = with(wrong);
+            assert_eq!(status, 64, "{text}");
+            has_all(&text, "another pepper, `--pepper-file FILE`");
+            lacks(&text, "partner.default");
+        }
+        // Nobody's key is looked for.
+        let (status, text) = with(&[]);
+        assert_eq!(status, 0, "{text}");
+        has(&text, &format!("key `@missing/{name}=192.0.2.1`"));
         let check = sluicegate(&["check-config", "--policy", &policy, "--envoy", &filter]);
         let (status, text) = finish(check);
         assert_eq!(status, 0, "{text}");

@@ -3,6 +3,7 @@
 use serde_json::json;
 use sluicegate_protocol::{FILTER_HEADER, FilterInfo};
 use sluicegate_tests::client::{client, get};
+use sluicegate_tests::policy::with_rules;
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
@@ -11,7 +12,7 @@ use sluicegate_tests::wire::Wire;
 
 use super::sources::Recorded;
 use super::support::{
-    Chain, decided, filters, peek, per_key, plugin, policy, post_of, question, sent, take,
+    Chain, ask, decided, filters, peek, per_key, plugin, policy, post_of, question, sent, take,
 };
 
 /// A denial is cached for its costs only, so each cost has a question of its own; but not each request.
@@ -181,6 +182,54 @@ async fn forged_announcements_make_few_series_and_none_with_text_of_their_own() 
     assert!((1..=32).contains(&series.len()), "{series:?}");
     assert!(!text.contains("<script>"), "{series:?}");
     assert!(!text.contains("stolen"), "{series:?}");
+}
+
+/// The policy knows its shadow rules, those of a minute ago too.
+#[tokio::test(flavor = "multi_thread")]
+async fn forged_names_of_shadow_rules_make_no_series() {
+    let check = json!({ "limit": "per-key", "key": [{ "constant": "c" }] });
+    let ruled = |name: &str| {
+        let rule = json!({ "name": name, "shadow": true, "checks": [check] });
+        let limits = policy("memory", "fixed_window", 1, "1h")
+            + "  other: { algorithm: fixed_window, windows: [{ quota: 1, per: 1h }] }\n";
+        with_rules(&limits, &json!([rule]))
+    };
+    let sidecar = Sidecar::alone(&ruled("trial")).await;
+    let series = async || {
+        let text = sidecar.metrics().await;
+        assert!(!text.contains("stolen"), "{text}");
+        text.lines()
+            .filter(|line| line.starts_with("sluicegate_shadow_"))
+            .count()
+    };
+    let usual = series().await;
+    assert_eq!(usual, 3, "they are there from the start");
+    std::fs::write(&sidecar.policy, ruled("later")).unwrap();
+    sidecar.reaches("sluicegate_policy_epoch", 2.0).await;
+    assert_eq!(series().await, 2 * usual);
+    for number in 0..300 {
+        let name = format!("stolen-{number}\u{1b}<b>");
+        for limit in ["per-key", "other"] {
+            let of = |shadow: &str| json!({ "limit": limit, "shadow": shadow, "count": 1 });
+            let decision = json!({ "checks": [{ "limit": limit, "key": "k" }], "shadow": name });
+            let denied = json!([of(&name), of("trial"), of("later")]);
+            let asked = json!({ "decisions": [decision], "denied": denied });
+            ask(sidecar.port, "/v1/decide", asked).await;
+        }
+    }
+    for (rule, limit, count) in [
+        ("trial", "per-key", 300.0),
+        ("later", "per-key", 300.0),
+        // 299 of its own decisions, and the reports under a name that asks for another limit.
+        ("other", "per-key", 599.0),
+        ("other", "other", 1_199.0),
+    ] {
+        let labels = format!("limit=\"{limit}\",rule=\"{rule}\",verdict=\"denied\"");
+        let name = format!("sluicegate_shadow_decisions_total{{{labels}}}");
+        assert_eq!(sidecar.metric(&name).await, count, "{name}");
+    }
+    // `other` of two limits, admitted and denied.
+    assert_eq!(series().await, 2 * usual + 4);
 }
 
 /// Connections to a port of this machine that their clients have closed, and the server has not.

@@ -50,14 +50,15 @@ async fn a_shadow_rule_denies_nobody_and_both_sides_count_what_it_would_have_don
             .sum()
     };
     for (metric, labels, count) in [
+        // The sidecar knows the names of its policy's rules, and these are in Envoy's configuration.
         (
             "sluicegate_shadow_decisions_total",
-            ["rule=\"stricter\"", "verdict=\"denied\""],
+            ["rule=\"other\"", "verdict=\"denied\""],
             3.0,
         ),
         (
             "sluicegate_shadow_decisions_total",
-            ["rule=\"stricter\"", "verdict=\"admitted\""],
+            ["rule=\"other\"", "verdict=\"admitted\""],
             2.0,
         ),
         (

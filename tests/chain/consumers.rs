@@ -192,6 +192,27 @@ async fn a_key_counts_from_the_change_of_the_policy_on_and_a_removed_one_no_long
     envoy.is_well().await;
 }
 
+/// Any key may be a consumer's, so the filter asks about each that is new to it. The sidecar knows that they are nobody's.
+#[tokio::test(flavor = "multi_thread")]
+async fn invented_keys_of_a_denied_address_ask_the_sidecar_and_not_the_store() {
+    let folder = tempfile::tempdir().unwrap();
+    add(folder.path(), "acme", "old");
+    let sidecar = Sidecar::alone(&policy(folder.path(), &json!({}))).await;
+    let envoy = envoy(sidecar.port, filter()).await;
+    assert_eq!(statuses(&envoy, ["a", "b"]).await, [200; 2]);
+    for number in 0..100 {
+        let status = envoy.status("/", &format!("invented-{number}")).await;
+        assert_eq!(status, 429, "{number}");
+    }
+    let denied =
+        async |source| super::support::decided(&sidecar, "partner.default", source, "denied").await;
+    let (store, cached) = (denied("store").await, denied("certificate").await);
+    assert_eq!(store + cached, 100, "each is asked about");
+    // As many as take longer than `denial_ttl`, on a slow machine.
+    assert!(store < 50, "{store} of 100");
+    assert_eq!(statuses(&envoy, ["old"]).await, [200]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shadow_rule_of_consumers_takes_nothing_from_their_buckets() {
     let folder = tempfile::tempdir().unwrap();

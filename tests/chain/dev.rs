@@ -188,6 +188,15 @@ async fn envoy_ends_with_dev_and_dev_with_envoy() {
 }
 
 #[tokio::test]
+async fn consumers_of_another_pepper_are_told_with_the_remedy() {
+    let planned = Dev::new();
+    let consumers = "consumers: { partner: { pepper: \"0123456789ab\", keys: {}, limits: { default: per-key } } }\n";
+    std::fs::write(&planned.policy, format!("{POLICY}{consumers}")).unwrap();
+    let dev = planned.serving(&format!("127.0.0.1:{}", free_port())).await;
+    says(&dev, "with `--pepper-file FILE`").await;
+}
+
+#[tokio::test]
 async fn what_is_missing_is_told_with_the_remedy() {
     let planned = Dev::new();
     let (root, empty) = (repository(""), tempfile::tempdir().unwrap());

@@ -29,7 +29,7 @@ const NOT_HERE: [&str; 8] = [
 /// Pages whose commands need nothing but a sidecar and an Envoy.
 const SHORT_PAGES: [&str; 4] = [
     "docs/http.md",
-    "docs/install/compose.md",
+    "docs/compose.md",
     "docs/sizing.md",
     "docs/upgrades.md",
 ];

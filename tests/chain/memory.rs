@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use sluicegate_tests::process::{self, eventually_within};
 use sluicegate_tests::sidecar::Sidecar;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use super::support::{Policy, ask, check};
 
@@ -91,4 +94,120 @@ async fn the_memory_of_a_flood_of_keys_comes_back() {
         resident(&sidecar).saturating_sub(before) <= grown / 2
     })
     .await;
+}
+
+/// What nobody needs a token for, over one connection: reports of cached denials with keys of any length, new filters, and
+/// denied decisions of many long keys.
+#[tokio::test]
+async fn one_connection_cannot_fill_the_memory() {
+    const LIMITS: usize = 20;
+    let limits = (0..LIMITS).map(|number| format!("l{number}"));
+    let limits: Vec<_> = limits.chain(["tight".to_owned()]).collect();
+    let text = limits.iter().fold(
+        Policy::on("memory")
+            .line("denial_ttl: 60s")
+            .line("memory_limit: 8MiB"),
+        |policy, limit| policy.window(limit, "fixed_window", 1_000, "1h"),
+    );
+    let sidecar = Sidecar::alone(&text.text()).await;
+    let key = |number: usize, length: usize| format!("{number:010}{}", "k".repeat(length - 10));
+    let take = json!({ "checks": [{ "limit": "tight", "key": "k", "cost": 1_000 }] });
+    ask(sidecar.port, "/v1/decide", json!({ "decisions": [take] })).await;
+    let mut connection = Connection::to(&sidecar).await;
+    connection.posts(json!({ "decisions": [] }), "").await;
+    let before = resident(&sidecar);
+    let mut number = 0;
+    for round in 0..50 {
+        for _ in 0..3 {
+            number += 1;
+            let denied = [json!({ "limit": "l0", "key": key(number, 900_000), "count": 1 })];
+            connection
+                .posts(json!({ "decisions": [], "denied": denied }), "")
+                .await;
+        }
+        let denied = (0..1_000).map(|_| {
+            number += 1;
+            let limit = &limits[number % LIMITS];
+            json!({ "limit": limit, "key": key(number, 512), "count": 1, "shadow": key(number, 400) })
+        });
+        let mut denied: Vec<_> = denied.collect();
+        denied
+            .iter_mut()
+            .take(900)
+            .for_each(|one| drop(one.as_object_mut().unwrap().remove("shadow")));
+        connection
+            .posts(json!({ "decisions": [], "denied": denied }), "")
+            .await;
+        let decisions = (0..20).map(|_| {
+            let other = |_| {
+                number += 1;
+                json!({ "limit": "l1", "key": key(number, 512) })
+            };
+            let mut checks = vec![json!({ "limit": "tight", "key": "k" })];
+            checks.extend((0..31).map(other));
+            json!({ "checks": checks })
+        });
+        let decisions: Vec<_> = decisions.collect();
+        let answer = connection
+            .posts(json!({ "decisions": decisions }), "")
+            .await;
+        assert_eq!(answer.matches("denied").count(), 20, "{answer}");
+        // Texts of three bytes a character.
+        let text = "\\u6c34".repeat(256);
+        for filter in 0..50 {
+            let sets = vec![text.clone(); 7].join("\",\"");
+            let report = format!(
+                "sluicegate-filter: 0.1.0 configuration=2d0f3b8e61a4\r\nsluicegate-rules: {{\"vm\":\"{:032x}\",\"node\":\"{text}\",\"sets\":[\"{sets}\"],\"serves\":true,\"why\":\"{text}\"}}\r\n",
+                round * 50 + filter
+            );
+            connection.gets("/v1/rules", &report).await;
+        }
+    }
+    let grown = resident(&sidecar).saturating_sub(before);
+    assert!(grown < 64 * MIB, "{} MiB", grown >> 20);
+}
+
+/// One connection for all requests.
+struct Connection(TcpStream);
+
+impl Connection {
+    async fn to(sidecar: &Sidecar) -> Self {
+        Self(
+            TcpStream::connect(("127.0.0.1", sidecar.port))
+                .await
+                .unwrap(),
+        )
+    }
+
+    async fn posts(&mut self, body: Value, headers: &str) -> String {
+        let body = body.to_string();
+        let head = format!(
+            "POST /v1/decide HTTP/1.1\r\nhost: s\r\n{headers}content-length: {}\r\n\r\n",
+            body.len()
+        );
+        self.sends(&(head + &body)).await
+    }
+
+    async fn gets(&mut self, path: &str, headers: &str) -> String {
+        self.sends(&format!("GET {path} HTTP/1.1\r\nhost: s\r\n{headers}\r\n"))
+            .await
+    }
+
+    /// The body that answers.
+    async fn sends(&mut self, request: &str) -> String {
+        self.0.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        loop {
+            let text = String::from_utf8_lossy(&answer).into_owned();
+            if let Some((head, body)) = text.split_once("\r\n\r\n") {
+                assert!(head.starts_with("HTTP/1.1 200 "), "{text}");
+                let length = head.split("content-length: ").nth(1).unwrap();
+                let length: usize = length.lines().next().unwrap().parse().unwrap();
+                if body.len() >= length {
+                    return body.to_owned();
+                }
+            }
+            assert_ne!(self.0.read_buf(&mut answer).await.unwrap(), 0, "{text}");
+        }
+    }
 }

@@ -35,11 +35,12 @@ async fn experienced() -> (Sidecar, Redis) {
     (sidecar, redis)
 }
 
-/// A policy with a rule too.
+/// A policy with a rule too, and a shadow rule.
 fn ruled(policy: &str) -> String {
     let check = json!({ "limit": "per-key", "key": [{ "constant": "c" }] });
     let rule = json!({ "name": "all", "checks": [check], "when_unavailable": "deny" });
-    with_rules(policy, &json!([rule]))
+    let trial = json!({ "name": "trial", "shadow": true, "checks": [rule["checks"][0]] });
+    with_rules(policy, &json!([rule, trial]))
 }
 
 /// The metrics of a sidecar whose file was broken when it started.

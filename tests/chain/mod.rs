@@ -22,6 +22,7 @@
 //! | `top` | who is being denied, by page and command |
 //! | `trouble` | what a sidecar tells of trouble on our side |
 //! | `documents` | the commands, policies and the 429 of README and other pages, the Lua filter of `docs/filter.md` |
+//! | `from_a_clone` | what Docker's images and the targets of the Makefile find in a clone |
 //! | `in_envoy` | denials that need no callout, and the labels of the filter's counters |
 //! | `dev` | `sluicegate dev`, and that nothing is left of it |
 //! | `render` | `sluicegate render`, pasted into an Envoy configuration that exists |
@@ -33,6 +34,7 @@
 //! | `in_force` | what shows which configuration is in force, and why one is not |
 //! | `pushed` | rules that the sidecar pushes: how they begin, change, come back, and fail |
 //! | `rollouts` | changes of names that reach one sidecar of several after the other |
+//! | `route_cleared` | rule sets that the route chooses, beside filters that clear it |
 //! | `reload` | replacing the policy while requests are served |
 //! | `apart` | rules and plugins that must not affect each other |
 //! | `abuse` | clients who try to get around a limit, to make it costly, or to write where they must not |
@@ -62,6 +64,7 @@ mod edge;
 mod filter_chain;
 mod fleet;
 mod flood;
+mod from_a_clone;
 mod hostile;
 mod in_envoy;
 mod in_force;
@@ -85,6 +88,7 @@ mod render;
 mod replies;
 mod requested_quotas;
 mod rollouts;
+mod route_cleared;
 mod shutdown;
 mod socket;
 mod sources;

@@ -98,6 +98,11 @@ rules:
           - { limit: per-user, key: [{ jwt: { payload: payload, claim: sub } }], when_missing: skip }
           - { limit: per-address, key: [{ address: {} }] }
         when_unavailable: deny
+  partners:
+    rules:
+      - name: per-address
+        checks: [{ limit: per-address, key: [{ address: {} }] }]
+        when_unavailable: deny
 ";
 
 /// With the labels that `stats_config` makes.
@@ -147,9 +152,14 @@ async fn its_parts_pasted_into_a_configuration_that_exists_limit_by_the_policy()
         "envoy",
         "--sidecar",
         &address,
+        "--rule-sets",
+        "default,partners",
         "--pepper-file",
     ];
     let parts = sluicegate(&render, &[&pepper]);
+    let route = parts.find("\n- name: sluicegate-route\n").unwrap();
+    assert!(route < parts.find("\n- name: sluicegate\n  typed_config").unwrap());
+    assert!(parts.contains(r#"{"by":"route_name","default":"default","others":["partners"]}"#));
     let (port, admin_port) = (free_port(), free_port());
     let existing = EXISTING
         .replace("ADMIN", &admin_port.to_string())
@@ -202,4 +212,5 @@ async fn its_parts_pasted_into_a_configuration_that_exists_limit_by_the_policy()
         "{parts}"
     );
     assert!(parts.contains(r#"/f.wasm" }"#), "{parts}");
+    assert!(!parts.contains("rule_sets"), "{parts}");
 }

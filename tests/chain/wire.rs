@@ -117,7 +117,8 @@ async fn a_shadow_decision_without_a_verdict_is_not_counted_as_a_client_without_
         assert_eq!(counted, count, "{limit} {verdict}");
     }
     for (limit, verdict) in [("per-key", "unavailable"), ("", "error")] {
-        let labels = format!("limit=\"{limit}\",rule=\"trial\",verdict=\"{verdict}\"");
+        // The policy has no rule of this name.
+        let labels = format!("limit=\"{limit}\",rule=\"other\",verdict=\"{verdict}\"");
         let name = format!("sluicegate_shadow_decisions_total{{{labels}}}");
         assert_eq!(sidecar.metric(&name).await, 1.0, "{name}");
     }

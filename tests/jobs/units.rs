@@ -48,8 +48,9 @@ async fn peek_tells_when_the_next_unit_is_free_and_when_all_is() {
     assert_eq!(["remaining", "quota", "cost"].map(number), [7, 10, 9]);
     let [next, room, all] = ["next_unit_ms", "retry_after_ms", "reset_ms"].map(number);
     assert!(next + 1_400 < all && all <= 3_600_000, "{left}");
-    // For nine, the one and the two have to come back.
-    assert!(room.abs_diff(all) <= 1, "{left}");
+    // For nine, the one and the two have to come back. A busy machine asks for the two times some milliseconds apart; what must not
+    // be told as the time for nine is `next`, which is 1.4 seconds before.
+    assert!(room.abs_diff(all) < 700, "{left}");
     let left = peek(&shell, "--limit hourly --key k --cost 8").await;
     assert_eq!(left["cost"], 8);
     // It took nothing, however often.

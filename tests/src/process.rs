@@ -55,6 +55,21 @@ pub fn run(command: &mut Command, install: &str) -> String {
     attempt(command, install).unwrap_or_else(|failure| panic!("{failure}"))
 }
 
+/// Copies the files of this repository below these paths, or all, into a new folder: those that a clone has, with the changes
+/// that are not committed yet.
+///
+/// # Panics
+/// This is not a working tree of git.
+pub fn clone_into(folder: &Path, paths: &[&str]) {
+    std::fs::create_dir(folder).expect("a new folder");
+    let list = "git ls-files -z --cached --others --exclude-standard -- \"${@:2}\"";
+    let tar = "tar --create --null --files-from=- --ignore-failed-read 2>/dev/null | tar --extract --directory \"$1\"";
+    let mut bash = Command::new("bash");
+    bash.args(["-c", &format!("set -e; {list} | {tar}"), "clone"]);
+    bash.arg(folder).args(paths).current_dir(repository(""));
+    run(&mut bash, "install it: apt-get install git tar");
+}
+
 /// A running process, killed when dropped.
 #[derive(Debug)]
 pub struct Process {

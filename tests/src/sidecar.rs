@@ -350,8 +350,11 @@ async fn launch(command: &mut Command, log: &Path, admin_port: u16) -> Process {
     process
 }
 
-/// Path of the program.
+/// Path of the program: the one that this variable names, or the one of these tests' profile.
 pub fn binary() -> PathBuf {
+    if let Ok(path) = std::env::var("SLUICEGATE_BINARY") {
+        return repository(&path);
+    }
     // Where cargo puts it for the profile that these tests are built with.
     let profile = if cfg!(debug_assertions) {
         "debug"

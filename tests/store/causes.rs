@@ -164,6 +164,20 @@ async fn a_proxy_that_closes_connections_at_once_is_told_in_words() {
     }
 }
 
+/// P8: Redis says why before it closes, and "some proxies, such as twemproxy" were told.
+#[tokio::test]
+async fn a_redis_with_too_many_clients_is_told_as_such() {
+    let redis = Redis::start().await;
+    let _only = redis.connection().await;
+    let _: () = redis.command("CONFIG SET maxclients 1").await;
+    let sidecar = sidecar(redis.url(), PATIENT, PLENTY).await;
+    assert_eq!(decide(&sidecar, "k").await, "unavailable");
+    let why = "it closed a new connection and said: ERR max number of clients reached";
+    sidecar.reports(why).await;
+    logs(&sidecar, why).await;
+    assert!(!sidecar.log().contains("twemproxy"), "{}", sidecar.log());
+}
+
 /// The probe's answer could not be read either, and calls that were not sent for that reason counted as calls that Redis may
 /// have carried out: no share decided until Redis was back.
 #[tokio::test(flavor = "multi_thread")]
@@ -184,6 +198,13 @@ async fn shares_decide_while_answers_cannot_be_read() {
     while redis.script_calls().await < before + 5 {
         assert_eq!(decide(&sidecar, "k").await, "admitted");
     }
+    // Such answers are not counted among those of the store, which would seem quick.
+    let by_share = r#"sluicegate_decision_duration_seconds_count{source="share"}"#;
+    assert!(sidecar.metric(by_share).await > 0.0);
+    // Alerts call a store slow by it.
+    sidecar
+        .reaches("sluicegate_store_timeout_seconds", 2.0)
+        .await;
     assert!(failures(&sidecar, "reply").await > 0.0);
     let text = sidecar.readyz().await;
     assert!(text.contains("the script's reply cannot be read"), "{text}");

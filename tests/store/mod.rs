@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `away` | a Redis that dies, pauses, stops answering, moves or becomes a replica |
 //! | `causes` | the reported cause when it cannot be reached or used |
+//! | `parts` | a store that serves some of the keys |
 //! | `options` | every option of the policy's `store` |
 //! | `leases` | units that a sidecar takes in advance: what ends them, and that none is lost |
 //! | `sentinel` | finding the primary, and following a failover |
@@ -21,5 +22,6 @@ mod leases;
 mod lies;
 mod more;
 mod options;
+mod parts;
 mod sentinel;
 mod stopping;

@@ -92,6 +92,11 @@ impl Question {
     fn denied(&self, check: &ResolvedCheck, limit_status: &LimitStatus<'_>) -> Reply {
         self.count(Counters::DENIED);
         self.count(self.rules.counters.denied(check.rule, check.limit));
+        // Several rules may count the same units by the same limit.
+        let is_same = |one: &&ResolvedCheck| {
+            one.key == check.key && self.limit_name(one) == self.limit_name(check)
+        };
+        let costs = self.checks.iter().filter(is_same).map(|one| one.cost);
         match self.rules.rules.get(check.rule).zip(self.texts_of(check)) {
             Some((rule, texts)) => Reply {
                 subject: Some(texts.subject(&check.key)),
@@ -99,6 +104,7 @@ impl Question {
                     texts,
                     self.listed(&texts.name),
                     limit_status,
+                    costs.sum(),
                     &rule.reply,
                     self.grpc,
                 )

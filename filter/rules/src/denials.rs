@@ -183,6 +183,7 @@ mod tests {
             remaining: 0,
             reset_ms: 60_000,
             retry_after_ms: 60_000,
+            until_changed: false,
             hold_ms,
             unknown: Vec::new(),
             receipt: Vec::new(),

@@ -77,7 +77,7 @@ pub use leases::{LeaseReport, Leases, Taken};
 pub use outage_log::OutageLog;
 pub use question::{Question, ResolvedCheck, Shadow};
 pub use queue::{Batch, BatchLimits, CalloutId, CalloutQueue, Load};
-pub use reply::{DETAILS_PREFIX, HeaderFields, Reply, is_sluicegate_reply};
+pub use reply::{DETAILS_PREFIX, HeaderFields, Reply, is_sluicegate_reply, write_denial};
 pub use request::{Headers, Request};
 pub use rule::RuleSet;
 pub use settings::{Pushed, Settings};

@@ -1,11 +1,13 @@
 //! Replies to clients. They name the limit, never the key.
 
+mod denial_text;
 mod details;
 mod header_fields;
 mod header_style;
 mod limit_texts;
 mod problem;
 
+pub use denial_text::write_denial;
 pub(crate) use details::details;
 pub use details::{DETAILS_PREFIX, is_sluicegate_reply};
 pub use header_fields::HeaderFields;
@@ -13,7 +15,7 @@ pub(crate) use limit_texts::LimitTexts;
 
 use std::sync::Arc;
 
-use sluicegate_protocol::{LimitStatus, PROBLEM_JSON};
+use sluicegate_protocol::{LimitStatus, PROBLEM_JSON, UNAVAILABLE_RETRY_S};
 
 use crate::config::schema::Reply as ReplyStyle;
 use crate::match_result::TooLong;
@@ -54,6 +56,7 @@ impl Reply {
         texts: &LimitTexts,
         listed: impl Iterator<Item = &'a LimitTexts>,
         limit_status: &LimitStatus<'_>,
+        cost: u64,
         style: &ReplyStyle,
         grpc: bool,
     ) -> Self {
@@ -61,7 +64,11 @@ impl Reply {
         let mut headers = HeaderFields::for_denial();
         // Whole seconds, rounded up, or the retry would be early; milliseconds in a header of their own.
         headers.add_number("retry-after", header_style::seconds(retry_after_ms));
-        headers.add_number("retry-after-ms", retry_after_ms);
+        if !limit_status.until_changed {
+            headers.add_number("retry-after-ms", retry_after_ms);
+        }
+        // As Envoy's own filter: by default a client's Envoy does not retry it, and `retry_on: envoy-ratelimited` does.
+        headers.add("x-envoy-ratelimited", |text| text.push_str("true"));
         if grpc {
             // gRPC clients with a retry policy obey it (gRFC A6); a denial is our only reply that may be retried.
             headers.add_number("grpc-retry-pushback-ms", retry_after_ms);
@@ -72,7 +79,7 @@ impl Reply {
                 let content_type = style.content_type.as_deref();
                 (content_type.unwrap_or("text/plain"), body.clone())
             }
-            _ => (PROBLEM_JSON, texts.problem(limit_status, grpc)),
+            _ => (PROBLEM_JSON, texts.problem(limit_status, cost, grpc)),
         };
         if !grpc {
             headers.add("content-type", |text| text.push_str(content_type));
@@ -145,6 +152,9 @@ impl Reply {
             // It becomes `grpc-message`, and Envoy sets gRPC's content type.
             problem.detail.to_owned()
         } else {
+            if problem.status == 503 {
+                headers.add_number("retry-after", UNAVAILABLE_RETRY_S);
+            }
             headers.add("content-type", |text| text.push_str(PROBLEM_JSON));
             problem.to_json()
         };

@@ -24,6 +24,7 @@ fn a_denial_becomes_a_429_with_the_configured_limit_name_not_the_answers() {
     for (name, value) in [
         ("retry-after", "2"),
         ("retry-after-ms", "1001"),
+        ("x-envoy-ratelimited", "true"),
         ("x-ratelimit-limit", "10"),
         ("x-ratelimit-remaining", "2"),
         ("x-ratelimit-reset", "60"),
@@ -34,7 +35,7 @@ fn a_denial_becomes_a_429_with_the_configured_limit_name_not_the_answers() {
         assert_eq!(field(&reply.headers, name), Some(value), "{name}");
     }
     let body = String::from_utf8(reply.body).unwrap();
-    let expected = r#"{"type":"about:blank","title":"Too Many Requests","status":429,"detail":"limit `per-key` allows 10 per 60000 ms and has 2 left; the same request is admitted in 1001 ms","limit":"per-key","retry_after_ms":1001}"#;
+    let expected = r#"{"type":"about:blank","title":"Too Many Requests","status":429,"detail":"limit `per-key` allows 10 per minute, this request costs 1, 2 are left; the same request is admitted in 2 seconds","limit":"per-key","retry_after_ms":1001}"#;
     assert_eq!(body, expected);
     let of_limit = "rule=.=r;.;limit=.=per-key;.;rule_limit_denied";
     assert_eq!(counted, ["denied", of_limit]);
@@ -150,6 +151,7 @@ fn without_a_verdict_when_unavailable_applies_and_the_cause_is_counted() {
         let (conclusion, counted) = answered(&question(&deny, &get("/", &[])), body);
         let reply = reply(conclusion);
         assert_eq!(reply.status, 503, "{body}");
+        assert_eq!(field(&reply.headers, "retry-after"), Some("1"), "{body}");
         assert_eq!(*reply.details, format!("sluicegate_unavailable{why}"));
         let text = String::from_utf8(reply.body).unwrap();
         let says = ["did not answer", "misconfigured"][usize::from(reason == "decision")];
@@ -259,6 +261,43 @@ fn denied(retry_after_ms: u64, reset_ms: u64, window_ms: u64, grpc: bool) -> Rep
         .replace("1001", &retry_after_ms.to_string())
         .replace("60000", &window_ms.to_string());
     reply(answered(&question, &answer(&[verdict])).0)
+}
+
+/// A block without an end was told to end when its `Retry-After` said to ask again.
+#[test]
+fn a_denial_until_an_operator_changes_something_has_no_time_in_words() {
+    let rules = rule(ALLOW);
+    let verdict =
+        verdict("denied").replace(r#""remaining""#, r#""until_changed":true,"remaining""#);
+    for headers in [&[][..], &[GRPC]] {
+        let question = question(&rules, &request("POST", "/a.B/C", headers));
+        let reply = reply(answered(&question, &answer(std::slice::from_ref(&verdict))).0);
+        let body = String::from_utf8(reply.body).unwrap();
+        let told = "limit `per-key` denies this request until its operator changes that";
+        assert!(body.contains(told) && !body.contains("100"), "{body}");
+        assert!(
+            headers.is_empty() == body.ends_with(r#""limit":"per-key"}"#),
+            "{body}"
+        );
+        assert_eq!(field(&reply.headers, "retry-after"), Some("2"));
+        assert_eq!(field(&reply.headers, "retry-after-ms"), None);
+        assert_eq!(field(&reply.headers, "x-envoy-ratelimited"), Some("true"));
+    }
+}
+
+/// Two rules that count the same units by one limit take both costs.
+#[test]
+fn the_cost_of_a_denial_is_all_that_the_request_takes_from_the_limit() {
+    let check = |cost| format!(r#"{{"limit":"per-key","cost":{cost},"key":[{{"constant":"c"}}]}}"#);
+    let of = |name, cost| format!(r#"{{"name":"{name}","checks":[{}]{ALLOW}}}"#, check(cost));
+    let rules = rules(&format!("{},{}", of("r", 20), of("s", 3)));
+    let question = question(&rules, &get("/", &[]));
+    let reply = reply(answered(&question, &answer(&[verdict("denied")])).0);
+    let body = String::from_utf8(reply.body).unwrap();
+    assert!(
+        body.contains("allows 10 per minute, this request costs 23, 2 are left;"),
+        "{body}"
+    );
 }
 
 #[test]

@@ -85,7 +85,9 @@ impl Certificates {
     pub fn covering(&self, fingerprint: &str, now_us: u64) -> Option<LimitStatus<'static>> {
         let denial = self.held.get(fingerprint)?;
         let hold_us = denial.ends_us.checked_sub(now_us).filter(|us| *us > 0)?;
-        let passed_ms = now_us.saturating_sub(denial.answered_us) / 1_000;
+        // Without an end, nothing comes nearer.
+        let passes = u64::from(!denial.status.until_changed);
+        let passed_ms = now_us.saturating_sub(denial.answered_us) / 1_000 * passes;
         let left = |ms: u64| ms.saturating_sub(passed_ms).max(1);
         Some(LimitStatus {
             reset_ms: left(denial.status.reset_ms),
@@ -172,6 +174,7 @@ mod tests {
             remaining: 0,
             reset_ms: 50_000,
             retry_after_ms,
+            until_changed: false,
             hold_ms,
             unknown: Vec::new(),
             receipt: Vec::new(),

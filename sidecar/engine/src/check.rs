@@ -85,21 +85,16 @@ impl BucketSpec {
             Algorithm::SlidingWindow { precision_us, .. }
                 if precision_us == 0 || precision_us > self.window_us =>
             {
-                let remedy = format!(
-                    "use 1 us to the window, {} us; a hundredth of it is a good start",
-                    self.window_us
-                );
-                refuse("precision", precision_us, remedy)
+                let remedy = "use 1ms to the window; a hundredth of it is a good start";
+                refuse("precision", precision_us, remedy.to_owned())
             }
             Algorithm::TokenBucket { burst } => {
                 units("burst", burst)?;
                 let per_unit = self.token_rate().per_unit;
                 if burst.saturating_mul(per_unit) > TokenRate::MAX_BACKLOG {
                     let remedy = format!(
-                        "a limit of {} in {} us can be counted exactly with a burst of at most {}; \
-                         use that, or a limit that divides the window",
-                        self.quota,
-                        self.window_us,
+                        "this rate can be counted exactly with a `burst` of at most {}: use that, or a \
+                         rounder rate",
                         TokenRate::MAX_BACKLOG / per_unit
                     );
                     return refuse("burst", burst, remedy);

@@ -114,6 +114,10 @@ pub struct LimitStatus<'a> {
     pub reset_ms: u64,
     /// Milliseconds until the same decision would be admitted if nothing else is taken, rounded up. 0 when admitted.
     pub retry_after_ms: u64,
+    /// The decision is denied until an operator changes something, so that there is no such time: `retry_after_ms` says when to ask
+    /// again. Absent otherwise.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub until_changed: bool,
     /// For how many milliseconds the caller may cache this denial, counted from before it sent the request: no capacity
     /// becomes available sooner. 0 or absent when admitted.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -139,6 +143,7 @@ impl LimitStatus<'_> {
             remaining: self.remaining,
             reset_ms: self.reset_ms,
             retry_after_ms: self.retry_after_ms,
+            until_changed: self.until_changed,
             hold_ms: self.hold_ms,
             unknown: self.unknown,
             receipt: self.receipt,

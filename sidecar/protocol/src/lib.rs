@@ -42,7 +42,7 @@ pub use overrides::{
     RemoveOverride, SUBJECT_BYTES, SetOverride, Whom, check_key, read_remove_override,
     read_set_override,
 };
-pub use problem::{Code, PROBLEM_JSON, Problem, ProblemDetails};
+pub use problem::{Code, PROBLEM_JSON, Problem, ProblemDetails, UNAVAILABLE_RETRY_S};
 pub use request::{
     BODY, CachedDenials, Check, DECISIONS, Decision, GIVE_BACKS, GiveBack, GiveBacks, RESETS, Read,
     Request, Reset, Resets, UNKNOWN_HEADER, read_decisions, read_give_backs, read_resets,
@@ -62,8 +62,8 @@ pub const DECIDE_PATH: &str = "/v1/decide";
 pub const GIVE_BACK_PATH: &str = "/v1/give-back";
 /// Restores the whole quota of a limit for a key; on the admin port.
 pub const RESET_PATH: &str = "/v1/reset";
-/// Followed by the digits of a key: the key, if it was denied or near its limit lately; on the admin port.
-pub const SUBJECTS_PATH: &str = "/v1/subjects/";
+/// Shows what is left for keys that their digits name; on the admin port.
+pub const PEEK_PATH: &str = "/v1/peek";
 /// The most denied subjects; on the admin port.
 pub const TOP_PATH: &str = "/v1/top";
 

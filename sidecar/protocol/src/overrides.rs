@@ -315,7 +315,7 @@ fn read_named<T: DeserializeOwned>(mut fields: Fields) -> Result<(String, Whom, 
     Ok((limit, whom, read(&rest)?))
 }
 
-fn check_subject(digits: &str) -> Result<(), Problem> {
+pub(crate) fn check_subject(digits: &str) -> Result<(), Problem> {
     let why = "`subject` is not 20 hexadecimal digits, as `sluicegate top` and Envoy's access log show them";
     is_digits(digits, 2 * SUBJECT_BYTES)
         .then_some(())

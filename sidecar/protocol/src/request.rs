@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 
 use crate::entries::Entries;
 use crate::field_error::{self, FieldError};
+use crate::overrides::{check_key, check_subject};
 use crate::{Code, MAX_CHECKS, MAX_DENIED_COUNT, MAX_KEY_BYTES, Problem, integer};
 #[cfg(feature = "schema")]
 use crate::{MAX_COST, MAX_ENTRIES};
@@ -48,7 +49,8 @@ pub struct CachedDenials<'a> {
     /// The rule, for a shadow denial (evaluated, not enforced).
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub shadow: Option<Cow<'a, str>>,
-    /// The key that was denied; absent if the filter saw more keys than it tracks.
+    /// The key that was denied; absent if the filter saw more keys than it tracks. Entries with a key that no decision can
+    /// have are ignored.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Cow<'a, str>>,
     /// The number of denials. Entries with more than 10^9 are ignored.
@@ -81,7 +83,8 @@ impl<'a> Read<'a> {
         decisions: impl IntoIterator<Item = Result<Decision<'a>, Problem>>,
         mut denied: Vec<CachedDenials<'a>>,
     ) -> Self {
-        denied.retain(|denied| denied.count <= MAX_DENIED_COUNT);
+        let can_be = |key: &Cow<'_, str>| check_key(key).is_ok();
+        denied.retain(|of| of.count <= MAX_DENIED_COUNT && of.key.as_ref().is_none_or(can_be));
         let decisions = decisions.into_iter().enumerate();
         let checked = decisions.map(|(index, decision)| {
             check_shape(decision?).map_err(|problem| problem.of_entry(DECISIONS, index))
@@ -187,8 +190,12 @@ pub struct Reset<'a> {
     #[serde(borrow)]
     pub limit: Cow<'a, str>,
     /// The key.
-    #[serde(borrow)]
+    #[serde(borrow, default, skip_serializing_if = "str::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = MAX_KEY_BYTES)))]
     pub key: Cow<'a, str>,
+    /// In place of the key, the first 20 hexadecimal digits of its SHA-256, if a limit denied it or it was near a limit lately.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<Cow<'a, str>>,
 }
 
 /// The body of `POST /v1/give-back`.
@@ -235,7 +242,9 @@ pub fn read_decisions(body: &[u8]) -> Result<Read<'_>, Problem> {
 /// # Errors
 /// The body as a whole is invalid.
 pub fn read_give_backs(body: &[u8]) -> Result<Vec<Result<GiveBack<'_>, Problem>>, Problem> {
-    read_entries(body, GIVE_BACKS)
+    read_entries(body, GIVE_BACKS, |entry: &GiveBack<'_>| {
+        check_key(&entry.key)
+    })
 }
 
 /// Parses the body of `POST /v1/reset` in the same way.
@@ -243,19 +252,35 @@ pub fn read_give_backs(body: &[u8]) -> Result<Vec<Result<GiveBack<'_>, Problem>>
 /// # Errors
 /// The body as a whole is invalid.
 pub fn read_resets(body: &[u8]) -> Result<Vec<Result<Reset<'_>, Problem>>, Problem> {
-    read_entries(body, RESETS)
+    read_entries(body, RESETS, |entry: &Reset<'_>| match &entry.subject {
+        None => check_key(&entry.key),
+        Some(digits) if entry.key.is_empty() => check_subject(digits),
+        Some(_) => {
+            let why = "give exactly one of `key` and `subject`";
+            Err(Problem::new(Code::MalformedEntry, why).at("key"))
+        }
+    })
 }
 
-/// Reads the list of a body that has no other field.
+/// Reads the list of a body that has no other field, and checks each entry.
 fn read_entries<'a, T: Deserialize<'a>>(
     body: &'a [u8],
     list: &str,
+    check: impl Fn(&T) -> Result<(), Problem>,
 ) -> Result<Vec<Result<T, Problem>>, Problem> {
     let malformed = |error| malformed_body(list, &error);
     let mut fields: BTreeMap<Cow<'a, str>, Entries<&'a RawValue>> =
         field_error::read(body).map_err(malformed)?;
     match (fields.remove(list), fields.pop_first()) {
-        (Some(entries), None) => one_by_one(entries, list),
+        (Some(entries), None) => {
+            let entries = one_by_one(entries, list)?.into_iter().enumerate();
+            let checked = entries.map(|(index, entry): (_, Result<T, Problem>)| {
+                let entry = entry?;
+                let checked = check(&entry).map_err(|problem| problem.of_entry(list, index));
+                checked.map(|()| entry)
+            });
+            Ok(checked.collect())
+        }
         (_, Some((name, _))) => Err(malformed(FieldError::unknown(&name))),
         (None, None) => Err(malformed(FieldError::missing(list))),
     }

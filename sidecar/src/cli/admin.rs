@@ -1,7 +1,5 @@
 //! Arguments that name a sidecar's admin port.
 
-use sluicegate_protocol::{SUBJECTS_PATH, Whom};
-
 use super::client::{Client, Patience};
 use super::endpoint::{ADMIN_PORT, Endpoint};
 use super::{Failure, admin_token};
@@ -45,14 +43,5 @@ impl AdminPort {
         let token = self.admin_token.as_deref().map(admin_token::read);
         let token = token.transpose()?.flatten();
         Client::new(&ADMIN_PORT, self.admin.clone(), token, patience)
-    }
-
-    /// The key that has these digits.
-    pub async fn key_of(&self, digits: &str, patience: &Patience) -> Result<String, Failure> {
-        let client = self.client(patience)?;
-        match client.get(&format!("{SUBJECTS_PATH}{digits}")).await? {
-            Whom::Key(key) => Ok(key),
-            _ => Err(client.not_a_sidecar("it names no key")),
-        }
     }
 }

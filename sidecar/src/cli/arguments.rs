@@ -4,8 +4,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use super::exit::{self, Exit};
 use super::{
-    Failure, check_config, check_store, completions, consumers, decide, dev, estimate, explain,
-    give_back, man, overrides, peek, render, reset, rollout, schema, serve, top,
+    Failure, check_config, check_store, completions, consumers, decide, dev, drain_envoy, estimate,
+    explain, give_back, man, overrides, peek, render, reset, rollout, schema, serve, top,
 };
 
 /// Exact rate limits, for Envoy and for jobs.
@@ -45,6 +45,8 @@ enum Command {
     Top(top::Watch),
     /// Show which filters have the rules of the policy, and wait until all have them.
     Rollout(rollout::Rollout),
+    /// Let an Envoy finish its requests before it is stopped.
+    DrainEnvoy(drain_envoy::DrainEnvoy),
     /// Validate the filter's configuration and the policy.
     CheckConfig(check_config::CheckConfig),
     /// Check that sidecars can use the policy's store: address, permissions, eviction, round trip and more.
@@ -76,6 +78,7 @@ impl Arguments {
             Command::Consumers(command) => command.run(),
             Command::Top(top) => top.run().await,
             Command::Rollout(rollout) => rollout.run().await,
+            Command::DrainEnvoy(drain) => drain.run().await,
             Command::CheckConfig(check) => check.run(),
             Command::CheckStore(check) => check.run().await,
             Command::Explain(explain) => explain.run(),

@@ -38,6 +38,10 @@ pub struct CheckConfig {
     output: Output,
 }
 
+const REFUSED: &str =
+    "the sidecar refuses this policy: a running one keeps the old, a new one does not start";
+const DETAILS: &str = "`sluicegate explain --expand` tells of which limits";
+
 /// What was found so far.
 #[derive(Default, Serialize)]
 struct Report {
@@ -62,6 +66,16 @@ impl Report {
         self.findings.push(finding);
     }
 
+    /// Adds a warning of the settings around a plugin.
+    fn warn(&mut self, plugin: &Plugin, message: &str) {
+        self.add(Finding {
+            file: plugin.source.file.clone(),
+            line: plugin.line,
+            severity: Severity::Warning,
+            message: plugin.source.object() + message,
+        });
+    }
+
     /// Lints a policy.
     fn policy<'a>(&mut self, found: &'a FoundPolicy) -> WrittenPolicy<'a> {
         let source = &found.source;
@@ -73,9 +87,20 @@ impl Report {
         for mistake in policy.policy.as_ref().err().into_iter().flatten() {
             self.add_mistake((&source.file, found.line), &what, mistake);
         }
+        if policy.policy.is_err() {
+            line!(self.text, "{}: {what}{REFUSED}", source.file);
+        }
         policy.lint().into_iter().for_each(|one| self.add(one));
-        for default in &policy.expanded.defaults {
-            line!(self.text, "{}: {what}default: {default}", source.file);
+        // `a`, `b`: `match: all`: applies to every request
+        let defaults = policy.expanded.defaults.iter();
+        let defaults = defaults.filter_map(|told| told.split(": `").nth(1)?.split('`').next());
+        let defaults: Vec<_> = defaults.collect();
+        if !defaults.is_empty() {
+            let (file, defaults) = (&source.file, defaults.join("`, `"));
+            line!(
+                self.text,
+                "{file}: {what}defaults: `{defaults}` ({DETAILS})"
+            );
         }
         // To be compared with what `sluicegate rollout` shows.
         if let Ok(Some(digest)) = policy.policy.as_ref().map(|policy| policy.rules.told()) {
@@ -87,14 +112,11 @@ impl Report {
     /// Adds a mistake, which names its line of the text.
     fn add_mistake(&mut self, (file, before): (&str, usize), what: &str, mistake: &str) {
         let (number, why) = line_and_why(mistake).unwrap_or((1, mistake));
-        let message = format!(
-            "{what}{why}; the sidecar refuses this policy: a running one keeps the old, a new one does not start"
-        );
         self.add(Finding {
             file: file.to_owned(),
             line: before + number,
             severity: Severity::Error,
-            message,
+            message: format!("{what}{why}"),
         });
     }
 
@@ -164,12 +186,7 @@ impl CheckConfig {
             let policy = policy_of(plugin, &policies);
             if policy.is_none() && policies.len() > 1 {
                 let message = "several policies might be this plugin's, so its limits are not checked; name one with `--policy`";
-                report.add(Finding {
-                    file: plugin.source.file.clone(),
-                    line: plugin.line,
-                    severity: Severity::Warning,
-                    message: plugin.source.object() + message,
-                });
+                report.warn(plugin, message);
             }
             check(&mut report, plugin, &found, policy);
         }
@@ -190,6 +207,12 @@ fn check(report: &mut Report, plugin: &Plugin, all: &Found, policy: Option<&Writ
     for finding in lint(plugin, &all.surroundings, policy) {
         report.add(finding);
     }
+    if let Some(module) = plugin.module.as_deref().filter(|module| is_lost(module)) {
+        let why = format!(
+            "`filename`: the folder of {module} has no such file; build or install the filter"
+        );
+        report.warn(plugin, &why);
+    }
     // To be compared with the label `configuration` of `sluicegate_filter_info`.
     let line = plugin.configuration.line("");
     let configuration = fingerprint(&plugin.configuration.value);
@@ -203,6 +226,12 @@ fn check(report: &mut Report, plugin: &Plugin, all: &Found, policy: Option<&Writ
         let why = "its rules are in the policy, which was not checked (`--policy`)";
         line!(report.text, "{file}:{line}: {object}{why}");
     }
+}
+
+/// Whether a file is missing in a folder that is here. Without the folder, Envoy runs elsewhere.
+fn is_lost(file: &str) -> bool {
+    let file = Path::new(file);
+    file.parent().is_some_and(Path::is_dir) && !file.exists()
 }
 
 /// The policy of a plugin's sidecar: the only one, or the only one of its namespace.

@@ -3,13 +3,11 @@
 use std::borrow::Cow;
 
 use clap::ArgGroup;
-use clap::builder::RangedU64ValueParser;
+use clap::builder::RangedI64ValueParser;
 use sluicegate::policy::consumer_key;
 use sluicegate_protocol::{Check, Problem, Whom};
 
 use super::Failure;
-use super::admin::AdminPort;
-use super::client::Patience;
 
 /// One limit for one key.
 #[derive(clap::Args)]
@@ -32,8 +30,8 @@ pub struct LimitSubject {
     /// The key, exactly as in decisions; `sluicegate explain` prints the keys of a request.
     #[arg(long, value_name = "KEY")]
     pub key: Option<String>,
-    /// The key's digits, as `sluicegate top` and Envoy's access log show them. `peek` and `reset` find the key on a sidecar that
-    /// has denied it, or seen it near the limit, lately.
+    /// The key's digits, as `sluicegate top` and Envoy's access log show them. For `peek` and `reset`, on a sidecar
+    /// that has denied the key, or seen it near the limit, lately.
     #[arg(long, value_name = "DIGITS")]
     pub subject: Option<String>,
     /// The name of one of the limit's consumers, in place of a key.
@@ -42,22 +40,6 @@ pub struct LimitSubject {
 }
 
 impl LimitSubject {
-    /// The key. Asks the sidecar for it, if digits are given.
-    pub async fn resolve(
-        self,
-        admin: &AdminPort,
-        patience: &Patience,
-    ) -> Result<LimitKey, Failure> {
-        let of_consumer = self.consumer.as_deref().map(consumer_key);
-        let key = self.key.or(of_consumer).unwrap_or_default();
-        let limit = self.limit;
-        let key = match &self.subject {
-            None => key,
-            Some(digits) => admin.key_of(digits, patience).await?,
-        };
-        Ok(LimitKey { limit, key })
-    }
-
     /// Limit and keys; neither key nor digits: all keys.
     pub fn whom(self) -> (String, Whom) {
         let subject = self.subject.map(Whom::Subject);
@@ -82,7 +64,7 @@ pub struct Checks {
     #[arg(long, value_name = "KEY", requires = "limit")]
     key: Option<String>,
     /// Units to take.
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "limit", value_parser = cost())]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "limit", value_parser = cost(), allow_negative_numbers = true)]
     cost: u64,
     /// Another limit, key and cost. Either all checks are admitted, or nothing is taken. Can be given several times.
     #[arg(long, value_name = "LIMIT=KEY:COST", value_parser = one)]
@@ -116,8 +98,8 @@ pub fn check<'a>(
 }
 
 /// Parses a cost. A cost of 0 would always be admitted; `peek` is for that.
-pub fn cost() -> RangedU64ValueParser {
-    clap::value_parser!(u64).range(1..)
+pub fn cost() -> RangedI64ValueParser<u64> {
+    RangedI64ValueParser::new().range(1..)
 }
 
 /// Parses `LIMIT=KEY:COST`. A limit's name contains no `=`; a key may contain `=` and colons.

@@ -21,6 +21,16 @@ pub struct Patience {
     pub timeout: Duration,
 }
 
+/// A client that waits so long for an answer.
+pub fn http(endpoint: &Endpoint, timeout: Duration) -> Result<reqwest::Client, Failure> {
+    // No proxy: sidecars and Envoys are usually on this machine.
+    let mut http = reqwest::Client::builder().no_proxy().timeout(timeout);
+    if let Endpoint::Unix(path) = endpoint {
+        http = http.unix_socket(path.clone());
+    }
+    http.build().map_err(Failure::system)
+}
+
 /// A client of one port of one sidecar.
 pub struct Client {
     http: reqwest::Client,
@@ -45,14 +55,8 @@ impl Client {
         patience: &Patience,
     ) -> Result<Self, Failure> {
         let endpoint = port.endpoint(given)?;
-        // No proxy: the sidecar is usually on this machine.
-        let http = reqwest::Client::builder().no_proxy();
-        let mut http = http.timeout(patience.timeout);
-        if let Endpoint::Unix(path) = &endpoint {
-            http = http.unix_socket(path.clone());
-        }
         Ok(Self {
-            http: http.build().map_err(Failure::system)?,
+            http: http(&endpoint, patience.timeout)?,
             endpoint,
             token,
             remedy: port.remedy,

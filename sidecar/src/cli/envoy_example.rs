@@ -42,13 +42,18 @@ impl Filter {
         self.module.clone().unwrap_or(found)
     }
 
+    /// The pepper, if one is given.
+    pub fn pepper(&self) -> Result<Option<String>, Failure> {
+        self.pepper_file.as_deref().map(pepper::read).transpose()
+    }
+
     /// The example with this filter, whose rules are the set `default`.
     pub fn example(&self) -> Result<String, Failure> {
         let module = std::path::absolute(self.module()).map_err(Failure::system)?;
         let module = json!(module.to_string_lossy()).to_string();
         let mut example = EXAMPLE.replace(BUILT, &module);
-        if let Some(file) = &self.pepper_file {
-            let pepper = json!(pepper::read(file)?);
+        if let Some(pepper) = self.pepper()? {
+            let pepper = json!(pepper);
             example = example.replace(PEPPER, &format!("pepper: {pepper}"));
         }
         Ok(example)

@@ -16,13 +16,13 @@ pub struct Estimate {
     #[arg(long, value_name = "FILE")]
     policy: PathBuf,
     /// Number of subjects that are active at the same time: API keys, addresses or tenants.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     keys: u64,
     /// Length of a subject's key in bytes; the default is about the length of a hashed header.
     #[arg(long, value_name = "BYTES", default_value_t = 43)]
     key_bytes: usize,
     /// Share of its limit that each subject uses, with requests of cost 1.
-    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=100))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=100), allow_negative_numbers = true)]
     used: u64,
 }
 

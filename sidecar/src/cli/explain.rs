@@ -12,12 +12,13 @@ use sluicegate::telemetry::subject::Subject;
 use sluicegate_protocol::Whom;
 use sluicegate_rules::config::{self, ConfigError};
 use sluicegate_rules::{
-    Evaluation, ExplainedReading, Headers, Question, Request, ResolvedCheck, RuleSet, Rules,
-    Settings, metadata,
+    Evaluation, ExplainedReading, Hasher, Headers, Question, Request, ResolvedCheck, RuleSet,
+    Rules, Settings, metadata,
 };
 
 use super::Failure;
 use super::manifests::{nothing_in, read, text_of};
+use super::pepper;
 use super::stdout::{line, print};
 
 /// Arguments of `explain`.
@@ -26,8 +27,7 @@ use super::stdout::{line, print};
     after_help = "Example:\n  sluicegate explain --policy policy.yaml --request 'GET /search?q=x' --header 'x-api-key: k'"
 )]
 pub struct Explain {
-    /// A file that contains the filter's configuration, as for `check-config`. Without it, the policy's rules are explained,
-    /// with hashes as if there was no `pepper`.
+    /// A file that contains the filter's configuration, as for `check-config`. Without it, the policy's rules are explained.
     #[arg(long, value_name = "FILE", required_unless_present = "policy")]
     envoy: Option<PathBuf>,
     /// Method and path of the request: `GET /search?q=x`.
@@ -52,6 +52,9 @@ pub struct Explain {
     /// shown too.
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
+    /// A file with the filters' `pepper`, if there is no `--envoy` that has it.
+    #[arg(long, value_name = "FILE", conflicts_with = "envoy")]
+    pepper_file: Option<PathBuf>,
     /// The rule set of the policy to explain. Without it, all that the filter may run.
     #[arg(long, value_name = "NAME", requires = "policy")]
     set: Option<String>,
@@ -59,6 +62,9 @@ pub struct Explain {
 
 /// What Envoy strips from a header; the rules see all other white space.
 const BLANK: [char; 2] = [' ', '\t'];
+
+const OTHER_PEPPER: &str = "the policy's consumers have keys that were hashed with another pepper, so it is not known whether \
+     this one is among them: give the filters', `--pepper-file FILE`";
 
 /// The request to explain.
 struct DescribedRequest {
@@ -94,9 +100,17 @@ impl Explain {
                 let described = self.describe_sets(&sets, &settings, &request, policy);
                 described.map_err(Failure::usage)
             };
-            let mut text = with("")?;
-            if with("another")? != text {
-                text += "hashes in keys, and the subjects of these keys, are those of an empty `pepper`: `--envoy` reads the filter's\n";
+            let given = self.pepper_file.as_deref().map(pepper::read).transpose()?;
+            let pepper = given.as_deref().unwrap_or_default();
+            let mut text = with(pepper)?;
+            if with("another one")? != text {
+                let digest = Hasher::new(pepper).pepper_digest();
+                let mut of_consumers = policy.iter().flat_map(|policy| policy.peppers());
+                if of_consumers.any(|other| other != digest) {
+                    return Err(Failure::usage(OTHER_PEPPER));
+                } else if given.is_none() {
+                    text += "hashes in keys, and the subjects of these keys, are those of an empty `pepper`: `--pepper-file` or `--envoy` has the filters'\n";
+                }
             }
             return print(&text);
         };

@@ -19,7 +19,7 @@ pub struct GiveBack {
     #[arg(long, value_name = "RECEIPT")]
     receipt: String,
     /// Units to return; the default is all units that were taken.
-    #[arg(long, value_name = "N", value_parser = cost())]
+    #[arg(long, value_name = "N", value_parser = cost(), allow_negative_numbers = true)]
     units: Option<u64>,
     #[command(flatten)]
     target: Target,

@@ -55,6 +55,9 @@ pub fn totals(errors: usize, warnings: usize) -> String {
     format!("{}, {}", of(errors, "error"), of(warnings, "warning"))
 }
 
+/// In place of a time, of a denial that has none.
+pub const UNTIL_CHANGED: &str = "blocked until an operator changes that";
+
 /// A duration in milliseconds, formatted for people; rounded up to whole seconds from ten seconds on.
 pub struct Span(pub u64);
 

@@ -25,7 +25,7 @@ pub struct Set {
     #[command(flatten)]
     _all: AllKeys,
     /// The new quota. For a limit with several windows, name the window: `500/1m`. Can be given several times.
-    #[arg(long, value_name = "UNITS[/WINDOW]", value_parser = quota)]
+    #[arg(long, value_name = "UNITS[/WINDOW]", value_parser = quota, allow_negative_numbers = true)]
     quota: Vec<Quota>,
     /// The burst of a token bucket; by default, the limit's burst is scaled with the quota.
     #[arg(long, value_name = "UNITS", requires = "quota")]

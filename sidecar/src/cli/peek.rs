@@ -1,12 +1,12 @@
 //! `sluicegate peek`: shows how many units are left without taking any.
 
 use serde::Serialize;
-use sluicegate_protocol::{Code, Decision, LimitStatus, Verdict};
+use sluicegate_protocol::{Code, Decision, LimitStatus, Verdict, Whom};
 
 use super::Failure;
 use super::admin::AdminPort;
-use super::checks::{LimitKey, LimitSubject, check, cost, refused};
-use super::output::{Output, Span};
+use super::checks::{LimitSubject, check, cost, refused};
+use super::output::{Output, Span, UNTIL_CHANGED};
 use super::target::{Decider, Target};
 
 /// How often to look again when other callers took or returned units between two looks.
@@ -19,7 +19,7 @@ pub struct Peek {
     #[command(flatten)]
     of: LimitSubject,
     /// Also show when this many units can be taken at once.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = cost())]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = cost(), allow_negative_numbers = true)]
     cost: u64,
     #[command(flatten)]
     target: Target,
@@ -40,26 +40,34 @@ struct Left {
     remaining: u64,
     /// Milliseconds until one call can take one unit more than `remaining`; none if no call ever can.
     next_unit_ms: Option<u64>,
-    /// Milliseconds until the whole quota is available again.
-    reset_ms: u64,
+    /// Milliseconds until the whole quota is available again; like the others, none of a block without an end.
+    reset_ms: Option<u64>,
     /// The given `--cost`.
     cost: u64,
     /// Milliseconds until a call can take `cost` units; 0 if it can now.
-    retry_after_ms: u64,
+    retry_after_ms: Option<u64>,
 }
 
 impl Peek {
     pub async fn run(self) -> Result<(), Failure> {
-        let of = self.of.resolve(&self.admin, &self.target.patience).await?;
-        let left = look(&self.target.open().await?, &of, self.cost).await?;
+        let (limit, whom) = self.of.whom();
+        let (decider, key) = match whom {
+            Whom::Subject(digits) => {
+                let admin = self.admin.client(&self.target.patience)?;
+                (Decider::Digits(admin), digits)
+            }
+            Whom::Key(key) => (self.target.open().await?, key),
+            Whom::AllKeys(_) => return Err(Failure::usage("name a key")),
+        };
+        let left = look(&decider, (&limit, &key), self.cost).await?;
         self.output.print(&left, text)
     }
 }
 
 /// Looks twice: when one more unit becomes available can only be asked once it is known how many are left.
-async fn look(decider: &Decider, of: &LimitKey, cost: u64) -> Result<Left, Failure> {
+async fn look(decider: &Decider, (limit, key): (&str, &str), cost: u64) -> Result<Left, Failure> {
     let peek = |cost| Decision {
-        checks: vec![check(&*of.limit, &*of.key, cost)],
+        checks: vec![check(limit, key, cost)],
         peek: true,
         receipt: false,
         shadow: None,
@@ -81,21 +89,26 @@ async fn look(decider: &Decider, of: &LimitKey, cost: u64) -> Result<Left, Failu
         }
         let next_unit_ms = match next {
             Verdict::Error(problem) if problem.code == Code::CostOverLimit => None,
-            verdict => Some(status(verdict, decider)?.retry_after_ms),
+            verdict => known(&status(verdict, decider)?, |of| of.retry_after_ms),
         };
         let room = status(room, decider)?;
         return Ok(Left {
-            limit: now.limit.into_owned(),
             quota: now.quota,
             window_ms: now.window_ms,
             remaining: now.remaining,
             // Under constant traffic `remaining` changes with each look; then this time is for a value close to it.
             next_unit_ms,
-            reset_ms: now.reset_ms,
+            reset_ms: known(&now, |of| of.reset_ms),
             cost,
-            retry_after_ms: room.retry_after_ms,
+            retry_after_ms: known(&room, |of| of.retry_after_ms),
+            limit: now.limit.into_owned(),
         });
     }
+}
+
+/// A time, unless there is none before an operator changes something.
+fn known(status: &LimitStatus<'_>, time: impl Fn(&LimitStatus<'_>) -> u64) -> Option<u64> {
+    (!status.until_changed).then(|| time(status))
 }
 
 fn status(verdict: Verdict<'static>, decider: &Decider) -> Result<LimitStatus<'static>, Failure> {
@@ -114,16 +127,16 @@ fn text(left: &Left) -> String {
         left.quota,
         Span(left.window_ms)
     );
-    if left.retry_after_ms > 0 {
-        let due = Span(left.retry_after_ms);
-        text += &format!("{} units available in {due}\n", left.cost);
+    if let Some(due @ 1..) = left.retry_after_ms {
+        text += &format!("{} units available in {}\n", left.cost, Span(due));
     }
     if let Some(next @ 1..) = left.next_unit_ms {
         text += &format!("next unit available in {}\n", Span(next));
     }
     text += &match left.reset_ms {
-        0 => "the whole quota is available now\n".to_owned(),
-        reset => format!("whole quota available in {}\n", Span(reset)),
+        None => format!("{UNTIL_CHANGED}\n"),
+        Some(0) => "the whole quota is available now\n".to_owned(),
+        Some(reset) => format!("whole quota available in {}\n", Span(reset)),
     };
     text
 }
@@ -139,9 +152,9 @@ mod tests {
             window_ms: 86_400_000,
             remaining: 40,
             next_unit_ms: Some(90_000),
-            reset_ms: 7_200_000,
+            reset_ms: Some(7_200_000),
             cost: 50,
-            retry_after_ms: 120_000,
+            retry_after_ms: Some(120_000),
         }
     }
 
@@ -152,8 +165,8 @@ mod tests {
         let whole = Left {
             remaining: 100,
             next_unit_ms: None,
-            reset_ms: 0,
-            retry_after_ms: 0,
+            reset_ms: Some(0),
+            retry_after_ms: Some(0),
             ..left()
         };
         let all =

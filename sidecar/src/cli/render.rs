@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use serde_json::json;
+
 use super::Failure;
 use super::endpoint::DECISIONS;
 use super::envoy_example::{Filter, by_name, host_and_port, with_address};
@@ -19,6 +21,10 @@ pub struct Render {
     /// The sidecar's decision port, where Envoy reaches it: a host or an address, and the port.
     #[arg(long, value_name = "URL", default_value = DECISIONS, value_parser = host_and_port)]
     sidecar: String,
+    /// The policy's rule sets that the filter runs, if not `default`. The first is for all requests whose route has the name
+    /// of no other.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    rule_sets: Vec<String>,
     #[command(flatten)]
     filter: Filter,
 }
@@ -46,6 +52,14 @@ const BOUNDS: [[&str; 2]; 5] = [
     ["- name: sluicegate\n      type:", "\0 (to the end)"],
 ];
 
+const VERSION: &str = "version: 2\n";
+const FILTER: &str = "- name: sluicegate\n  typed_config:\n";
+/// An `rbac` without rules.
+const ROUTE: &str = r#"# Makes Envoy select the route again, whose name chooses the rule set, if a filter before has cleared it.
+- name: sluicegate-route
+  typed_config: { "@type": type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC }
+"#;
+
 impl Render {
     pub fn run(self) -> Result<(), Failure> {
         let mut example = with_address(&self.filter.example()?, 9180, &self.sidecar);
@@ -56,6 +70,16 @@ impl Render {
         for (number, (place, bounds)) in (1..).zip(PLACES.into_iter().zip(BOUNDS)) {
             let part = part(&example, bounds);
             text += &format!("---\n# {number}. {place}:\n{part}");
+        }
+        if let [default, others @ ..] = self.rule_sets.as_slice() {
+            let sets = if others.is_empty() {
+                json!({ "default": default })
+            } else {
+                text = text.replacen(FILTER, &format!("{ROUTE}{FILTER}"), 1);
+                json!({ "default": default, "others": others, "by": "route_name" })
+            };
+            let sets = format!("{VERSION}          rule_sets: {sets}\n");
+            text = text.replacen(VERSION, &sets, 1);
         }
         print(&text)
     }

@@ -1,6 +1,6 @@
 //! `sluicegate reset`: restores the whole quota of a limit for a key.
 
-use sluicegate_protocol::{Reset as Entry, WasReset};
+use sluicegate_protocol::{Reset as Entry, WasReset, Whom};
 
 use super::Failure;
 use super::admin::Admin;
@@ -33,17 +33,20 @@ impl Reset {
             Some(store) => Decider::Here(Box::new(store)),
             None => Decider::Sidecar(self.admin.client()?),
         };
-        let of = self
-            .of
-            .resolve(&self.admin.port, &self.admin.patience)
-            .await?;
+        let (limit, whom) = self.of.whom();
+        let (key, subject) = match &whom {
+            Whom::Subject(digits) => ("", Some(digits.into())),
+            Whom::Key(key) => (key.as_str(), None),
+            Whom::AllKeys(_) => return Err(Failure::usage("name a key")),
+        };
         let entry = Entry {
-            limit: of.limit.as_str().into(),
-            key: of.key.as_str().into(),
+            limit: limit.as_str().into(),
+            key: key.into(),
+            subject,
         };
         let outcome = decider.reset(&entry).await?;
         self.output
-            .print(&outcome, |outcome| text(outcome, &of.limit))?;
+            .print(&outcome, |outcome| text(outcome, &limit))?;
         match outcome {
             WasReset::Error(problem) => Err(refused(&problem, true)),
             WasReset::Unavailable => Err(decider.unavailable()),

@@ -4,8 +4,8 @@ use reqwest::Method;
 use serde_json::json;
 use serde_json::value::RawValue;
 use sluicegate_protocol::{
-    Answer, DECIDE_PATH, Decision, GIVE_BACK_PATH, GiveBack, GivenBack, Listed, RESET_PATH, Reset,
-    Verdict, WasReset,
+    Answer, DECIDE_PATH, Decision, GIVE_BACK_PATH, GiveBack, GivenBack, Listed, PEEK_PATH,
+    RESET_PATH, Reset, Verdict, WasReset,
 };
 
 use super::Failure;
@@ -42,6 +42,8 @@ impl Target {
 pub enum Decider {
     /// A running sidecar.
     Sidecar(Client),
+    /// Its admin port, which is given the digits of keys and only looks.
+    Digits(Client),
     /// This process.
     Here(Box<OnStore>),
 }
@@ -57,10 +59,14 @@ impl Decider {
                 let asked = decisions.into_iter().collect();
                 store.service.decide(&asked, |_| None).await.verdicts
             }
-            Self::Sidecar(client) => {
+            Self::Sidecar(client) | Self::Digits(client) => {
                 let body = json!({ "decisions": decisions.as_slice() });
+                let path = match self {
+                    Self::Digits(_) => PEEK_PATH,
+                    _ => DECIDE_PATH,
+                };
                 // Its text, from which an `Answer` borrows.
-                let text: Box<RawValue> = client.send(Method::POST, DECIDE_PATH, &body).await?;
+                let text: Box<RawValue> = client.send(Method::POST, path, &body).await?;
                 let answer: Answer<'_> = serde_json::from_str(text.get())
                     .map_err(|error| client.not_a_sidecar(error))?;
                 let verdicts = answer.verdicts.into_iter();
@@ -79,7 +85,7 @@ impl Decider {
                 let entries: Vec<_> = entries.iter().cloned().map(Ok).collect();
                 store.service.give_back(&entries).await
             }
-            Self::Sidecar(client) => {
+            Self::Sidecar(client) | Self::Digits(client) => {
                 let body = json!({ "give_backs": entries });
                 client.send(Method::POST, GIVE_BACK_PATH, &body).await?
             }
@@ -91,7 +97,7 @@ impl Decider {
     pub async fn reset(&self, entry: &Reset<'_>) -> Result<WasReset, Failure> {
         let listed: Listed<_> = match self {
             Self::Here(store) => store.service.reset(&[Ok(entry.clone())]).await,
-            Self::Sidecar(client) => {
+            Self::Sidecar(client) | Self::Digits(client) => {
                 let body = json!({ "resets": [entry] });
                 client.send(Method::POST, RESET_PATH, &body).await?
             }
@@ -108,7 +114,7 @@ impl Decider {
     /// The store did not answer.
     pub fn unavailable(&self) -> Failure {
         match self {
-            Self::Sidecar(_) => Failure::unavailable(
+            Self::Sidecar(_) | Self::Digits(_) => Failure::unavailable(
                 "the sidecar's store did not answer; `/readyz` on its admin port shows the cause",
             ),
             Self::Here(store) => store.unavailable(),
@@ -117,7 +123,7 @@ impl Decider {
 
     fn not_understood(&self, why: &str) -> Failure {
         match self {
-            Self::Sidecar(client) => client.not_a_sidecar(why),
+            Self::Sidecar(client) | Self::Digits(client) => client.not_a_sidecar(why),
             Self::Here(_) => Failure::system(why),
         }
     }

@@ -39,7 +39,7 @@ pub fn buckets_of(windows: &[BucketSpec], limit: &str, key: &str) -> Vec<Bucket>
 
 /// The error for an unknown limit, with the name that it may misspell.
 pub fn unknown_limit(policy: &Policy, field: &str, name: &str) -> Problem {
-    let mut why = format!("`{field}`: the policy has no limit `{name}`");
+    let mut why = format!("`{field}`: the policy has no limit `{name:.120}`");
     let known = policy.limits().map(|limit| limit.name.as_str());
     // It may be as long as a body, and comparing takes time by its length.
     if let Some(near) = nearest(name, known.filter(|known| name.len() < 2 * known.len())) {

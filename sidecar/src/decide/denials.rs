@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Mutex;
 
+use sha2::{Digest, Sha256};
 use sluicegate_certificates::{self as certificates, CallTimes, Certificates};
 use sluicegate_protocol::{Check, Decision, LimitStatus, Verdict};
 
@@ -13,6 +14,9 @@ use crate::lock::lock;
 
 /// Most cached denials; each takes about half a kilobyte.
 const CAPACITY: usize = 10_000;
+
+/// A decision of many long keys is known by a hash.
+const LONGEST_FINGERPRINT: usize = 256;
 
 /// Most voided (limit, key) pairs that are tracked individually.
 const MOST_VOIDED: usize = 10_000;
@@ -161,6 +165,10 @@ impl State {
             // Writing to a `String` cannot fail.
             let _ = write!(fingerprint, "{generation}");
         }
+        if fingerprint.len() > LONGEST_FINGERPRINT {
+            let digest = Sha256::digest(&fingerprint);
+            fingerprint = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        }
         fingerprint
     }
 }
@@ -194,6 +202,7 @@ mod tests {
             remaining: 0,
             reset_ms: 60_000,
             retry_after_ms: 60_000,
+            until_changed: false,
             hold_ms: 60_000,
             unknown: Vec::new(),
             receipt: Vec::new(),

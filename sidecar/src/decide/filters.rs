@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::clock;
 use crate::lock::lock;
-use crate::policy::Policy;
+use crate::policy::{Policy, is_name};
 
 /// Most filters that are known, and most that wait for news at the same time; the others are answered at once and ask again.
 const MAX_FILTERS: usize = 4_096;
@@ -101,14 +101,15 @@ impl Filters {
             self.unlisted_us.store(now_us, Ordering::Relaxed);
             return false;
         }
-        // Anybody may have sent it, and people read it on their terminals.
-        let plain = |c: char| if c.is_control() { '?' } else { c };
+        // Anybody may have sent it, and people read it on their terminals. A filter writes ASCII.
+        let plain = |c: char| if matches!(c, ' '..='~') { c } else { '?' };
         let text = |text: &str| text.chars().take(MAX_TEXT).map(plain).collect::<String>();
+        let named = report.sets.iter().filter(|set| is_name(set));
         let state = FilterState {
             vm: report.vm.to_string(),
             node: text(&report.node),
             version: text(version),
-            sets: report.sets.iter().take(16).map(|set| text(set)).collect(),
+            sets: named.take(16).map(|set| text(set)).collect(),
             serves: report.serves,
             state: RulesState::None,
             digest: report.in_force.as_deref().map(str::to_owned),

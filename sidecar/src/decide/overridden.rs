@@ -65,6 +65,7 @@ impl Overridden<'_> {
         Verdict::Denied(LimitStatus {
             reset_ms: again_ms,
             retry_after_ms: again_ms,
+            until_changed: self.ends_in_ms.is_none(),
             hold_ms: hold_until_end(self.ends_in_ms).min(denial_ttl_ms),
             ..status
         })

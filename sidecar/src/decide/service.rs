@@ -191,7 +191,8 @@ impl Service {
         };
         if store_asked || decided.iter().any(by_itself) {
             let took = started.elapsed();
-            self.metrics.observe_decision(took, store_asked);
+            let by_share = decided.iter().any(|one| one.source == Source::Share);
+            self.metrics.observe_decision(took, store_asked, by_share);
         }
         if let Some(trace) = trace {
             trace.end(&decided);

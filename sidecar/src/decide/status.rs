@@ -20,6 +20,7 @@ pub fn in_window(
         remaining: 0,
         reset_ms: 0,
         retry_after_ms: 0,
+        until_changed: false,
         hold_ms: 0,
         unknown: Vec::new(),
         receipt: Vec::new(),

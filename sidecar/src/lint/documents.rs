@@ -1,6 +1,7 @@
 //! The documents of files: Envoy files, Kubernetes objects, and what is inside a ConfigMap or a List.
 
 use super::envoy_yaml::{self, Plugin, Source};
+use super::messages::snake_case;
 use super::surroundings::Surroundings;
 use crate::policy::Files;
 use crate::yaml::{Node, at, entries, fields, get, line_of, lines_before, load, text};
@@ -37,8 +38,19 @@ impl Found {
     /// # Errors
     /// The text is not YAML.
     pub fn add(&mut self, file: &str, text: &str) -> Result<(), String> {
-        for document in &load(text)? {
-            self.add_document(file, document);
+        for mut document in load(text)? {
+            snake_case(&mut document);
+            self.add_document(file, &document);
+        }
+        // Routes may be in another file.
+        for manager in self
+            .plugins
+            .iter_mut()
+            .filter_map(|one| one.manager.as_mut())
+        {
+            let routes = manager.route_name.as_ref();
+            let routes = routes.and_then(|name| self.surroundings.routes.get(name));
+            manager.routes = manager.routes.take().or_else(|| routes.cloned());
         }
         Ok(())
     }
@@ -87,7 +99,7 @@ impl Found {
             let name = &key.value;
             // A block begins on the line after its key; its first lines may be empty.
             let before = lines_before(value, 0).min(line_of(key, 0));
-            let documents = load(inner).unwrap_or_default();
+            let mut documents = load(inner).unwrap_or_default();
             // By its name too, so that a broken policy is found.
             if name == "policy.yaml" || documents.iter().any(|node| get(node, "limits").is_some()) {
                 self.policies.push(FoundPolicy {
@@ -98,7 +110,8 @@ impl Found {
                     files: Files::given(files.clone()),
                 });
             }
-            for document in &documents {
+            for document in &mut documents {
+                snake_case(document);
                 let plugins = envoy_yaml::plugins(document, before, source);
                 self.plugins.extend(plugins);
             }

@@ -3,17 +3,91 @@
 use sluicegate_rules::config::schema::{Cost, Match, Rule};
 use sluicegate_rules::config::walk::{checks, components};
 
-use super::envoy_yaml::Manager;
+use super::envoy_yaml::{Holder, Manager, Plugin, Routes};
 use super::findings::Findings;
+use super::findings::Severity::{Error, Warning};
+use super::neighbours::Neighbour;
 
 /// Settings that suit no rules.
-pub fn lint(manager: &Manager, findings: &mut Findings<'_>) {
-    if manager.cors_follows {
-        findings.warn(
-            "",
+pub fn lint(plugin: &Plugin, manager: &Manager, findings: &mut Findings<'_>) {
+    let strips = |routes: &Routes| plugin.holder != Holder::Envoy || routes.strips_fields;
+    let hides = |routes: &Routes| manager.cors_precedes && routes.hides_fields;
+    let mixes = manager.use_remote_address || manager.counts_hops;
+    for (is_so, severity, message, remedy) in [
+        (
+            manager.cors_follows,
+            Warning,
             "`cors` comes after this filter in `http_filters`: preflights, which have no credentials, are counted or \
              refused, and a browser's script cannot read a 429",
             "put `cors` before this filter (docs/filter.md#where-the-filter-belongs)",
+        ),
+        (
+            manager.router_precedes,
+            Error,
+            "`router` comes before this filter in `http_filters`, so Envoy does not start",
+            "put `router` last",
+        ),
+        (
+            manager.detects_addresses && mixes,
+            Error,
+            "Envoy refuses `use_remote_address` and `xff_num_trusted_hops` beside `original_ip_detection_extensions`",
+            "remove them: the extension finds the client's address",
+        ),
+        (
+            plugin.fail_open && plugin.failure_policy.is_some(),
+            Error,
+            "Envoy refuses `fail_open` beside `failure_policy`",
+            "remove `fail_open`",
+        ),
+        (
+            !manager.routes.as_ref().is_none_or(strips),
+            Warning,
+            "`request_headers_to_remove` of the routes has no `ratelimit`: an upstream takes clients' copies of the fields \
+             that Sluicegate writes for ours",
+            "add part 3 of `sluicegate render --for envoy`",
+        ),
+        (
+            manager.routes.as_ref().is_some_and(hides),
+            Warning,
+            "no CORS policy of the routes exposes `retry-after`, so scripts cannot read when to come back",
+            "set `expose_headers: retry-after,ratelimit`",
+        ),
+    ] {
+        if is_so {
+            findings.add(severity, "", message, remedy);
+        }
+    }
+}
+
+/// Sets that the route chooses, where the route may not be the one that Envoy takes.
+pub fn lint_sets_by_route(manager: &Manager, findings: &mut Findings<'_>) {
+    let stale = manager
+        .earlier
+        .iter()
+        .fold(None, |stale, filter| match filter {
+            filter if filter.clears_route => Some(&filter.name),
+            filter if filter.asks_route => None,
+            _ => stale,
+        });
+    if let Some(name) = stale {
+        findings.error(
+            "rule_sets.by",
+            format!(
+                "`{name}` before this filter may clear the route, and this filter would take the set of the route of \
+                 before, which a client can choose"
+            ),
+            "put an `envoy.filters.http.rbac` without rules between them, as `sluicegate render --for envoy \
+             --rule-sets A,B` does: it makes Envoy select the route again",
+        );
+    }
+    if let Some(filter) = manager.later.iter().find(|filter| filter.clears_route) {
+        findings.warn(
+            "rule_sets.by",
+            format!(
+                "`{}` after this filter may clear the route: requests have the set of the route of before",
+                filter.name
+            ),
+            "put this filter after it, with an `envoy.filters.http.rbac` without rules between them",
         );
     }
 }
@@ -21,7 +95,7 @@ pub fn lint(manager: &Manager, findings: &mut Findings<'_>) {
 /// Settings that do not suit these rules.
 pub fn lint_rules(manager: &Manager, rules: &[Rule], findings: &mut Findings<'_>) {
     if !manager.rejects_underscores
-        && let Some((at, name)) = header_with_a_hyphen(rules)
+        && let Some((at, name)) = headers(rules).find(|(_, name)| name.contains('-'))
     {
         let alike = name.replace('-', "_");
         findings.warn(
@@ -34,7 +108,31 @@ pub fn lint_rules(manager: &Manager, rules: &[Rule], findings: &mut Findings<'_>
              manager, so that other filters and upstreams are safe too",
         );
     }
-    if manager.rewrites_paths && rules.iter().any(|rule| rule.matcher != Match::default()) {
+    for (at, name) in headers(rules) {
+        let removes = |filter: &&Neighbour| filter.removes.contains(&name.to_lowercase());
+        if let Some(filter) = manager.earlier.iter().find(removes) {
+            findings.warn(
+                at,
+                format!("`{}` before this filter removes `{name}` from requests", filter.name),
+                "keep the field (`forward: true` in `jwt_authn`), or read what that filter makes of it",
+            );
+        }
+    }
+    let reads_paths = rules.iter().any(|rule| reads_path(&rule.matcher));
+    let changes = |filter: &&Neighbour| filter.changes_path;
+    if let Some(filter) = manager.earlier.iter().find(changes).filter(|_| reads_paths) {
+        findings.warn(
+            "",
+            format!(
+                "`{}` before this filter gives requests another path, and rules see that: a rule that matches only the path \
+                 that clients send does not count these requests",
+                filter.name
+            ),
+            "put this filter before it, or match its paths, too",
+        );
+    }
+    let routes = manager.routes.as_ref();
+    if reads_paths && routes.is_some_and(|routes| routes.rewrites_paths) {
         findings.warn(
             "",
             "a route changes the path (`prefix_rewrite`, `regex_rewrite`), and rules see the path before: a rule that matches \
@@ -72,17 +170,25 @@ fn payloads(rules: &[Rule]) -> impl Iterator<Item = (String, &String)> {
     of_components.chain(of_quotas)
 }
 
-/// The first header with `-` in its name that a key, a choice of limit or a cost reads.
-fn header_with_a_hyphen(rules: &[Rule]) -> Option<(String, String)> {
-    let of_components = components(rules).filter_map(|(at, component)| {
-        let name = component.header.clone()?;
-        Some((format!("{at}.header"), name))
-    });
+/// Whether a match has a condition on the path.
+fn reads_path(one: &Match) -> bool {
+    let own = [
+        &one.path,
+        &one.path_prefix,
+        &one.path_template,
+        &one.path_regex,
+    ];
+    let mut inner = one.all.iter().chain(&one.any).chain(one.not.as_deref());
+    own.iter().any(|path| path.is_some()) || inner.any(reads_path)
+}
+
+/// The headers that keys, choices of limit and costs read, with their paths.
+fn headers(rules: &[Rule]) -> impl Iterator<Item = (String, &String)> {
+    let of_components = components(rules)
+        .filter_map(|(at, component)| Some((format!("{at}.header"), component.header.as_ref()?)));
     let of_costs = checks(rules).filter_map(|(at, _, check)| match &check.cost {
-        Cost::Varying(varying) => Some((format!("{at}.cost.header"), varying.header.clone()?)),
+        Cost::Varying(varying) => Some((format!("{at}.cost.header"), varying.header.as_ref()?)),
         Cost::Constant(_) => None,
     });
-    of_components
-        .chain(of_costs)
-        .find(|(_, name)| name.contains('-'))
+    of_components.chain(of_costs)
 }

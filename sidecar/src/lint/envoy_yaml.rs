@@ -1,9 +1,11 @@
 //! Sluicegate's plugin configurations in a document: an Envoy file, an Istio WasmPlugin or EnvoyFilter, an Envoy Gateway
 //! EnvoyExtensionPolicy, or a configuration alone.
 
+use super::messages::{any, enumerated, lasts, names};
+use super::neighbours::Neighbour;
 use crate::yaml::{
-    Node, ValueWithLines, at, children, entries, fields, get, is_true, line_of, lines_before, load,
-    text,
+    Node, ValueWithLines, at, children, entries, fields, get, integer, is_true, line_of,
+    lines_before, load, text,
 };
 
 /// Where something was found.
@@ -40,8 +42,10 @@ pub struct Plugin {
     pub manager: Option<Manager>,
     /// What happens to requests when the filter fails: `failure_policy` of Envoy, `failStrategy` of Istio.
     pub failure_policy: Option<String>,
-    /// `fail_open` of Envoy or `failOpen` of Envoy Gateway, if it is set.
-    pub fail_open: Option<&'static str>,
+    /// `fail_open` of Envoy or `failOpen` of Envoy Gateway is set.
+    pub fail_open: bool,
+    /// The file that Envoy loads the filter from.
+    pub module: Option<String>,
     /// Where it was found.
     pub source: Source,
     /// The static clusters of the Envoy file around it; `None` if there is no such file.
@@ -72,21 +76,76 @@ pub struct Clusters {
     pub dynamic: bool,
 }
 
+impl Clusters {
+    /// Reads them, if the document is such a file.
+    pub fn read(document: &Node) -> Option<Self> {
+        let of = get(document, "static_resources")?;
+        let list = get(of, "clusters").map(entries).unwrap_or_default();
+        let names = list.iter().filter_map(|cluster| get(cluster, "name"));
+        Some(Self {
+            names: names.filter_map(text).map(str::to_owned).collect(),
+            dynamic: at(document, &["dynamic_resources", "cds_config"]).is_some(),
+        })
+    }
+}
+
 /// The relevant settings of an HTTP connection manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manager {
     /// The client's address is that of the connection's peer.
     pub use_remote_address: bool,
+    /// An extension finds the client's address.
+    pub detects_addresses: bool,
+    /// It counts hops, which Envoy refuses beside such an extension.
+    pub counts_hops: bool,
     /// It drops or rejects headers with `_` in their names.
     pub rejects_underscores: bool,
     /// Under which names of metadata `jwt_authn` filters before this one put payloads; `None` if the file does not say.
     pub payloads: Option<Vec<String>>,
+    /// The filters before this one.
+    pub earlier: Vec<Neighbour>,
+    /// The filters after this one.
+    pub later: Vec<Neighbour>,
+    /// Preflights are answered before this filter.
+    pub cors_precedes: bool,
     /// Preflights are answered after this filter.
     pub cors_follows: bool,
-    /// Upstreams get other paths than the filter.
-    pub rewrites_paths: bool,
+    /// No request gets to this filter.
+    pub router_precedes: bool,
+    /// Its routes, if these files have them.
+    pub routes: Option<Routes>,
+    /// The name of its routes, if they are elsewhere.
+    pub route_name: Option<String>,
     /// No request stays for ever.
     pub has_deadline: bool,
+}
+
+/// The relevant settings of a RouteConfiguration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Routes {
+    /// Upstreams get other paths than the filter.
+    pub rewrites_paths: bool,
+    /// Clients' copies of the fields that Sluicegate writes are removed.
+    pub strips_fields: bool,
+    /// Scripts of other origins cannot read when to come back.
+    pub hides_fields: bool,
+}
+
+impl Routes {
+    pub fn read(node: &Node) -> Self {
+        let exposes = |one: &Node| {
+            ["retry-after", "*"]
+                .iter()
+                .any(|name| names(one, "expose_headers", name))
+        };
+        let strips = |one: &Node| names(one, "request_headers_to_remove", "ratelimit");
+        Self {
+            rewrites_paths: rewrites_paths(node),
+            strips_fields: any(node, &strips),
+            hides_fields: any(node, &|one| get(one, "allow_origin_string_match").is_some())
+                && !any(node, &exposes),
+        }
+    }
 }
 
 /// Finds every plugin configuration of Sluicegate in a document; `before` lines of the file come before its text.
@@ -99,7 +158,7 @@ pub fn plugins(document: &Node, before: usize, source: &Source) -> Vec<Plugin> {
     found.extend(plugin(document, Holder::Nothing, document, None, before));
     search(document, None, before, &mut found);
     for plugin in &mut found {
-        plugin.clusters = clusters(document);
+        plugin.clusters = Clusters::read(document);
         plugin.copied_namespaces.clone_from(&copied);
         plugin.source.clone_from(source);
     }
@@ -127,16 +186,17 @@ fn plugin(
     if !is_sluicegate(node) && (holder == Holder::Nothing || !is_named_sluicegate(around)) {
         return None;
     }
-    let policy = ["failure_policy", "failStrategy"];
-    let mut policy = policy.iter().filter_map(|name| get(around, name));
-    let mut open = ["fail_open", "failOpen"].into_iter();
+    let policy = enumerated(around, "failure_policy");
+    let policy = policy.filter(|policy| policy != "UNSPECIFIED");
+    let module = ["vm_config", "code", "local", "filename"];
     Some(Plugin {
         configuration: ValueWithLines::new(node, first),
         holder,
         line: line_of(around, before),
         manager: manager.cloned(),
-        failure_policy: policy.find_map(text).map(str::to_owned),
-        fail_open: open.find(|name| is_true(around, name)),
+        failure_policy: policy.or_else(|| enumerated(around, "fail_strategy")),
+        fail_open: is_true(around, "fail_open"),
+        module: at(around, &module).and_then(text).map(str::to_owned),
         source: Source::default(),
         clusters: None,
         copied_namespaces: Vec::new(),
@@ -144,7 +204,7 @@ fn plugin(
 }
 
 /// Our configurations have `sidecar`, and `rules` or `version`; another plugin's are unlikely to.
-fn is_sluicegate(node: &Node) -> bool {
+pub fn is_sluicegate(node: &Node) -> bool {
     let has = |name| get(node, name).is_some();
     has("sidecar") && (has("rules") || has("version"))
 }
@@ -152,23 +212,38 @@ fn is_sluicegate(node: &Node) -> bool {
 /// Whether the holder of a configuration has our name.
 fn is_named_sluicegate(node: &Node) -> bool {
     let name = |field| get(node, field).and_then(text);
-    let mut names = ["name", "pluginName", "url"].into_iter().filter_map(name);
+    let mut names = ["name", "plugin_name", "url"].into_iter().filter_map(name);
     names.any(|name| name.contains("sluicegate"))
 }
 
 /// The manager around a filter, which comes between these others.
 fn manager(node: &Node, earlier: &[Node], later: &[Node]) -> Manager {
-    let options = "common_http_protocol_options";
-    let action = at(node, &[options, "headers_with_underscores_action"]).and_then(text);
+    let options = get(node, "common_http_protocol_options").unwrap_or(node);
+    let action = enumerated(options, "headers_with_underscores_action");
+    let neighbours = |list: &[Node]| list.iter().map(|one| Neighbour::read(one, node)).collect();
+    let has = |list: &[Node], what| list.iter().any(|filter| is_called(filter, what));
+    let routes = get(node, "route_config");
+    let is_endless = |one: &Node| get(one, "idle_timeout").is_some() && !lasts(one, "idle_timeout");
+    let is_endless = routes.is_some_and(|routes| any(routes, &is_endless));
+    let name = at(node, &["rds", "route_config_name"]).and_then(text);
+    let extensions = get(node, "original_ip_detection_extensions").map(entries);
+    let hops = get(node, "xff_num_trusted_hops");
     Manager {
         use_remote_address: is_true(node, "use_remote_address"),
-        rejects_underscores: matches!(action, Some("REJECT_REQUEST" | "DROP_HEADER")),
+        detects_addresses: extensions.is_some_and(|list| !list.is_empty()),
+        counts_hops: hops.is_some_and(|hops| integer(hops) != Some(0)),
+        rejects_underscores: action.is_some_and(|action| action != "ALLOW"),
         payloads: payloads(earlier),
-        cors_follows: later.iter().any(|filter| is_called(filter, "http.cors")),
-        rewrites_paths: has_field(node, &["prefix_rewrite", "regex_rewrite"]),
-        has_deadline: ["request_timeout", "stream_idle_timeout"]
-            .iter()
-            .any(|name| get(node, name).is_some()),
+        earlier: neighbours(earlier),
+        later: neighbours(later),
+        cors_precedes: has(earlier, "http.cors"),
+        cors_follows: has(later, "http.cors"),
+        router_precedes: has(earlier, "http.router"),
+        routes: routes.map(Routes::read),
+        route_name: name.map(str::to_owned),
+        has_deadline: lasts(node, "request_timeout")
+            || lasts(options, "max_stream_duration")
+            || lasts(node, "stream_idle_timeout") && !is_endless,
     }
 }
 
@@ -189,10 +264,25 @@ fn texts_of(node: &Node, field: &str, found: &mut Vec<String>) {
     children(node).for_each(|child| texts_of(child, field, found));
 }
 
-/// Whether one of these fields is anywhere in it.
-fn has_field(node: &Node, names: &[&str]) -> bool {
-    names.iter().any(|name| get(node, name).is_some())
-        || children(node).any(|child| has_field(child, names))
+/// Whether a route's action gives upstreams another path; a redirect gives clients one.
+fn rewrites_paths(node: &Node) -> bool {
+    let action = [
+        "prefix_rewrite",
+        "regex_rewrite",
+        "path_rewrite",
+        "path_rewrite_policy",
+    ];
+    let mut inner = fields(node)
+        .iter()
+        .filter(|(name, _)| name.value != "redirect");
+    action.iter().any(|field| get(node, field).is_some())
+        || inner.any(|(_, inner)| rewrites_paths(inner))
+        || entries(node).iter().any(rewrites_paths)
+}
+
+/// Whether a filter is ours.
+pub fn has_ours(filter: &Node) -> bool {
+    any(filter, &|node| !plugins_of(node, None, 0).is_empty())
 }
 
 /// Whether a filter has this in its name or in its type's.
@@ -216,25 +306,13 @@ fn copied_namespaces(node: &Node, found: &mut Vec<String>) {
 
 fn search(node: &Node, manager: Option<&Manager>, before: usize, found: &mut Vec<Plugin>) {
     if let Some(filters) = get(node, "http_filters").map(entries) {
-        for (index, filter) in filters.iter().enumerate() {
+        for (index, filter) in filters.iter().enumerate().filter(|(_, one)| has_ours(one)) {
             let (earlier, later) = filters.split_at(index);
             let manager = self::manager(node, earlier, later);
             search(filter, Some(&manager), before, found);
         }
     }
-    // Envoy: PluginConfig.configuration, a Struct or a StringValue.
-    let of_envoy = get(node, "vm_config").and_then(|_| at(node, &["configuration", "value"]));
-    // Envoy Gateway: EnvoyExtensionPolicy.spec.wasm[].config.
-    let of_gateway = get(node, "code").and_then(|_| get(node, "config"));
-    for (holder, configuration) in [
-        (Holder::Envoy, of_envoy),
-        // Istio: WasmPlugin.spec.pluginConfig.
-        (Holder::WasmPlugin, get(node, "pluginConfig")),
-        (Holder::EnvoyExtensionPolicy, of_gateway),
-    ] {
-        let plugin = configuration.and_then(|one| plugin(node, holder, one, manager, before));
-        found.extend(plugin);
-    }
+    found.extend(plugins_of(node, manager, before));
     // The filters were searched above, each with what follows it.
     let others = fields(node)
         .iter()
@@ -243,13 +321,20 @@ fn search(node: &Node, manager: Option<&Manager>, before: usize, found: &mut Vec
     others.for_each(|value| search(value, manager, before, found));
 }
 
-/// The clusters of an Envoy file, if the document is one.
-fn clusters(document: &Node) -> Option<Clusters> {
-    let of = get(document, "static_resources")?;
-    let list = get(of, "clusters").map(entries).unwrap_or_default();
-    let names = list.iter().filter_map(|cluster| get(cluster, "name"));
-    Some(Clusters {
-        names: names.filter_map(text).map(str::to_owned).collect(),
-        dynamic: at(document, &["dynamic_resources", "cds_config"]).is_some(),
-    })
+/// The plugins whose settings these are.
+fn plugins_of(node: &Node, manager: Option<&Manager>, before: usize) -> Vec<Plugin> {
+    // Envoy: PluginConfig.configuration, a Struct or a StringValue.
+    let of_envoy = get(node, "vm_config").and_then(|_| at(node, &["configuration", "value"]));
+    // Envoy Gateway: EnvoyExtensionPolicy.spec.wasm[].config.
+    let of_gateway = get(node, "code").and_then(|_| get(node, "config"));
+    let found = [
+        (Holder::Envoy, of_envoy),
+        // Istio: WasmPlugin.spec.pluginConfig.
+        (Holder::WasmPlugin, get(node, "plugin_config")),
+        (Holder::EnvoyExtensionPolicy, of_gateway),
+    ];
+    let found = found.into_iter().filter_map(|(holder, configuration)| {
+        plugin(node, holder, configuration?, manager, before)
+    });
+    found.collect()
 }

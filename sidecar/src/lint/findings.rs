@@ -63,6 +63,7 @@ impl Findings<'_> {
         let (object, prefix) = (self.source.object(), &self.prefix);
         let at = match (prefix.as_str(), field) {
             ("", "") => String::new(),
+            (prefix, "") => format!("`{}`: ", prefix.trim_end_matches('.')),
             _ => format!("`{prefix}{field}`: "),
         };
         self.found.push(Finding {

@@ -1,14 +1,21 @@
 //! Keys that a client can choose or omit, which evades its limit, and keys that can be guessed.
 
 use sluicegate_rules::config::schema::{
-    Address, Check, KeyComponent, Limit, Metadata, NamePath, Rule, WhenMissing,
+    Address, Check, Cost, KeyComponent, Limit, Metadata, NamePath, Rule, VaryingCost, WhenMissing,
 };
-use sluicegate_rules::config::walk::{checks, components};
+use sluicegate_rules::config::walk::{can_be_absent, checks, components, is_optional};
 
-use super::envoy_yaml::Plugin;
+use super::envoy_yaml::{Manager, Plugin};
 use super::findings::Findings;
 
 const FORWARDED: &str = "x-forwarded-for";
+/// What a filter of Envoy never sees.
+const NOT_PASSED_ON: [&str; 4] = [
+    "host",
+    "keep-alive",
+    "proxy-connection",
+    "transfer-encoding",
+];
 
 /// `plugin` runs the rules, if it is known which.
 pub fn lint(rules: &[Rule], plugin: Option<&Plugin>, findings: &mut Findings<'_>) {
@@ -57,6 +64,12 @@ pub fn lint(rules: &[Rule], plugin: Option<&Plugin>, findings: &mut Findings<'_>
         }
     }
     for (at, component) in components(rules) {
+        let of_attribute = attribute(component);
+        let of_attribute = of_attribute.strip_prefix(&["request", "headers"]);
+        let names = of_attribute.into_iter().flatten().copied();
+        for name in names.chain(component.header.as_deref()) {
+            header(&at, name, findings);
+        }
         if reads_x_forwarded_for(component) {
             findings.error(
                 &at,
@@ -69,28 +82,16 @@ pub fn lint(rules: &[Rule], plugin: Option<&Plugin>, findings: &mut Findings<'_>
         }
     }
     for (at, _, check) in checks(rules) {
+        if let Cost::Varying(VaryingCost {
+            header: Some(name), ..
+        }) = &check.cost
+        {
+            header(&format!("{at}.cost.header"), name, findings);
+        }
         if let Some(WhenMissing::Address(given)) = &check.when_missing {
             address(&format!("{at}.when_missing"), given, plugin, findings);
         }
     }
-}
-
-/// Whether it is a value that only some requests have.
-const fn is_optional(component: &KeyComponent) -> bool {
-    component.header.is_some()
-        || component.cookie.is_some()
-        || component.query.is_some()
-        || component.jwt.is_some()
-        || component.metadata.is_some()
-        || component.attribute.is_some()
-}
-
-/// Whether a request can lack it. What Envoy always knows and what the rule's own path contains cannot be missing.
-fn can_be_absent(component: &KeyComponent) -> bool {
-    let address = component.address.as_ref();
-    is_optional(component)
-        || component.mtls.is_some()
-        || address.is_some_and(|address| address.trusted_hops.is_some())
 }
 
 /// Rules of a plugin without a `pepper`.
@@ -107,10 +108,30 @@ pub fn without_pepper(rules: &[Rule], findings: &mut Findings<'_>) {
     }
 }
 
+/// A header that Envoy does not pass on, or whose name most clients write otherwise.
+pub fn header(at: &str, name: &str, findings: &mut Findings<'_>) {
+    let alike = name.replace('_', "-").to_ascii_lowercase();
+    if name.contains('_') {
+        let message = format!(
+            "a request with `{alike}` alone does not have `{name}` (as a key, tier or cost it gets 400), and Envoy refuses `_` \
+             in headers where `headers_with_underscores_action` is REJECT_REQUEST"
+        );
+        findings.warn(at, message, &format!("write `{alike}`"));
+    } else if NOT_PASSED_ON.contains(&alike.as_str()) {
+        let message = format!("no request has `{name}`: Envoy removes or renames it");
+        findings.warn(
+            at,
+            message,
+            "use another header; for the host, `host: true` in a key and `hosts` in a match",
+        );
+    }
+}
+
 /// An address that Envoy takes from a header which clients write.
 fn address(at: &str, given: &Address, plugin: Option<&Plugin>, findings: &mut Findings<'_>) {
     let manager = plugin.and_then(|plugin| plugin.manager.as_ref());
-    if given.trusted_hops.is_none() && manager.is_some_and(|manager| !manager.use_remote_address) {
+    let is_forged = |manager: &Manager| !manager.use_remote_address && !manager.detects_addresses;
+    if given.trusted_hops.is_none() && manager.is_some_and(is_forged) {
         findings.warn(
             format!("{at}.address"),
             "without `use_remote_address: true` Envoy takes the last entry of X-Forwarded-For as the peer's address, \

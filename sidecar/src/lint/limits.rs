@@ -1,5 +1,6 @@
 //! Compares the checks of rules with a policy's limits.
 
+use sluicegate_engine::{Algorithm, BucketSpec};
 use sluicegate_rules::config::nearest;
 use sluicegate_rules::config::schema::{Check, Cost, Rule};
 use sluicegate_rules::config::walk::{checks, limit_names};
@@ -54,6 +55,26 @@ fn check_costs(at: &str, check: &Check, limit: &Limit, findings: &mut Findings<'
     }
     compare(Severity::Error, ".default", varying.default);
     compare(Severity::Warning, ".max", varying.max.unwrap_or(0));
+}
+
+/// A window of a limit that never decides, and the one that admits no more than that in its time.
+pub fn idle_window(limit: &Limit) -> Option<(&BucketSpec, &BucketSpec)> {
+    let windows = limit.windows.iter();
+    let mut pairs = windows
+        .clone()
+        .flat_map(|one| windows.clone().map(move |other| (one, other)));
+    pairs.find(|(idle, other)| {
+        let (length, within) = (idle.window_us, other.window_us);
+        // How many windows of the other it can touch.
+        let times = match idle.algorithm {
+            Algorithm::SlidingLog => length.div_ceil(within),
+            Algorithm::FixedWindow if length.is_multiple_of(within) => length / within,
+            Algorithm::TokenBucket { .. } => return false,
+            _ if length < within => 1,
+            _ => return false,
+        };
+        length != within && other.quota.saturating_mul(times) <= idle.quota
+    })
 }
 
 fn check_quota(at: &str, check: &Check, limit: &Limit, findings: &mut Findings<'_>) {

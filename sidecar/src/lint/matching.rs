@@ -1,33 +1,53 @@
-//! Which requests rules match: more checks than a decision may have, and paths that cannot exist.
+//! Which requests rules match: more checks than a decision may have, and conditions, costs and rules that no request meets.
 
 use sluicegate_protocol::MAX_CHECKS;
-use sluicegate_rules::config::schema::{Match, Rule};
+use sluicegate_rules::config::schema::{Cost, Match, Rule, VaryingCost};
+use sluicegate_rules::config::walk::checks;
 
 use super::findings::Findings;
+use super::keys::header;
+use crate::policy::{covers, excludes, too_many_checks};
 
 pub fn lint(rules: &[Rule], findings: &mut Findings<'_>) {
     for (index, rule) in rules.iter().enumerate() {
-        paths(index, &rule.matcher, findings);
+        let field = format!("rules[{index}].match");
+        let stops = |earlier: &&Rule| earlier.stop && covers(&earlier.matcher, &rule.matcher);
+        if let Some(Rule { name, .. }) = rules.iter().take(index).find(stops) {
+            let message = format!(
+                "no request gets here: rule `{name}` before it has `stop` and matches all of its requests"
+            );
+            findings.warn(&field, message, "put this one first");
+        }
+        condition(&field, &rule.matcher, findings);
     }
+    costs(rules, findings);
     let enforced = rules.iter().filter(|rule| !rule.shadow);
     let checks: usize = enforced.map(|rule| rule.checks.len()).sum();
-    if checks > MAX_CHECKS {
-        findings.warn(
+    match too_many_checks(rules) {
+        // Of a policy's rules it is among the policy's mistakes.
+        Some(_) if !findings.prefix.is_empty() => {}
+        Some(found) => findings.error(found.field, found.why, "no request passes until then"),
+        None if checks > MAX_CHECKS => findings.warn(
             "rules",
             format!(
                 "a request that matches all rules has {checks} checks; one with more than {MAX_CHECKS} is answered \
                  with 503, whatever its rules say"
             ),
             "make sure that no request matches rules with more, or remove checks",
-        );
+        ),
+        None => {}
     }
 }
 
-/// The conditions on the path of a match and of those in it.
-fn paths(rule: usize, one: &Match, findings: &mut Findings<'_>) {
+/// The conditions of a match and of those in it.
+fn condition(field: &str, one: &Match, findings: &mut Findings<'_>) {
+    for sent in &one.headers {
+        header(field, &sent.name, findings);
+    }
+    exact_path(field, one.path.as_deref(), findings);
     let found = match &one.path_regex {
-        _ if is_impossible(one) => Some((
-            "no path meets all of these conditions, so this never matches".to_owned(),
+        _ if excludes(one, one) => Some((
+            "no request meets all of these conditions, so this never matches".to_owned(),
             "remove one of them, or use `any` if one is enough".to_owned(),
         )),
         Some(regex) if is_meant_as_prefix(regex) => Some((
@@ -37,28 +57,62 @@ fn paths(rule: usize, one: &Match, findings: &mut Findings<'_>) {
         _ => None,
     };
     if let Some((message, remedy)) = found {
-        let field = format!("rules[{rule}].match");
         findings.warn(field, message, &remedy);
     }
     let inside = one.all.iter().chain(&one.any).chain(one.not.as_deref());
-    inside.for_each(|inner| paths(rule, inner, findings));
+    inside.for_each(|inner| condition(field, inner, findings));
 }
 
-/// Whether conditions on the path exclude each other. Reports only what is certain: `path_regex` may match anything.
-fn is_impossible(one: &Match) -> bool {
-    // A path and the same with `/` at its end are one, so everything is compared with the longer.
-    let path = one.path.as_deref();
-    let path = path.map(|path| format!("{}/", path.trim_end_matches('/')));
-    let template = one.path_template.as_deref();
-    let template = template.and_then(|template| template.split(['{', '*']).next());
-    let prefix = one.path_prefix.as_deref();
-    let begins = |long: Option<&str>, short: Option<&str>| {
-        long.zip(short)
-            .is_none_or(|(long, short)| long.starts_with(short))
-    };
-    !begins(path.as_deref(), prefix)
-        || !begins(path.as_deref(), template)
-        || !(begins(prefix, template) || begins(template, prefix))
+/// The entries of tables of costs.
+fn costs(rules: &[Rule], findings: &mut Findings<'_>) {
+    for (at, rule, check) in checks(rules) {
+        let Cost::Varying(VaryingCost {
+            table: Some(table), ..
+        }) = &check.cost
+        else {
+            continue;
+        };
+        let mut before = Vec::new();
+        for (index, entry) in table.iter().enumerate() {
+            let field = format!("{at}.cost.table[{index}]");
+            exact_path(&field, entry.template.as_deref(), findings);
+            let mut one = Match {
+                path_template: entry.template.clone(),
+                methods: entry.methods.clone(),
+                ..Match::default()
+            };
+            before.push(one.clone());
+            one.all.push(rule.matcher.clone());
+            let mut earlier = before.iter().take(index);
+            if excludes(&one, &one) {
+                let message = "no request that the rule's `match` lets through has this cost";
+                findings.warn(&field, message, "remove it, or let `match` include it");
+            } else if let Some(at) = earlier.position(|earlier| covers(earlier, &one)) {
+                let message = format!(
+                    "no request has this cost: entry {} of the table matches all of its requests",
+                    at + 1
+                );
+                findings.warn(&field, message, "put this one before that");
+            }
+        }
+    }
+}
+
+/// A path that stands for itself alone, where others are to be expected below it.
+fn exact_path(field: &str, path: Option<&str>, findings: &mut Findings<'_>) {
+    let path = path.unwrap_or_default().trim_end_matches('/');
+    let name = path.rsplit('/').next().unwrap_or_default();
+    let version = name.strip_prefix('v').unwrap_or_default();
+    if name == "api" || version.starts_with(|c: char| c.is_ascii_digit()) {
+        let remedy = format!(
+            "for all that begins so write `{path}/` (`path_prefix`; in a table of costs `{path}/**`)"
+        );
+        findings.warn(
+            field,
+            format!("`{path}` is this path alone, and nothing below it"),
+            &remedy,
+        );
+    }
 }
 
 /// Elsewhere, `^` without `$` means a prefix.

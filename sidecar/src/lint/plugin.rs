@@ -37,7 +37,11 @@ pub fn lint(
         findings.error(error.field, error.why, REJECTED);
     }
     if let Some(manager) = &plugin.manager {
-        envoy::lint(manager, &mut findings);
+        envoy::lint(plugin, manager, &mut findings);
+        let sets = configuration.rule_sets.as_ref();
+        if sets.is_some_and(|sets| sets.by.is_some()) {
+            envoy::lint_sets_by_route(manager, &mut findings);
+        }
     }
     let cluster = &configuration.sidecar.cluster;
     surroundings::lint(plugin, cluster, surroundings, &mut findings);

@@ -3,15 +3,17 @@
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
 
+use sluicegate_engine::BucketSpec;
 use sluicegate_protocol::Whom;
 use sluicegate_rules::config::from_value;
-use sluicegate_rules::config::schema::{Configuration, RuleSetFile};
+use sluicegate_rules::config::schema::{Configuration, Match, RuleSetFile};
 
 use super::documents::FoundPolicy;
 use super::envoy_yaml::{Plugin, Source};
 use super::findings::{Finding, Findings, Severity};
+use super::limits::idle_window;
 use super::rules::lint_rules;
-use crate::policy::{Expanded, KeyForms, Made, Policy, written};
+use crate::policy::{Expanded, KeyForms, Made, Policy, window_name, written};
 use crate::yaml::ValueWithLines;
 
 /// A policy as it is written, with its lines.
@@ -54,6 +56,7 @@ impl<'a> WrittenPolicy<'a> {
         };
         found
             .chain(self.lint_overrides(policy))
+            .chain(self.lint_windows(policy))
             .chain(self.lint_consumers(policy))
             .collect()
     }
@@ -73,6 +76,18 @@ impl<'a> WrittenPolicy<'a> {
                 limit.name
             );
             (wrong > 0).then(|| self.warning(limits.get(&limit.name), "overrides", message))
+        })
+    }
+
+    /// Windows that never decide.
+    fn lint_windows(&self, policy: &Policy) -> impl Iterator<Item = Finding> {
+        let limits = LazyCell::new(|| written(&self.expanded.text, "limits"));
+        policy.limits().filter_map(move |limit| {
+            let (idle, other) = idle_window(limit)?;
+            let told = |one: &BucketSpec| format!("`{}/{}`", one.quota, window_name(one));
+            let (name, idle, other) = (&limit.name, told(idle), told(other));
+            let message = format!("limit `{name}`: {idle} never decides, as {other} admits no more: remove one or change it");
+            Some(self.warning(limits.get(name), "windows", message))
         })
     }
 
@@ -113,6 +128,9 @@ impl<'a> WrittenPolicy<'a> {
         };
         // What cannot be read is among the policy's mistakes.
         if let Ok(file) = from_value::<RuleSetFile>(&lines.value) {
+            for (index, rule) in file.rules.iter().enumerate() {
+                secrets(index, &rule.matcher, &mut findings);
+            }
             lint_rules(
                 &file.rules,
                 around,
@@ -127,4 +145,30 @@ impl<'a> WrittenPolicy<'a> {
         }
         Some(found)
     }
+}
+
+/// What the names of secrets have in them.
+const SECRET: [&str; 8] = [
+    "auth", "cookie", "cred", "key", "pass", "secret", "session", "token",
+];
+
+/// Conditions that compare what may be a secret: filters are told rules without a token.
+fn secrets(rule: usize, one: &Match, findings: &mut Findings<'_>) {
+    let compared = one.headers.iter().chain(&one.query);
+    let mut compared = compared.filter(|condition| condition.equals.is_some());
+    if let Some(condition) = compared.find(|condition| {
+        let name = condition.name.to_ascii_lowercase();
+        SECRET.iter().any(|part| name.contains(part))
+    }) {
+        findings.warn(
+            format!("rules[{rule}].match"),
+            format!(
+                "`{}` is compared with a text that whoever reaches the decision port can read",
+                condition.name
+            ),
+            "a rule must hold no secret: have Envoy check it, and match what Envoy writes then",
+        );
+    }
+    let inside = one.all.iter().chain(&one.any).chain(one.not.as_deref());
+    inside.for_each(|inner| secrets(rule, inner, findings));
 }

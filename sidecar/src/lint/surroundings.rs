@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 
 use sluicegate_rules::config::nearest;
 
-use super::envoy_yaml::{Holder, Plugin};
+use super::envoy_yaml::{Clusters, Holder, Plugin, Routes};
 use super::findings::Findings;
 use super::findings::Severity::{self, Error, Warning};
-use crate::yaml::{Node, at, children, entries, fields, get, integer, load, text};
+use super::messages::{any, enumerated, names};
+use crate::yaml::{Node, at, children, entries, get, integer, load, text};
 
 const CLUSTER: &str = "sidecar.cluster";
 /// Envoy's name of the policy that starts a filter again.
@@ -26,6 +27,16 @@ pub struct Surroundings {
     has_patches: bool,
     /// There is a ServiceEntry.
     has_service_entries: bool,
+    /// There is a bootstrap, or a file of clusters.
+    has_clusters: bool,
+    /// The static clusters of bootstraps.
+    of_bootstraps: Vec<String>,
+    /// There is a bootstrap, which might have the labels of the filter's counters.
+    has_bootstrap: bool,
+    /// A bootstrap has these labels.
+    has_labels: bool,
+    /// Routes in files of their own, by their names.
+    pub routes: BTreeMap<String, Routes>,
     /// A patch sets `failure_policy: FAIL_RELOAD`.
     reloads: bool,
 }
@@ -45,7 +56,7 @@ impl Surroundings {
             }
             "ServiceEntry" => {
                 self.has_service_entries = true;
-                let exported: Vec<_> = spec("exportTo").iter().filter_map(text).collect();
+                let exported: Vec<_> = spec("export_to").iter().filter_map(text).collect();
                 let only_in = (exported == ["."]).then_some(namespace);
                 for host in spec("hosts").iter().filter_map(text) {
                     self.add_host(host, spec("ports"), "number", only_in);
@@ -60,7 +71,33 @@ impl Surroundings {
                     self.add_host(&host, spec("ports"), "port", None);
                 }
             }
+            "" => {
+                let parts = ["static_resources", "dynamic_resources"];
+                self.has_bootstrap |= parts.iter().any(|part| get(document, part).is_some());
+                self.has_clusters |= self.has_bootstrap;
+                let clusters = Clusters::read(document).map(|clusters| clusters.names);
+                self.of_bootstraps.extend(clusters.unwrap_or_default());
+                let tags = at(document, &["stats_config", "stats_tags"]);
+                let is_ours = |tag: &Node| names(tag, "regex", "wasmcustom");
+                self.has_labels |= tags.is_some_and(|tags| any(tags, &is_ours));
+                self.add_resources(document);
+            }
             _ => {}
+        }
+    }
+
+    /// Finds what control planes provide: clusters, and routes.
+    fn add_resources(&mut self, node: &Node) {
+        let of_type = get(node, "@type").and_then(text).unwrap_or_default();
+        let name = get(node, "name").and_then(text).map(str::to_owned);
+        if of_type.ends_with("config.cluster.v3.Cluster") {
+            self.has_clusters = true;
+            self.clusters.extend(name.map(|name| (name, None)));
+        } else if of_type.ends_with("config.route.v3.RouteConfiguration") {
+            self.routes
+                .extend(name.map(|name| (name, Routes::read(node))));
+        } else {
+            children(node).for_each(|child| self.add_resources(child));
         }
     }
 
@@ -86,9 +123,8 @@ impl Surroundings {
         let value = get(node, "value").and_then(text);
         let path = get(node, "path").and_then(text);
         let is_patch = path.is_some_and(names_policy) && value == Some(RELOAD);
-        let is_field = fields(node)
-            .iter()
-            .any(|(name, value)| names_policy(&name.value) && text(value) == Some(RELOAD));
+        let policy = enumerated(node, "failure_policy");
+        let is_field = policy.is_some_and(|policy| policy == RELOAD);
         self.reloads |= is_patch || is_field;
         // An EnvoyProxy's bootstrap may be YAML in a string.
         if let Some(inner) = text(node).filter(|inner| inner.contains("clusters:")) {
@@ -112,7 +148,8 @@ impl Surroundings {
             Some(_) => return,
             None => {}
         }
-        let of_file = plugin.clusters.iter().flat_map(|clusters| &clusters.names);
+        let of_file = plugin.clusters.as_ref();
+        let of_file = of_file.map_or(&self.of_bootstraps, |clusters| &clusters.names);
         let known = self.clusters.keys().chain(of_file).map(String::as_str);
         if known.clone().any(|one| one == name) {
             return;
@@ -140,6 +177,10 @@ impl Surroundings {
                 "add it, unless the control plane of `cds_config` provides it",
             )),
             (Holder::Envoy, Some(_)) => Some((Error, "add it to `static_resources.clusters`")),
+            (Holder::Envoy, None) if self.has_clusters => Some((
+                Warning,
+                "add it to the bootstrap or to the file of clusters, or check its file too",
+            )),
             // A part of an Envoy configuration.
             (Holder::Envoy, None) if !self.has_patches => None,
             (Holder::Envoy | Holder::EnvoyExtensionPolicy, _) => Some((
@@ -161,6 +202,14 @@ pub fn lint(
     findings: &mut Findings<'_>,
 ) {
     surroundings.lint_cluster(plugin, cluster, findings);
+    if plugin.holder == Holder::Envoy && surroundings.has_bootstrap && !surroundings.has_labels {
+        findings.warn(
+            "",
+            "`stats_config.stats_tags` has no labels of this filter, so each rule and limit has a counter of its own name in \
+             Prometheus, which alerts and dashboards do not find",
+            "add part 1 of `sluicegate render --for envoy`",
+        );
+    }
     if let Some((field, message, remedy)) = failure(plugin, surroundings) {
         findings.warn(field, message, remedy);
         // It is not a field of the configuration, but one beside it.
@@ -193,14 +242,14 @@ fn failure(
         ),
     };
     let is_patched = plugin.holder == Holder::EnvoyExtensionPolicy && surroundings.reloads;
-    let has_deadline = plugin
-        .manager
-        .as_ref()
-        .is_none_or(|manager| manager.has_deadline);
+    let has_deadline = plugin.manager.as_ref();
+    let has_deadline = has_deadline.is_none_or(|manager| manager.has_deadline);
     match plugin.failure_policy.as_deref() {
-        _ if plugin.fail_open.is_some() => plugin
-            .fail_open
-            .map(|field| (field, UNMETERED, "remove it, and set FAIL_RELOAD")),
+        _ if plugin.fail_open => {
+            let gateways = plugin.holder == Holder::EnvoyExtensionPolicy;
+            let field = if gateways { "failOpen" } else { "fail_open" };
+            Some((field, UNMETERED, "remove it, and set FAIL_RELOAD"))
+        }
         Some(OPEN) => Some((field, UNMETERED, reload)),
         None if !is_patched => Some((field, STAYS_DEAD, reload)),
         _ if !has_deadline => Some((

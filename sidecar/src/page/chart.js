@@ -9,6 +9,8 @@ const LAYERS = ["admitted", "denied", "unavailable"];
 const [LEFT, RIGHT, TOP, BOTTOM] = [44, 8, 14, 22];
 /** Steps of the time axis. */
 const STEPS_MS = [10_000, 15_000, 30_000, 60_000, 120_000];
+/** Room of a flag, pixels. */
+const FLAG = 10;
 /** Width of a time label under the axis, pixels. */
 const LABEL = 62;
 
@@ -80,11 +82,20 @@ export class Chart {
     this.#frame(what, ceiling, y);
     fill(this.paths, what.runs, this.x, y);
     this.marks.replaceChildren();
-    for (const { at, tone, label } of what.marks) {
-      if (at < what.now - what.span) continue;
-      const mark = make(this.marks, "path", { d: `M${this.x(at)},${TOP}V${height - BOTTOM}`, "data-tone": tone });
+    const shown = what.marks.filter(({ at }) => at >= what.now - what.span).sort((a, b) => a.at - b.at);
+    // Those that would overlap have one flag, with the labels of all and the tone of the worst.
+    const groups = [];
+    for (const { at, tone, label } of shown) {
+      const last = groups.at(-1);
+      if (last && this.x(at) - last.x < FLAG) {
+        last.label += `\n${label}`;
+        if (tone === "us" || last.tone === "wait") last.tone = tone;
+      } else groups.push({ x: this.x(at), tone, label });
+    }
+    for (const { x, tone, label } of groups) {
+      const mark = make(this.marks, "path", { d: `M${x},${TOP}V${height - BOTTOM}`, "data-tone": tone });
       make(mark, "title").textContent = label;
-      make(this.marks, "path", { d: `M${this.x(at) - 4},${TOP - 8}h8l-4,8z`, "data-tone": tone, class: "flag" });
+      make(this.marks, "path", { d: `M${x - FLAG / 2 + 1},${TOP - 8}h${FLAG - 2}l${1 - FLAG / 2},8z`, "data-tone": tone, class: "flag" });
     }
   }
 
@@ -113,7 +124,7 @@ export class Chart {
       : points.reduce((best, point) => (Math.abs(this.x(point.at) - x) < Math.abs(this.x(best.at) - x) ? point : best));
     this.cross.setAttribute("visibility", near ? "visible" : "hidden");
     this.readout.textContent = near
-      ? `${clock(near.at, this.#drawn.now)}: ${rate(near.admitted)} admitted, ${rate(near.denied)} 429s, ${rate(near.unavailable)} without a verdict per second`
+      ? `${clock(near.at, this.#drawn.now)}: ${rate(near.admitted)} admitted, ${rate(near.denied)} 429s, ${rate(near.unavailable)} undecided per second`
       : "";
     if (!near) return;
     const at = this.x(near.at);

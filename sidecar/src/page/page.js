@@ -53,8 +53,8 @@ function show_status(summary) {
   setText(byId("headline"), summary.headline);
   rows(byId("notes"), summary.notes, (row, note) => setText(row, note));
   // Screen readers announce only the kind of state: the numbers change each second.
-  setText(byId("spoken"), summary.chip);
-  document.title = summary.tone === "them" && history.now().denied > 0 ? `${rate(history.now().denied)}/s 429 · Sluicegate` : `${summary.chip} · Sluicegate`;
+  setText(byId("spoken"), summary.spoken ?? summary.chip);
+  document.title = summary.tone === "them" ? `${rate(history.now().denied)}/s 429 · Sluicegate` : `${summary.chip} · Sluicegate`;
 }
 
 function show_chart(now) {
@@ -84,7 +84,7 @@ function show_numbers(now) {
 
 function show_limits(all, now) {
   rows(byId("limits-rows"), all, (row, limit) => {
-    row.dataset.denies = limit.denies;
+    row.dataset.denies = limit.denies && limit.now.denied > 0;
     const [head, trend, asked, denied, share, since] = row.children;
     const [button, windows] = head.children;
     button.onclick ??= () => select(row.dataset.name === selected ? ALL : row.dataset.name);
@@ -102,6 +102,8 @@ function show_limits(all, now) {
   byId("pick").selectedIndex = picks.indexOf(selected);
 }
 
+/** Events that are shown without a click. */
+const NEWEST = 6;
 /** The most denied and the nearest of all limits together. */
 const SHOWN = 8;
 
@@ -150,17 +152,17 @@ function show_store(now) {
 function show_policy() {
   const { policy } = snapshot;
   byId("policy-state").dataset.tone = policy.refused ? "us" : "calm";
-  setText(byId("policy-state"), policy.refused ? `Epoch ${policy.epoch} in force; the file was refused` : `Epoch ${policy.epoch} in force`);
+  setText(byId("policy-state"), policy.refused ? "The file was refused; the one before is in force" : "In force");
   const count = policy.limits.length;
   setText(byId("policy-detail"), [
-    `${count} limit${count === 1 ? "" : "s"}. Denials are cached for at most ${policy.denial_ttl_ms} ms.`,
+    `Version ${policy.epoch} since the sidecar started. ${count} limit${count === 1 ? "" : "s"}. Denials are cached for at most ${policy.denial_ttl_ms} ms.`,
     rulesText(policy),
     policy.refused ?? "",
   ].filter(Boolean).join(" "));
 }
 
 function show_events(now) {
-  rows(byId("events"), snapshot.events, (row, event) => {
+  const show_event = (row, event) => {
     const { tone, label, detail } = described(event, snapshot.store.name);
     const [time, name, more] = row.children;
     row.dataset.tone = tone;
@@ -168,7 +170,10 @@ function show_events(now) {
     setText(time, clock(event.at_ms, now));
     setText(name, label);
     setText(more, detail);
-  });
+  };
+  rows(byId("events"), snapshot.events.slice(0, NEWEST), show_event);
+  rows(byId("earlier"), snapshot.events.slice(NEWEST), show_event);
+  byId("earlier-box").hidden = snapshot.events.length <= NEWEST;
 }
 
 function show_live() {

@@ -103,7 +103,7 @@ const FAILED = {
   state: "has a key with data that the sidecar did not write; the sidecar's log has the error",
   late: "is too slow: decisions waited too long for the previous call",
   overloaded: "is too slow: too many decisions wait for the previous call",
-  full: "has reached the policy's memory_limit: new keys get no verdict until something expires",
+  full: "has reached the policy's memory_limit: requests with new keys are undecided until something expires",
 };
 
 /** How long an outage or a start is mentioned afterwards: it may explain the current state. */
@@ -112,6 +112,7 @@ const RECENT_MS = 300_000;
 const SETTLING_MS = 10_000;
 
 const OURS = { tone: "us", chip: "Trouble on our side" };
+const OVER = "Clients over a limit";
 
 /** What the page says without the sidecar's data. */
 function disconnected({ now, unreachable_since, refused, store }) {
@@ -141,10 +142,10 @@ function trouble({ now, store, policy, total, failing }, settling) {
   if (health.state === "lost") {
     const notes = [`${capital(health.why)}. The sidecar keeps retrying.`];
     if (total.unavailable > 0) {
-      notes.push(`${rate(total.unavailable)} requests/s get no verdict: the limit's when_store_is_down or the rule's when_unavailable lets them pass unmetered or answers 503.`);
+      notes.push(`${rate(total.unavailable)} requests/s are undecided: the limit's when_store_is_down or the rule's when_unavailable lets them pass unmetered or answers 503.`);
     }
     notes.push(sidecars === 0
-      ? "This sidecar has never reached the store, so it has no share."
+      ? "How many sidecars there are is not known, so this sidecar has no share yet."
       : "This sidecar enforces its share of each limit, unless the limit's when_store_is_down says otherwise.");
     return { headline: `${capital(name)} has not answered since ${clock(health.since_ms, now)}.`, notes };
   }
@@ -152,28 +153,33 @@ function trouble({ now, store, policy, total, failing }, settling) {
   if (unknown !== undefined) {
     return {
       headline: `Requests ask for limit ${unknown}${more.length ? ` and ${more.length} more` : ""}, which the policy does not have.`,
-      notes: [`${rate(total.error)} requests/s get no verdict: each rule's when_unavailable lets them pass unmetered or answers 503. Compare rules and policy with sluicegate check-config.`],
+      notes: [`${rate(total.error)} requests/s are undecided: each rule's when_unavailable lets them pass unmetered or answers 503. Compare rules and policy with sluicegate check-config.`],
     };
   }
   if (total.unavailable > 0 && !settling) {
     const causes = failing.map((kind) => `${capital(name)} ${FAILED[kind] ?? `fails: ${kind}`}.`);
     return {
-      headline: `${rate(total.unavailable)} requests/s get no verdict.`,
+      headline: `${rate(total.unavailable)} requests/s are undecided.`,
       notes: [...causes, "Each rule's when_unavailable lets them pass unmetered or answers 503."],
     };
   }
   return undefined;
 }
 
-/** Clients over a limit. */
+/** Clients over a limit, or a moment ago: then it is not red. A screen reader is told only when they are under it again. */
 function over(view, all) {
   const { total } = view;
+  const state = all[0].rate > 0 ? { tone: "them", chip: OVER } : { tone: "wait", chip: "No 429s just now", spoken: OVER };
   const notes = [whom(view, all[0])];
   if (total.denied > 0) notes.push(`${percent(total.denied / requests(total))} of ${rate(requests(total))} requests/s are denied.`);
-  return { tone: "them", chip: "Clients over a limit", headline: `${limiting(view, all)}.`, notes };
+  return { ...state, headline: `${limiting(view, all)}.`, notes };
 }
 
-function quiet({ now, total, limits }) {
+function quiet({ now, total, limits, policy }) {
+  if (!Object.values(policy.filters).some((count) => count > 0) && !limits.some((limit) => limit.runs.length)) {
+    const notes = ["Nor has any program asked in the last minutes, so nothing is limited here. sluicegate rollout lists the filters that ask."];
+    return { tone: "wait", chip: "No requests", headline: "No Envoy asks this sidecar.", notes };
+  }
   const admitted = total.admitted > 0 ? `${rate(total.admitted)} requests/s are admitted.` : "No requests right now.";
   const last = limits.reduce((newest, limit) => (limit.last > (newest?.last ?? 0) ? limit : newest), undefined);
   const note = last ? `${admitted} The last 429 was ${span(now - last.last)} ago, on ${limitName(last.name)}.` : admitted;
@@ -181,10 +187,10 @@ function quiet({ now, total, limits }) {
 }
 
 /**
- * `view`: `{ now, unreachable_since, refused, store, policy, limits: [{ name, now: rates, denies, since, last }], total: rates,
+ * `view`: `{ now, unreachable_since, refused, store, policy, limits: [{ name, now: rates, denies, since, last, runs }], total: rates,
  * failing, top, events, up }`, where `unreachable_since` is when the page stopped getting data, if it has, `refused` whether
- * the sidecar refuses it, `failing` the kinds of store failures just now, and `up` how long the sidecar has run. Returns `{ tone, chip, headline, notes }`;
- * the tone is `wait`, `calm`, `them` or `us`.
+ * the sidecar refuses it, `failing` the kinds of store failures just now, and `up` how long the sidecar has run. Returns `{ tone, chip, headline, notes }`,
+ * and `spoken` if that is not the chip; the tone is `wait`, `calm`, `them` or `us`.
  */
 export function summarize(view) {
   if (view.unreachable_since !== undefined) return disconnected(view);
@@ -197,19 +203,20 @@ export function summarize(view) {
   const state = ours ? { ...OURS, headline: ours.headline, notes: [...ours.notes, all.length && `${limiting(view, all)}.`] }
     : all.length ? over(view, all) : quiet(view);
   const { notes } = state;
+  const mild = !ours && !all.length;
   if (back && store.health.state !== "lost") {
     notes.push(`${capital(store.name)} was down until ${clock(back.at_ms, now)}; it came back ${back.detail}.`);
   }
   if (policy.refused) {
-    if (state.tone === "calm") Object.assign(state, OURS);
-    notes.push(`The policy file was refused; epoch ${policy.epoch} stays in force: ${policy.refused}`);
+    if (mild) Object.assign(state, OURS);
+    notes.push(`The policy file was refused; the one before stays in force: ${policy.refused}`);
   }
   if (policy.filters_apart.length) {
-    if (state.tone === "calm") Object.assign(state, OURS);
+    if (mild) Object.assign(state, OURS);
     notes.push(...policy.filters_apart.map((told) => `${capital(told)}.`));
   }
   if (policy.filters_with_other_pepper) {
-    if (state.tone === "calm") Object.assign(state, OURS);
+    if (mild) Object.assign(state, OURS);
     notes.push(`Filters with another pepper (${policy.filters_with_other_pepper}) recognize no consumer: every key counts as missing. sluicegate rollout names them.`);
   }
   if (total.error > 0 && !policy.unknown_limits.length) {
@@ -233,14 +240,14 @@ export function capital(text) {
 export function event({ kind, detail, times }, store) {
   const often = times > 1 ? ` (${times} times)` : "";
   const [tone, label] = {
-    started: ["calm", "Sidecar started"],
-    policy_loaded: ["calm", "Policy loaded"],
+    started: ["wait", "Sidecar started"],
+    policy_loaded: ["wait", "Policy loaded"],
     policy_refused: ["us", "Policy refused"],
     store_lost: ["us", `${capital(store)} down`],
     store_back: ["calm", `${capital(store)} back`],
-    override_set: ["calm", "Override set"],
-    override_removed: ["calm", "Override removed"],
+    override_set: ["wait", "Override set"],
+    override_removed: ["wait", "Override removed"],
     overrides_lost: ["us", "Overrides lost"],
-  }[kind] ?? ["calm", kind];
-  return { tone, label: label + often, detail: kind === "started" ? `version ${detail}` : detail };
+  }[kind] ?? ["wait", kind];
+  return { tone, label: label + often, detail: kind === "started" ? `version ${detail}` : detail.replace(/^epoch /, "version ") };
 }

@@ -1,5 +1,7 @@
 //! What changes from one policy to the next, in words for the log. Pure. Names no key.
 
+use std::collections::BTreeSet;
+
 use sluicegate_engine::{Algorithm, BucketSpec, bucket_key};
 
 use super::contents::Policy;
@@ -37,12 +39,10 @@ pub fn changes(before: &Policy, after: &Policy) -> Vec<String> {
         found.push(limit.name.clone() + &what);
     }
     if before.consumers != after.consumers {
+        // One file of consumers may serve several limits.
         let keys = |policy: &Policy| {
-            policy
-                .consumers
-                .values()
-                .map(|of| of.keys.len())
-                .sum::<usize>()
+            let keys = policy.consumers.values().flat_map(|of| of.keys.keys());
+            keys.collect::<BTreeSet<_>>().len()
         };
         found.push(format!(
             "consumers changed: {} -> {} keys",
@@ -162,6 +162,7 @@ mod tests {
              l: | n: | l renamed to n, whose counts start at zero
              l: { algorithm: sliding_log, windows: [{ quota: 20 | n: { algorithm: sliding_log, windows: [{ quota: 21 | l removed; n added
              limits: | consumers: { p: { pepper: '0123456789ab', keys: {}, limits: { default: l } } }\\nlimits: | consumers changed: 0 -> 0 keys
+             limits: | consumers: { p: { pepper: '0123456789ab', keys: { 00112233445566778899aabbccddeeff: acme }, limits: { default: l } }, q: { pepper: '0123456789ab', keys: { 00112233445566778899aabbccddeeff: acme }, limits: { default: l } } }\\nlimits: | consumers changed: 0 -> 1 keys
              limits: | denial_ttl: 2s\\nlimits: | denial_ttl 1s -> 2s
              limits: | # A comment.\\nlimits: | no limit changed",
         ) {

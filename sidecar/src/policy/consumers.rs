@@ -131,7 +131,7 @@ impl Consumers {
         parts(own).is_some() || own.starts_with(CONSUMER) || own.starts_with(MISSING)
     }
 
-    /// Its limits.
+    /// The limits that count their keys.
     pub fn limits(&self) -> impl Iterator<Item = &String> {
         self.limits.values()
     }

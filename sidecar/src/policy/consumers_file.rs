@@ -2,6 +2,7 @@
 //! pepper they were made with. docs/consumers.md describes it for other programs.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -14,6 +15,7 @@ use crate::mask::shown;
 
 /// Most keys of the consumers of a policy.
 pub const MAX_CONSUMER_KEYS: usize = 1_000;
+const SETGID: u32 = 0o2000;
 /// Digits of a key's hash, as the filter makes them.
 pub(super) const HASH_DIGITS: usize = 32;
 /// Digits of a hash that messages show: enough to find it.
@@ -119,12 +121,17 @@ impl ConsumersFile {
         each.flat_map(|(name, hashes)| hashes.iter().map(|hash| (hash.as_str(), name.as_str())))
     }
 
-    /// Puts this in the place of a file, for those who could read that, or for the user alone.
+    /// Puts this in the place of a file, for those who could read that; or for the user, and for the group of a folder that gives
+    /// its group to files (setgid), such as /etc/sluicegate.
     ///
     /// # Errors
     /// It cannot be written.
     pub fn write(&self, path: &Path) -> std::io::Result<()> {
-        replace_file(path, &self.to_text(), std::fs::metadata(path).ok())
+        let folder = Path::new(".").join(path);
+        let folder = folder.parent().and_then(|folder| folder.metadata().ok());
+        let is_shared = folder.is_some_and(|folder| folder.mode() & SETGID != 0);
+        let mode = if is_shared { 0o640 } else { 0o600 };
+        replace_file(path, &self.to_text(), path.metadata().ok(), mode)
     }
 
     /// In quotes: digits alone would be numbers.
@@ -175,6 +182,15 @@ mod tests {
         };
         none.write(&path).unwrap();
         assert_eq!((read(&path), mode()), (Ok(none), 0o640));
+    }
+
+    #[test]
+    fn a_new_file_is_for_the_group_of_a_folder_that_gives_it() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o2755)).unwrap();
+        let path = folder.path().join("consumers.yaml");
+        file().write(&path).unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o640);
     }
 
     #[test]

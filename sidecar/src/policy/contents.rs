@@ -120,6 +120,15 @@ impl Policy {
         self.limits.values()
     }
 
+    /// The names of shadow rules, each with one of the limits that decide on what it asks.
+    pub fn shadows(&self) -> impl Iterator<Item = (&String, &String)> {
+        self.rules.shadows.iter().flat_map(|(rule, limit)| {
+            let of_consumers = self.consumers.get(limit).into_iter();
+            let limits = of_consumers.flat_map(|of| of.limits());
+            limits.chain([limit]).map(move |limit| (rule, limit))
+        })
+    }
+
     /// The limit and the key that a check is for, if it names an entry of `consumers`.
     pub fn resolve<'k>(&self, limit: &str, key: &'k str) -> Option<(&str, Cow<'k, str>)> {
         // If a change has made one of the other, rules of before and after ask for the same name with keys of other forms.

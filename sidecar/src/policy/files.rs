@@ -1,12 +1,13 @@
 //! Files, as a running sidecar reads them.
 
 use std::collections::BTreeMap;
-use std::fs::{File, Metadata};
+use std::fs::{File, Metadata, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
+use rustix::process::geteuid;
 
 /// Most bytes of a file: as many as 100,000 limits have.
 pub(super) const MAX_BYTES: u64 = 16 * 1_024 * 1_024;
@@ -69,6 +70,20 @@ pub(super) fn read(path: &Path) -> io::Result<String> {
 /// Reads a regular file of at most so many bytes. In its place, a pipe would keep the sidecar waiting, and a device would
 /// never end.
 pub(super) fn read_file(path: &Path, most: u64) -> io::Result<String> {
+    text_of(open(path, most)?, most)
+}
+
+/// Reads a file of this process's user or root: another user's could say anything.
+pub(super) fn read_own(path: &Path) -> io::Result<String> {
+    let file = open(path, MAX_BYTES)?;
+    let owner = file.metadata()?.uid();
+    if owner != 0 && owner != geteuid().as_raw() {
+        return Err(io::Error::other("it belongs to another user"));
+    }
+    text_of(file, MAX_BYTES)
+}
+
+fn open(path: &Path, most: u64) -> io::Result<File> {
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
     let file = File::options().read(true).custom_flags(flags).open(path)?;
     let found = file.metadata()?;
@@ -79,14 +94,22 @@ pub(super) fn read_file(path: &Path, most: u64) -> io::Result<String> {
         let why = format!("it has more than {} MiB", most >> 20);
         return Err(io::Error::other(why));
     }
+    Ok(file)
+}
+
+fn text_of(file: File, most: u64) -> io::Result<String> {
     let mut text = String::new();
     file.take(most).read_to_string(&mut text)?;
     Ok(text)
 }
 
-/// Writes a file that only its owner may read, or with owner and permissions of another, and puts it in the place of the one
-/// before.
-pub(super) fn replace_file(path: &Path, text: &str, like: Option<Metadata>) -> io::Result<()> {
+/// Writes a file with this mode, or with owner and permissions of another, and puts it in the place of the one before.
+pub(super) fn replace_file(
+    path: &Path,
+    text: &str,
+    like: Option<Metadata>,
+    mut mode: u32,
+) -> io::Result<()> {
     let new = path.with_extension("new");
     let mut options = File::options();
     // A file or link of that name may be of anybody's making.
@@ -97,8 +120,9 @@ pub(super) fn replace_file(path: &Path, text: &str, like: Option<Metadata>) -> i
     if let Some(like) = like {
         // Only root may give a file away.
         let _ = fchown(&file, Some(like.uid()), Some(like.gid()));
-        file.set_permissions(like.permissions())?;
+        mode = like.mode();
     }
+    file.set_permissions(Permissions::from_mode(mode))?;
     file.sync_all()?;
     std::fs::rename(&new, path)
 }

@@ -63,7 +63,8 @@ fn with_quota(spec: &BucketSpec, quota: &WindowQuota) -> Result<BucketSpec, Stri
         quota: quota.quota,
         ..*spec
     };
-    spec.check().map_err(|error| spec_fault(&error))?;
+    let fault = |error| spec_fault(&error, quota.quota, quota.burst);
+    spec.check().map_err(fault)?;
     Ok(spec)
 }
 

@@ -13,6 +13,7 @@ use sluicegate_rules::config::{
     ConfigError, document, fingerprint, free_unused_expressions, from_value, nearest, walk,
 };
 
+use super::certain::{costs_over_limits, too_many_checks};
 use super::fields::{MAX_NAME_BYTES, is_name};
 use super::limits::Limit;
 use crate::yaml::{Node, ValueWithLines, fields, get};
@@ -31,6 +32,8 @@ pub struct RuleSets {
     pub(super) names: Arc<BTreeSet<String>>,
     /// The lines that a document has for each.
     lines: BTreeMap<String, String>,
+    /// The names of shadow rules, each with one of the limits that it asks for.
+    pub(super) shadows: BTreeSet<(String, String)>,
 }
 
 /// The limits of a policy; `None` for one that has mistakes.
@@ -89,6 +92,14 @@ fn check(
             mistakes.push(ConfigError { field, why });
         }
     }
+    let most = |name: &str| {
+        // An override may give a key more.
+        let limit = limits.get(name).copied().flatten();
+        let limit = limit.filter(|limit| limit.overrides.is_empty())?;
+        Some(limit.most().max(limit.max_requested_quota.unwrap_or(0)))
+    };
+    mistakes.extend(too_many_checks(&file.rules));
+    mistakes.extend(costs_over_limits(&file.rules, most));
     if mistakes.is_empty() {
         Ok((file, expressions))
     } else {
@@ -117,6 +128,7 @@ impl RuleSets {
         }
         let (mut sets, mut lines, mut windows) =
             (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let mut shadows = BTreeSet::new();
         let (mut mistakes, mut expressions, mut bytes) = (Vec::new(), 0, 0);
         let mut names = BTreeSet::new();
         for (name, set) in file {
@@ -134,6 +146,10 @@ impl RuleSets {
                 Some((limit.to_owned(), windows))
             });
             let of_set: BTreeMap<_, _> = of_set.collect();
+            for (_, rule, check) in walk::checks(&read.rules).filter(|(_, rule, _)| rule.shadow) {
+                let limits = walk::limit_names("", check).into_iter();
+                shadows.extend(limits.map(|(_, limit)| (rule.name.clone(), limit.to_owned())));
+            }
             let mut head = set.value.clone();
             let rules = head.get_mut("rules").map(Value::take);
             if let Some(head) = head.as_object_mut() {
@@ -185,6 +201,7 @@ impl RuleSets {
             sets,
             names: Arc::new(names),
             lines,
+            shadows,
         })
     }
 

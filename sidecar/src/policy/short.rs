@@ -22,11 +22,12 @@ use sluicegate_rules::config::nearest;
 
 use self::limit::{Limit, Long};
 use self::written::Written;
+use super::fields::is_name;
 use super::files::Files;
 use super::schemas::{fields_of, takes};
 use super::yaml_error;
 use crate::mask::shown;
-use crate::yaml::{Data, Node, entries, fields, get, line_of, scalar, text};
+use crate::yaml::{Data, Node, at, entries, fields, get, integer, line_of, scalar, text};
 
 /// The rule set of all limits in the short form.
 const SET: &str = "default";
@@ -44,6 +45,10 @@ pub(super) static SCHEMA: LazyLock<Value> =
 const TOP: &str = "";
 const LIMIT: &str = "/$defs/LimitFile";
 
+const LOST: &str = "looks like a limit: indent it below `limits`";
+/// What people write in a limit that has no such field, a line for each remedy.
+const MEANT: &str = include_str!("short/meant.txt");
+
 /// A policy's text in the long form.
 #[derive(Debug, Default)]
 pub struct Expanded {
@@ -53,8 +58,8 @@ pub struct Expanded {
     lines: Vec<usize>,
     /// Why it is no YAML, if it is none.
     pub(super) not_yaml: Option<String>,
-    /// Rules of the long form (`rules.default.rules[0]`), and the limits that they come from.
-    rules: Vec<(String, String)>,
+    /// How fields of the long form begin (`rules.default.rules[0].`), and what stands for them in the file.
+    names: Vec<(String, String)>,
     /// Defaults that apply, and to which limits.
     pub defaults: Vec<String>,
 }
@@ -100,6 +105,31 @@ fn has_short(node: &Node, part: &str) -> bool {
     fields_of(&SCHEMA, part).any(|(name, _)| get(node, name).is_some())
 }
 
+/// The mistakes of what all limits have, which are not told at each of them.
+fn for_all_limits(file: &Node) -> impl Iterator<Item = Mistake> {
+    let hops = |hops: &&Node| !matches!(integer(hops), Some(1..=255));
+    let payload = |payload: &&Node| text(payload).is_none_or(str::is_empty);
+    let hops = get(file, "trusted_hops").filter(hops);
+    let hops = hops.map(|hops| wrong(hops, "trusted_hops"));
+    let payload = get(file, "jwt_payload").filter(payload);
+    hops.into_iter()
+        .chain(payload.map(|payload| wrong(payload, "jwt_payload")))
+}
+
+/// A limit beside `limits` in a text that is no YAML: that is told at the next limit.
+fn lost_limit(text: &str, schema: &Value) -> Option<String> {
+    let is_known = |name: &str| {
+        fields_of(&SCHEMA, TOP)
+            .chain(fields_of(schema, TOP))
+            .any(|(known, _)| known == name)
+    };
+    text.lines().zip(1..).find_map(|(line, number)| {
+        let name = line.split(" #").next()?.trim_end().strip_suffix(':')?;
+        let is_lost = is_name(name) && !is_known(name);
+        is_lost.then(|| format!("line {number}: {} {LOST}", shown(name)))
+    })
+}
+
 /// The mistakes of fields that are in none of the schemas.
 fn unknown_fields(node: &Node, part: &str, schemas: &[&Value], has: &str) -> Vec<Mistake> {
     let known = schemas.iter().flat_map(|schema| fields_of(schema, part));
@@ -107,17 +137,19 @@ fn unknown_fields(node: &Node, part: &str, schemas: &[&Value], has: &str) -> Vec
     let unknown = |name: &Spanned<String>| {
         let given = name.value.as_str();
         let is_known = known.contains(&given);
-        if part == TOP && !is_known && get(node, given).is_some_and(|node| has_short(node, LIMIT)) {
-            let why = format!(
-                "{} looks like a limit: indent it below `limits`",
-                shown(given)
-            );
-            return Some(mistake(name, why));
+        if !is_known && get(node, given).is_some_and(|node| has_short(node, LIMIT)) {
+            return Some(mistake(name, format!("{} {LOST}", shown(given))));
         }
-        let remedy = match nearest(given, known.iter().copied()) {
+        let mut meant = MEANT.lines().filter_map(|line| line.split_once(": "));
+        let meant = meant.find(|(words, _)| words.split(' ').any(|word| word == given));
+        let remedy = match (nearest(given, known.iter().copied()), meant) {
             _ if is_known => return None,
-            Some(near) => format!("did you mean `{near}`?"),
-            None => format!("valid fields here are `{}`", known.join("`, `")),
+            (Some(near), _) => format!("did you mean `{near}`?"),
+            (None, Some((_, remedy))) if part == LIMIT => remedy.to_owned(),
+            _ if part == TOP && is_short(LIMIT, given) => {
+                "indent it below its limit's name".to_owned()
+            }
+            _ => format!("valid fields here are `{}`", known.join("`, `")),
         };
         let why = format!("{has} no field {}: {remedy}", shown(given));
         Some(mistake(name, why))
@@ -167,7 +199,10 @@ fn node(at: &Node, value: Value) -> Node {
 pub fn expand(text: &str, schema: &Value, files: &mut Files) -> Result<Expanded, Vec<String>> {
     let options = serde_saphyr::options! { with_snippet: false, strict_booleans: true };
     let file = serde_saphyr::from_str_with_options::<Node>(text, options);
-    let not_yaml = |error| yaml_error::describe(error, text, |field| takes(&SCHEMA, field));
+    let not_yaml = |error| {
+        let lost = lost_limit(text, schema);
+        lost.unwrap_or_else(|| yaml_error::describe(error, text, |field| takes(&SCHEMA, field)))
+    };
     let mut expanded = Expanded {
         not_yaml: file.as_ref().err().map(not_yaml),
         ..Expanded::default()
@@ -191,9 +226,16 @@ pub fn expand(text: &str, schema: &Value, files: &mut Files) -> Result<Expanded,
     for Mistake(line, why) in unknown_fields(file, TOP, &schemas, "there is") {
         mistakes.push(format!("line {line}: {why}"));
     }
+    for Mistake(line, why) in for_all_limits(file) {
+        mistakes.push(format!("line {line}: {why}"));
+    }
     for (name, node) in get(file, "limits").map(fields).unwrap_or_default() {
         if fields(node).is_empty() {
-            let why = "is not a mapping of fields: indent them below the limit's name, with a space after each colon";
+            let why = if is_short(LIMIT, &name.value) {
+                "is a field beside limits: indent it as the other fields of its limit"
+            } else {
+                "is not a mapping of fields: indent them below the limit's name, with a space after each colon"
+            };
             let (line, name) = (line_of(name, 0), shown(&name.value));
             mistakes.push(format!("line {line}: limit {name}: {why}"));
             continue;
@@ -250,15 +292,8 @@ impl Expanded {
 
     /// A message with the fields of the file.
     pub fn named(&self, message: &str) -> String {
-        let mut named = message.to_owned();
-        let rules = self.rules.iter();
-        for (rule, limit) in rules.filter(|(rule, _)| message.contains(rule)) {
-            for (long, short) in limit::FROM {
-                let short = format!("`limits.{limit}.{short}");
-                named = named.replace(&format!("`{rule}.{long}"), &short);
-            }
-        }
-        named
+        let replaced = |named: String, (long, short): &(String, String)| named.replace(long, short);
+        self.names.iter().fold(message.to_owned(), replaced)
     }
 }
 
@@ -270,21 +305,39 @@ impl Long {
         let before = before.first().map(|(_, list)| entries(list));
         let (of_set, mut policy) = split(Some(file), &OF_SET);
         let mut all = before.unwrap_or_default().to_vec();
-        let mut rules = Vec::new();
+        let given = OF_SET.iter().filter(|name| get(file, name).is_some());
+        let given = given.map(|name| (format!("`rules.{SET}.{name}"), format!("`{name}")));
+        let mut names: Vec<_> = given.collect();
+        names.push((format!("`rules.{SET}.rules`"), "`limits`".to_owned()));
         for (limit, rule) in self.rules {
-            rules.push((format!("rules.{SET}.rules[{}]", all.len()), limit));
+            let long = format!("`rules.{SET}.rules[{}].", all.len());
+            let cost = at(file, &["limits", &limit, "cost"]);
+            let cost = cost.filter(|cost| get(cost, "table").is_none()).into_iter();
+            for (entry, (words, _)) in cost.flat_map(units::entries_of).enumerate() {
+                for field in ["", ".cost", ".template", ".methods[0]"] {
+                    let long = format!("{long}checks[0].cost.table[{entry}]{field}`");
+                    names.push((long, format!("`limits.{limit}.cost`: `{words}`")));
+                }
+            }
+            let of_limit = |(of_rule, short)| {
+                (
+                    format!("{long}{of_rule}"),
+                    format!("`limits.{limit}.{short}"),
+                )
+            };
+            names.extend(limit::FROM.map(of_limit));
             all.push(rule);
         }
-        let at = get(file, "limits").unwrap_or(file);
+        let limits = get(file, "limits").unwrap_or(file);
         // A set without rules is one, too: Envoys list it.
         if !all.is_empty() || !own.is_empty() {
             set.extend(of_set);
-            set.push(named("rules", placed(at, Data::List(all))));
-            sets.push(named(SET, placed(at, Data::Fields(set))));
+            set.push(named("rules", placed(limits, Data::List(all))));
+            sets.push(named(SET, placed(limits, Data::Fields(set))));
         }
         let replaced = |name: &str| ["limits", "rules"].contains(&name) || is_short(TOP, name);
         policy.retain(|(name, _)| !replaced(&name.value));
-        policy.push(named("limits", placed(at, Data::Fields(self.limits))));
+        policy.push(named("limits", placed(limits, Data::Fields(self.limits))));
         if !self.consumers.is_empty() {
             let (_, own) = split(get(file, "consumers"), &[]);
             let all = own.into_iter().chain(self.consumers).collect();
@@ -292,7 +345,7 @@ impl Long {
             policy.push(named("consumers", placed(file, Data::Fields(all))));
         }
         if !sets.is_empty() {
-            policy.push(named("rules", placed(at, Data::Fields(sets))));
+            policy.push(named("rules", placed(limits, Data::Fields(sets))));
         }
         let Written { text, lines } = Written::new(&placed(file, Data::Fields(policy)));
         let defaults = self.defaults.iter();
@@ -300,7 +353,7 @@ impl Long {
             text,
             not_yaml: None,
             lines,
-            rules,
+            names,
             defaults: defaults
                 .map(|(default, limits)| told(default, limits))
                 .collect(),

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use tracing::warn;
 
 use super::contents::Policy;
-use super::files::{Files, read, replace_file};
+use super::files::{Files, read, read_own, replace_file};
 use super::short::Expanded;
 use crate::clock;
 use crate::lock::lock;
@@ -58,7 +58,12 @@ impl Policy {
     pub fn load(path: &Path) -> Result<Self, PolicyError> {
         let read = std::fs::read_to_string(path);
         let text = read.map_err(|source| PolicyError::unreadable(path, source))?;
-        let read = Self::read(&text, &mut Files::beside(path));
+        Self::of(&text, path)
+    }
+
+    /// The policy that a file has in it.
+    fn of(text: &str, path: &Path) -> Result<Self, PolicyError> {
+        let read = Self::read(text, &mut Files::beside(path));
         read.map_err(|message| PolicyError::invalid(path, message))
     }
 }
@@ -140,7 +145,14 @@ impl PolicySource {
         let (mut newest, read) = Self::first(path);
         let policy = read.or_else(|why| {
             (newest.refusal, newest.is_last_good) = (Some(why.to_string()), true);
-            Policy::load(&last_good).map_err(|_| why)
+            let kept = read_own(&last_good).map_err(|why| PolicyError::unreadable(&last_good, why));
+            kept.and_then(|text| Policy::of(&text, &last_good))
+                .map_err(|unusable| {
+                    if last_good.exists() {
+                        warn!("the last good policy is not used: {unusable}");
+                    }
+                    why
+                })
         })?;
         let mut source = Self::new(path, newest);
         source.last_good = Some(last_good);
@@ -153,7 +165,7 @@ impl PolicySource {
         let Some((path, text)) = self.last_good.as_ref().zip(text) else {
             return;
         };
-        if let Err(why) = replace_file(path, text, None) {
+        if let Err(why) = replace_file(path, text, None, 0o600) {
             warn!("cannot keep the policy in {}: {why}", path.display());
         }
     }
@@ -253,6 +265,27 @@ mod tests {
         assert!(source.refusal().is_some(), "the file is still refused");
         std::fs::write(&path, GOOD).unwrap();
         assert_eq!((again(), source.refusal()), (Some(true), None));
+    }
+
+    /// As whoever could write to the state directory would have it.
+    #[test]
+    fn the_last_good_policy_is_a_regular_file_of_the_sidecars_own_user() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, kept) = (
+            folder.path().join("none.yaml"),
+            folder.path().join(LAST_GOOD),
+        );
+        let starts = || PolicySource::open_or_last_good(&path, folder.path()).is_ok();
+        let made = std::process::Command::new("mkfifo").arg(&kept).status();
+        assert!(made.unwrap().success());
+        assert!(!starts(), "and it does not wait for the pipe");
+        std::fs::remove_file(&kept).unwrap();
+        std::fs::write(&kept, GOOD).unwrap();
+        assert!(starts());
+        // Only root can give a file away.
+        if std::os::unix::fs::chown(&kept, Some(12_345), None).is_ok() {
+            assert!(!starts(), "it is another user's");
+        }
     }
 
     #[test]

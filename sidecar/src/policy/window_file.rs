@@ -59,7 +59,8 @@ impl WindowFile {
                 return Err(format!("`per` is {per}: name the zone in `time_zone`"));
             }
         };
-        spec.check().map_err(|error| spec_fault(&error))?;
+        let fault = |error| spec_fault(&error, self.quota, self.burst);
+        spec.check().map_err(fault)?;
         Ok(spec)
     }
 
@@ -137,11 +138,13 @@ pub(super) fn check_max_quota(max: u64, windows: &[BucketSpec]) -> Result<(), St
 }
 
 /// Describes an invalid number with the field names of the file.
-pub(super) fn spec_fault(error: &SpecError) -> String {
+pub(super) fn spec_fault(error: &SpecError, quota: u64, burst: Option<u64>) -> String {
     // The engine's field names differ from the file's.
     let (field, value) = match error.field {
         "window" => ("per", length(error.value)),
         "precision" => ("precision", length(error.value)),
+        // That of the quota.
+        "burst" if burst.is_none() => ("quota", quota.to_string()),
         field => (field, error.value.to_string()),
     };
     format!("`{field}` is {value}: {}", error.remedy)

@@ -65,7 +65,13 @@ fn problem(error: &Error, text: &str, location: Option<Location>, takes: Takes) 
         Error::ExternalMessage { source, msg, .. }
             if matches!(**source, ExternalMessageSource::Parser(_)) =>
         {
-            format!("this is not YAML: {}", masked(msg))
+            // `while parsing a block mapping, did not find expected key`, at the line that is indented otherwise.
+            let remedy = if msg.contains("expected key") {
+                ": indent this line as its neighbours"
+            } else {
+                ""
+            };
+            format!("this is not YAML: {}{remedy}", masked(msg))
         }
         // The only field that accepts two kinds. The location is that of its name.
         Error::SerdeInvalidType { .. } => {

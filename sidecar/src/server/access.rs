@@ -3,11 +3,12 @@
 //! | the admin address | without a token | with a token |
 //! |---|---|---|
 //! | loopback or a Unix socket | everything is open to programs and to this server's own page | everything except the probes requires it |
-//! | any other | everything except `/v1/reset` and `/v1/overrides` is open | everything except the probes requires it |
+//! | any other | everything except `/v1/peek`, `/v1/reset` and `/v1/overrides` is open | everything except the probes requires it |
 //!
 //! `/metrics` can be open despite a token. On loopback, the Host of a request must also name this host: otherwise a web
 //! page whose name resolves to 127.0.0.1 would have the same origin (DNS rebinding). A probe may name any IP address: a
-//! kubelet uses the pod's, and rebinding needs a name.
+//! kubelet uses the pod's, and rebinding needs a name. Off loopback, this host's names are unknown: without a token, a
+//! browser must name an IP address, localhost or a name that `--allow-host` lists, and programs may use any name.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,17 +20,17 @@ use axum::middleware::Next;
 use axum::response::Response;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use sluicegate_protocol::{Code, OVERRIDES_PATH, RESET_PATH, SUBJECTS_PATH};
+use sluicegate_protocol::{Code, OVERRIDES_PATH, PEEK_PATH, RESET_PATH};
 use subtle::ConstantTimeEq;
 
 use super::listen::Address;
 use super::refusal::Refusal;
-use super::web_pages::{host, same_origin};
+use super::web_pages::{host, may_be_of_a_browser, same_origin};
 
 pub(super) const MISDIRECTED: Refusal = Refusal::new(
     Code::WrongHost,
     "header.host",
-    "the Host of this request is neither localhost nor a loopback address: allow it with `--allow-host NAME`",
+    "the Host of this request is neither localhost nor an address of this sidecar: allow it with `--allow-host NAME`",
 );
 pub(super) const NEEDS_TOKEN: Refusal = Refusal::new(
     Code::TokenRequired,
@@ -131,9 +132,12 @@ impl Access {
     fn admit(&self, request: &Request) -> Result<(), Refusal> {
         let host = host(request)?;
         let path = request.uri().path();
-        let guarded = [RESET_PATH, OVERRIDES_PATH, SUBJECTS_PATH];
+        let guarded = [RESET_PATH, OVERRIDES_PATH, PEEK_PATH];
         let probe = path == HEALTHZ_PATH || path == READYZ_PATH;
-        if host.is_some_and(|host| !self.is_for_us(host, probe)) {
+        let any_name = self.hosts.is_none();
+        if host.is_some_and(|host| !self.is_for_us(host, probe || any_name))
+            && (!any_name || (!self.local && self.token.is_none() && browses(request.headers())))
+        {
             return Err(MISDIRECTED);
         }
         same_origin(request, host)?;
@@ -153,10 +157,7 @@ impl Access {
         Ok(())
     }
 
-    fn is_for_us(&self, host: &str, probe: bool) -> bool {
-        let Some(names) = &self.hosts else {
-            return true;
-        };
+    fn is_for_us(&self, host: &str, any_address: bool) -> bool {
         let Ok(authority) = host.parse::<Authority>() else {
             return false;
         };
@@ -164,12 +165,19 @@ impl Access {
         let address = name.trim_start_matches('[').trim_end_matches(']');
         let address = address.parse::<IpAddr>().ok();
         name.eq_ignore_ascii_case("localhost")
-            || address.is_some_and(|address| probe || address.is_loopback())
-            || names.iter().any(|known| {
+            || address.is_some_and(|address| any_address || address.is_loopback())
+            || self.hosts.iter().flatten().any(|known| {
                 known.eq_ignore_ascii_case(name)
                     || address.is_some_and(|address| known.parse() == Ok(address))
             })
     }
+}
+
+/// Whether a browser may have sent it: besides what `may_be_of_a_browser` looks at, all keep their connections and say so.
+/// Prometheus does not say it.
+fn browses(headers: &HeaderMap) -> bool {
+    let connection = headers.get(header::CONNECTION);
+    may_be_of_a_browser(headers) && connection.is_some_and(|value| value != "close")
 }
 
 /// Passes requests that `access` allows.

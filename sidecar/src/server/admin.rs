@@ -11,9 +11,10 @@ use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use sluicegate_protocol::{
-    Code, FILTERS_PATH, FilterList, Listed, OPENAPI_PATH, OVERRIDES_PATH, OverrideList,
-    OverrideWasRemoved, OverrideWasSet, RESET_PATH, RemoveOverride, Resets, SetOverride, TOP_PATH,
-    Top, WasReset, Whom, read_remove_override, read_resets, read_set_override,
+    Answer, Code, FILTERS_PATH, FilterList, Listed, OPENAPI_PATH, OVERRIDES_PATH, OverrideList,
+    OverrideWasRemoved, OverrideWasSet, PEEK_PATH, RESET_PATH, RemoveOverride, Request, Resets,
+    SetOverride, TOP_PATH, Top, WasReset, read_decisions, read_remove_override, read_resets,
+    read_set_override,
 };
 use tokio::sync::Semaphore;
 use utoipa_axum::router::OpenApiRouter;
@@ -43,11 +44,6 @@ const NOT_READY: Refusal = Refusal::of_server(
     Code::NotReady,
     "not ready: policy epoch 1, the store answers\ndraining: this sidecar is shutting down",
 );
-const UNKNOWN_SUBJECT: Refusal = Refusal::new(
-    Code::NotFound,
-    "path",
-    "no key with these digits was denied, or near a limit, on this sidecar lately",
-);
 const TOO_MANY_OVERRIDES: Refusal = Refusal::of_server(
     Code::TooManyOverrides,
     "the store holds the maximum number or size of overrides",
@@ -76,12 +72,12 @@ pub(super) fn routes() -> OpenApiRouter<Admin> {
         .refusing(&[UNCONFIRMED]);
     let changes = overrides
         .routes(routes!(reset))
+        .routes(routes!(peek))
         .with_body()
         .refusing(&[NOT_JSON])
         .route_layer(from_fn(only_json));
     let guarded = changes
         .routes(routes!(list_overrides))
-        .routes(routes!(subject).refusing(&[UNKNOWN_SUBJECT]))
         .refusing(&[NEEDS_TOKEN]);
     let operators = guarded
         .routes(routes!(metrics).refusing(&[NOT_ENCODED]))
@@ -219,21 +215,19 @@ async fn remove_override(State(admin): State<Admin>, body: Body) -> Result<Respo
     Ok(ok(&admin.service.remove_override(asked).await?))
 }
 
-/// Find the key of a subject
+/// Show what is left for a subject
 ///
-/// The key whose SHA-256 begins with these digits, if a limit denied it or it was near a limit lately.
+/// As `POST /v1/decide` on the other port, with the 20 hexadecimal digits with which the SHA-256 of a key begins in place of
+/// each key, if a limit denied it or it was near a limit lately. Takes nothing.
 #[utoipa::path(
-    get,
-    path = "/v1/subjects/{subject}",
-    params(("subject" = String, Path, description = "The 20 hexadecimal digits.", example = "8aca0dd300d2436b96f9")),
-    responses((status = 200, description = "The key.", body = ref(of::<Whom>()))),
+    post,
+    path = PEEK_PATH,
+    request_body = ref(of::<Request<'_>>()),
+    responses((status = 200, description = "A verdict for each decision.", body = ref(of::<Answer<'_>>()))),
 )]
-async fn subject(
-    State(admin): State<Admin>,
-    subject: Result<Path<String>, PathRejection>,
-) -> Result<Response, Refusal> {
-    let subject = subject.map_or_else(|_| String::new(), |Path(subject)| subject);
-    Ok(ok(&admin.service.find_key(&subject)?))
+async fn peek(State(admin): State<Admin>, body: Body) -> Result<Response, Refusal> {
+    let body = whole(body, &LARGE_BODIES).await?;
+    Ok(ok(&admin.service.peek(read_decisions(&body)?).await))
 }
 
 /// Which filters have which rules

@@ -14,9 +14,10 @@ use serde::Serialize;
 use sluicegate_protocol::{
     Answer, Code, DECIDE_PATH, DECISIONS, FILTER_HEADER, FilterInfo, GIVE_BACK_PATH, GiveBacks,
     GivenBack, LimitStatus, Listed, OPENAPI_PATH, PROBLEM_JSON, Problem, ProblemDetails,
-    RULES_HEADER, RULES_PATH, Request, RulesReport, Verdict, WithoutStore, read_decisions,
-    read_give_backs,
+    RULES_HEADER, RULES_PATH, Read, Request, RulesReport, UNAVAILABLE_RETRY_S, Verdict,
+    WithoutStore, read_decisions, read_give_backs,
 };
+use sluicegate_rules::write_denial;
 use tokio::sync::Semaphore;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -120,6 +121,7 @@ async fn give_back(State(service): State<Arc<Service>>, body: Body) -> Result<Re
         (
             status = 503,
             description = "Only with `?denied=429`: the store did not answer, and the policy does not say `allow`.",
+            headers(("Retry-After" = u64, description = "Whole seconds until it is worth asking again.")),
             content_type = PROBLEM_JSON,
             body = ref(of::<VerdictProblem<'_>>()),
         ),
@@ -153,7 +155,7 @@ async fn decide(
     }
     let answer = service.decide(&asked, named(&headers)).await;
     Ok(match as_status {
-        Some(_) => status_answer(answer),
+        Some(_) => status_answer(answer, &asked),
         None => ok(&answer),
     })
 }
@@ -190,7 +192,7 @@ fn named<'a>(headers: &'a HeaderMap) -> impl Fn(&str) -> Option<&'a str> {
 }
 
 /// For shells and other clients that use only the status: that of the only verdict.
-fn status_answer(answer: Answer<'_>) -> Response {
+fn status_answer(answer: Answer<'_>, asked: &Read<'_>) -> Response {
     let (refusal, retry_after_s) = match answer.verdicts.first() {
         Some(
             Verdict::Admitted(_)
@@ -200,9 +202,9 @@ fn status_answer(answer: Answer<'_>) -> Response {
         ) => return ok(&answer),
         Some(Verdict::Denied(status)) => {
             let seconds = status.retry_after_ms.div_ceil(1_000).max(1);
-            (denied(status), Some(seconds))
+            (denied(status, asked), Some(seconds))
         }
-        Some(Verdict::Unavailable { .. }) | None => (unavailable(), None),
+        Some(Verdict::Unavailable { .. }) | None => (unavailable(), Some(UNAVAILABLE_RETRY_S)),
         Some(Verdict::Error(problem)) => (problem.clone().into(), None),
     };
     let problem = VerdictProblem {
@@ -217,11 +219,14 @@ fn status_answer(answer: Answer<'_>) -> Response {
     response
 }
 
-fn denied(status: &LimitStatus<'_>) -> Refusal {
-    let detail = format!(
-        "limit `{}` allows {} per {} ms and has {} left; the same decision is admitted in {} ms",
-        status.limit, status.quota, status.window_ms, status.remaining, status.retry_after_ms
-    );
+fn denied(status: &LimitStatus<'_>, asked: &Read<'_>) -> Refusal {
+    let checks = asked.decisions.iter().flatten().flat_map(|one| &one.checks);
+    let decided = checks.clone().nth(status.check);
+    let same = checks.filter(|one| {
+        decided.is_some_and(|decided| one.limit == decided.limit && one.key == decided.key)
+    });
+    let (mut detail, cost) = (String::new(), same.map(|one| one.cost).sum());
+    write_denial(&mut detail, &status.limit, status, cost);
     Problem::new(Code::Denied, detail).into()
 }
 

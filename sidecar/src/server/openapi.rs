@@ -18,7 +18,6 @@ use serde_json::{Map, Value, json};
 use sluicegate_protocol::{
     Answer, FilterList, GiveBacks, GivenBack, Listed, OverrideList, OverrideWasRemoved,
     OverrideWasSet, ProblemDetails, RemoveOverride, Request, Resets, SetOverride, Top, WasReset,
-    Whom,
 };
 use utoipa::openapi::ServerBuilder;
 use utoipa::openapi::path::PathItem;
@@ -89,6 +88,5 @@ fn schemas() -> Map<String, Value> {
     generator.subschema_for::<SetOverride>();
     generator.subschema_for::<Top>();
     generator.subschema_for::<VerdictProblem<'_>>();
-    generator.subschema_for::<Whom>();
     generator.take_definitions(true)
 }

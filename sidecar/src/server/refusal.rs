@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use axum::Router;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use sluicegate_protocol::{Code, PROBLEM_JSON, Problem, ProblemDetails};
+use sluicegate_protocol::{Code, PROBLEM_JSON, Problem, ProblemDetails, UNAVAILABLE_RETRY_S};
 use utoipa_axum::router::OpenApiRouter;
 
 /// The error of an unknown path.
@@ -117,6 +117,10 @@ impl IntoResponse for Refusal {
         let body = serde_json::to_vec(&self.details()).unwrap_or_default();
         let kind = [(header::CONTENT_TYPE, PROBLEM_JSON)];
         let mut response = (self.status, kind, body).into_response();
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            let seconds = HeaderValue::from(UNAVAILABLE_RETRY_S);
+            response.headers_mut().insert(header::RETRY_AFTER, seconds);
+        }
         if let Some(header) = self.header {
             let (name, value) = *header;
             response.headers_mut().insert(name, value);

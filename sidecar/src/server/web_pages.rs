@@ -42,6 +42,7 @@ pub(super) const BAD_HOST: Refusal = Refusal::new(
 );
 pub(super) const ORIGIN_FIELD: &str = "header.origin";
 const SITE_FIELD: &str = "header.sec-fetch-site";
+const ENCODING_FIELD: &str = "header.accept-encoding";
 
 /// The host of a request, as sent; `None` if it has none and needs none.
 ///
@@ -103,8 +104,15 @@ fn media_type(headers: &HeaderMap) -> Option<String> {
     Some(kind.trim().to_ascii_lowercase())
 }
 
+/// Whether a browser may have sent it. Every browser sends this header, and the Fetch standard lets no script change it or
+/// remove it; Envoy's callouts, curl and our own commands do not send it.
+pub(super) fn may_be_of_a_browser(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::ACCEPT_ENCODING)
+}
+
 /// Refuses requests from any web page, for the port that none may call. Passes curl's default `content-type` and a missing one:
-/// a form cannot send JSON with either, and a script's request has an Origin.
+/// a form cannot send JSON with either, and a script's request has an Origin. But for a GET or HEAD: to its own host, which
+/// may be a name that an attacker has resolve to this port (DNS rebinding), a page sends these without one.
 pub(super) async fn not_from_a_page(request: Request, next: Next) -> Result<Response, Refusal> {
     host(&request)?;
     let headers = request.headers();
@@ -113,6 +121,9 @@ pub(super) async fn not_from_a_page(request: Request, next: Next) -> Result<Resp
     }
     if headers.contains_key(SEC_FETCH_SITE) {
         return Err(from_a_page(SITE_FIELD));
+    }
+    if request.method() != Method::POST && may_be_of_a_browser(headers) {
+        return Err(from_a_page(ENCODING_FIELD));
     }
     match media_type(headers).as_deref() {
         Some("text/plain" | "multipart/form-data") => Err(NOT_JSON),

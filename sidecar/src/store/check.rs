@@ -58,7 +58,7 @@ async fn ask<T: FromRedisValue>(
             refused.insert((name.to_owned(), error.to_string()));
             Ok(None)
         }
-        Err(error) => Err(error.on_new_connection()),
+        Err(error) => Err(error.on_new_connection(&connection.dialled.heard)),
     }
 }
 
@@ -108,7 +108,7 @@ async fn nodes(store: &RedisStore, findings: &mut Vec<Finding>) -> Vec<(Endpoint
     let (mut known, mut silent) = (None::<Vec<_>>, Vec::new());
     for endpoint in asked {
         let answer = dialer.ask(endpoint, &command(&asks)).await;
-        match answer.and_then(|answer| read(store, answer, endpoint)) {
+        match answer.and_then(|answer| read(store, answer, endpoint, findings)) {
             Ok(nodes) if *known.get_or_insert_with(|| nodes.clone()) == nodes => {}
             Ok(_) => {
                 let message = "primary: not that of the others; wait for the end of a failover";
@@ -127,13 +127,18 @@ fn read(
     store: &RedisStore,
     answer: Value,
     asked: &Endpoint,
+    findings: &mut Vec<Finding>,
 ) -> Result<Vec<(Endpoint, String)>, StoreError> {
     if !is_cluster(store) {
         let primary = primary_of(answer).map_err(RedisError::from)?;
         let primary = primary.ok_or(ConnectionError::NoPrimary)?;
         return Ok(vec![(primary, "probe".to_owned())]);
     }
-    let primaries = Layout::read(&answer, asked)?.primaries.into_iter();
+    let layout = Layout::read(&answer, asked)?;
+    if let Err(unserved) = layout.is_whole() {
+        findings.push(Finding::new(asked, failed(&unserved.into())));
+    }
+    let primaries = layout.primaries.into_iter();
     let mut nodes: Vec<_> = primaries.map(|one| (one.endpoint, one.tag)).collect();
     nodes.sort();
     Ok(nodes)
@@ -175,10 +180,22 @@ async fn node(
         }
     }
     checked.extend(findings::permissions(&refused, prefix));
-    let mut least = Duration::MAX;
+    let clustered = is_cluster(store);
+    if !clustered {
+        let look = async || match is_sharded(connection, soon()).await {
+            Err(error) if is_elsewhere(&error) => Ok(true),
+            looked => looked,
+        };
+        let is_sharded = look().await? && look().await?;
+        checked.push(findings::sharding(is_sharded));
+        if is_sharded {
+            return Ok(());
+        }
+    }
+    let (mut least, probe) = (Duration::MAX, probe(clustered.then_some(tag)));
     for _ in 0..ROUND_TRIPS {
         let began = Instant::now();
-        run(&probe(tag), connection, soon()).await?;
+        run(&probe, connection, clustered, soon()).await?;
         least = least.min(began.elapsed());
     }
     checked.push(findings::round_trip(least, policy.store_timeout));
@@ -187,14 +204,6 @@ async fn node(
     checked.push(findings::clock(
         now_us.cast_signed() - unix_us().cast_signed(),
     ));
-    if !is_cluster(store) {
-        let look = async || match is_sharded(connection, soon()).await {
-            // A proxy or a Cluster that refuses keys of several tags.
-            Err(StoreError::Refused(_)) => Ok(true),
-            looked => looked,
-        };
-        checked.push(findings::sharding(look().await? && look().await?));
-    }
     let alive = async |list: &str, own: &str| {
         let alive = command(&format!("ZRANGEBYSCORE {list} {} +inf", now_us / 1_000));
         let alive: Vec<String> = connection.ask(&alive, false, soon()).await.ok()?;

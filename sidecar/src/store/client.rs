@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue};
 use sluicegate_engine::script::{Operation, WriteBack, WriteBacks};
-use sluicegate_engine::{Batch, Returns};
+use sluicegate_engine::{Batch, Outcome, Returns};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -137,9 +137,26 @@ impl Client {
 
     pub async fn decide(&self, batch: &Batch) -> StoreReply {
         match self.nodes {
-            Nodes::One(_) => StoreReply::whole(batch, self.invoke(batch, self.deadline()).await),
+            Nodes::One(_) => {
+                let whole = self.decide_whole(batch, self.deadline()).await;
+                StoreReply::whole(batch, whole)
+            }
             Nodes::Cluster(_) => self.decide_by_slot(batch).await,
         }
+    }
+
+    /// By one call, whose refusal concerns the whole node.
+    async fn decide_whole(
+        &self,
+        batch: &Batch,
+        deadline: Deadline,
+    ) -> Result<Each<Outcome>, StoreError> {
+        let whole = self.invoke(batch, deadline).await;
+        let owner = batch.buckets.first().map(|first| self.owner(&first.key));
+        if let (Err(error), Some(node)) = (&whole, owner.flatten()) {
+            node.pool.note_refused(error, batch);
+        }
+        whole
     }
 
     pub async fn return_units(&self, returns: &Returns) -> Result<Vec<u64>, StoreError> {

@@ -1,15 +1,17 @@
 //! Store errors.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ::redis::ServerErrorKind::{
-    Ask, BusyLoading, ClusterDown, MasterDown, Moved, NoPerm, NoScript, ReadOnly, TryAgain,
+    Ask, BusyLoading, ClusterDown, CrossSlot, MasterDown, Moved, NoPerm, NoScript, ReadOnly,
+    TryAgain,
 };
 use ::redis::{ErrorKind, RedisError};
 use tokio_rustls::rustls::{self, CertificateError};
 
+use crate::lock::lock;
 use crate::mask::masked;
 use crate::telemetry::labels::{ConnectionCause, FailureKind};
 
@@ -77,9 +79,13 @@ pub enum ConnectionError {
     /// A new connection did not answer.
     #[error("no answer on a new connection within {0:?}")]
     Silent(Duration),
+    /// It closed a new connection, after it had said this and nothing else.
+    #[error("it closed a new connection and said: {0}")]
+    Dropped(String),
     /// It closed a new connection when it got a command.
     #[error(
-        "it closed a new connection at a command: some proxies, such as twemproxy, do so with commands that they do not know"
+        "it closed a new connection and did not say why: a load balancer without a Redis behind it does so, and some proxies, \
+         such as twemproxy, at commands that they do not know"
     )]
     ClosedAtOnce,
     /// A connection in use stopped answering.
@@ -121,6 +127,9 @@ pub enum ConnectionError {
     /// No known node of the Cluster owns the slot of a key.
     #[error("no node of the Cluster serves this slot")]
     NoNode,
+    /// No known node of the Cluster owns so many slots.
+    #[error("no node of the Cluster serves {0} of its slots")]
+    Unserved(usize),
     /// No node of the Cluster reported its slots.
     #[error("no node of the Cluster reported its slots: {0}")]
     NoSlots(#[source] Arc<StoreError>),
@@ -131,9 +140,26 @@ pub const fn is_not_yet(error: &StoreError) -> bool {
     matches!(error, StoreError::Connection(ConnectionError::NotYet))
 }
 
+/// The first bytes that came on a connection.
+pub type Heard = Arc<Mutex<Vec<u8>>>;
+
+/// How many of them are kept: one line.
+pub const MAX_HEARD: usize = 1_024;
+
+/// Why a server does not serve a connection, if that is the only thing that it has said: an error, since after answers to commands
+/// there would be others, or an alert of TLS.
+fn last_words(heard: &[u8]) -> Option<&str> {
+    if heard.first() == Some(&0x15) {
+        return Some("a TLS alert, so use `rediss://`");
+    }
+    let line = std::str::from_utf8(heard).ok()?.strip_prefix('-')?;
+    let line = line.trim_end();
+    (!line.contains('\n')).then_some(line)
+}
+
 /// Redis's error in one line, without a password and without the address to which a node of a Cluster points.
 fn redis_said(error: &RedisError) -> String {
-    if let ErrorKind::Server(Moved | Ask) = error.kind() {
+    if let ErrorKind::Server(Moved | Ask | CrossSlot) = error.kind() {
         return "it is a node of a Cluster, which serves only some keys: use `redis+cluster://`"
             .to_owned();
     }
@@ -212,14 +238,19 @@ impl StoreError {
         }
     }
 
-    /// Of the first calls on a new connection.
-    pub(super) fn on_new_connection(self) -> Self {
+    /// Of the first calls on a new connection, from which these bytes came first.
+    pub(super) fn on_new_connection(self, heard: &Heard) -> Self {
         match self {
             Self::Timeout(within) => ConnectionError::Silent(within).into(),
             Self::Cut(error) | Self::Connection(ConnectionError::Redis(error))
-                if error.is_connection_dropped() =>
+                if !matches!(error.kind(), ErrorKind::Server(_)) =>
             {
-                ConnectionError::ClosedAtOnce.into()
+                match last_words(&lock(heard)) {
+                    Some(why) => ConnectionError::Dropped(masked(why)),
+                    None if error.is_connection_dropped() => ConnectionError::ClosedAtOnce,
+                    None => ConnectionError::Redis(error),
+                }
+                .into()
             }
             other => other,
         }
@@ -256,6 +287,13 @@ impl StoreError {
             if !matches!(error.kind(), ErrorKind::Server(NoScript | Moved | Ask)))
     }
 
+    /// Whether Redis may have refused a call for its keys, before it ran the script: as a node of a Cluster, by its ACL, or as a
+    /// proxy. What the script itself finds of a key is that key's alone, and a client may have chosen the key.
+    pub(super) fn may_be_for_keys(&self) -> bool {
+        matches!(self, Self::Refused(error) if error.kind() != ErrorKind::Server(NoScript)
+            && !error.to_string().contains("user_script"))
+    }
+
     /// Whether its connection is useless from now on: it broke, or its Redis will never run the script for us.
     pub(super) fn ends_connection(&self) -> bool {
         match self {
@@ -283,14 +321,33 @@ mod tests {
     /// TLS tells of a missing client certificate with the first answer, as an error of the stream.
     #[test]
     fn what_ends_a_new_connection_is_told_unless_it_was_only_closed() {
-        let of = |kind, why| {
+        let of = |kind, why, said: &[u8]| {
             let error = RedisError::from(io::Error::new(kind, why));
-            StoreError::from(error).on_new_connection().to_string()
+            let heard = Heard::default();
+            lock(&heard).extend(said);
+            StoreError::from(error)
+                .on_new_connection(&heard)
+                .to_string()
         };
-        let alert = of(io::ErrorKind::InvalidData, "alert: CertificateRequired");
+        let alert = of(
+            io::ErrorKind::InvalidData,
+            "alert: CertificateRequired",
+            b"",
+        );
         assert!(alert.contains("CertificateRequired"), "{alert}");
-        let closed = of(io::ErrorKind::BrokenPipe, "broken pipe");
+        let closed = of(io::ErrorKind::BrokenPipe, "broken pipe", b"");
         assert!(closed.contains("such as twemproxy"), "{closed}");
+        let cut = |said| of(io::ErrorKind::ConnectionReset, "reset", said);
+        let full = cut(b"-ERR max number of clients reached\r\n");
+        assert!(
+            full.ends_with("and said: ERR max number of clients reached"),
+            "{full}"
+        );
+        let tls = cut(b"\x15\x03\x03\0\x02\x02\x46");
+        assert!(tls.contains("use `rediss://`"), "{tls}");
+        // Answers to commands, before a proxy closed at the next one.
+        let answered = cut(b"-ERR unknown subcommand\r\n-ERR unknown subcommand\r\n");
+        assert!(answered.contains("such as twemproxy"), "{answered}");
     }
 
     /// A share does not decide while the store may have carried out the call: of a call that was never sent, it has not.

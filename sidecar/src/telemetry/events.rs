@@ -127,10 +127,10 @@ impl EventLog {
     }
 }
 
-/// What becomes of limits while the store does not answer; `sidecars` is 0 if it never has.
+/// What becomes of limits while the store does not answer; `sidecars` is 0 if their number is not known.
 pub const fn without_store(sidecars: u64) -> &'static str {
     if sidecars == 0 {
-        "it never has, so this sidecar has no share yet and gives no verdict where `when_store_is_down` is `share`"
+        "how many sidecars there are is not known: this sidecar has no share yet and gives no verdict where `when_store_is_down` is `share`"
     } else {
         "each limit's `when_store_is_down` decides; by default, this sidecar's share is enforced"
     }

@@ -46,7 +46,12 @@ impl FailureLog {
         }
     }
 
-    /// Notes a successful call, and logs the end of an outage.
+    /// Notes that an outage began so many microseconds ago, unless one is under way.
+    pub fn began(&self, ago_us: u64) {
+        lock(&self.throttle).began(clock::now_us().saturating_sub(ago_us));
+    }
+
+    /// Notes that no outage is under way, and logs the end of one.
     pub fn succeeded(&self) {
         let over = lock(&self.throttle).succeeded();
         if let Some(Outage { since_us, failed }) = over {

@@ -30,6 +30,7 @@ use crate::policy::Policy;
 use crate::telemetry::history::{Counts, Failures};
 use crate::telemetry::labels::{ConnectionCause, FailureKind, Outcome, ReloadOutcome, Source};
 use crate::telemetry::recent::Recent;
+use crate::telemetry::top::RecentKeys;
 use decisions::DecisionCounters;
 use families::Families;
 pub use leases::{LeaseMetrics, LeaseTotals};
@@ -43,8 +44,9 @@ pub struct Metrics {
     registry: Registry,
     /// The table of all metrics.
     pub(crate) families: Families,
-    /// Times of requests for which the store was called, and of the others: looked up once and not for each request.
-    decision_seconds: [Histogram; 2],
+    /// Times of requests that the store decided, that a share decided in its place, and of the others: looked up once and not
+    /// for each request.
+    decision_seconds: [Histogram; 3],
     shared: Arc<Shared>,
     /// The counts of decisions under every limit that some policy has had; the name is empty for those without a limit.
     decisions: Mutex<BTreeMap<String, Arc<DecisionCounters>>>,
@@ -52,6 +54,8 @@ pub struct Metrics {
     limits: Mutex<BTreeMap<String, Arc<LimitMetrics>>>,
     /// The metrics of leases of every limit that has had some; units may still be on the way when a reload ends them.
     leases: Mutex<BTreeMap<String, Arc<LeaseMetrics>>>,
+    /// Keys that were denied or near a limit last.
+    keys: Arc<Mutex<RecentKeys>>,
     /// Version and configuration of the filters that ask.
     filters: Mutex<Recent<(String, String)>>,
     /// Held by a scrape: each removes series and makes them again, and counts what it finds new.
@@ -94,7 +98,7 @@ impl Metrics {
         }
         let without_limit = Arc::new(DecisionCounters::new(&families, ""));
         without_limit.count(Outcome::Error, Source::Request, 0);
-        let decision_seconds = [Source::Store, Source::Certificate].map(|source| {
+        let decision_seconds = [Source::Store, Source::Share, Source::Certificate].map(|source| {
             families
                 .decision_seconds
                 .with_label_values(&[source.name()])
@@ -104,11 +108,12 @@ impl Metrics {
             shared: Arc::new(Shared {
                 without_limit,
                 shadow_decisions: families.shadow_decisions.clone(),
-                shadow_rules: Mutex::default(),
+                shadows: Mutex::default(),
                 unknown: Mutex::default(),
             }),
             limits: Mutex::default(),
             leases: Mutex::default(),
+            keys: Arc::default(),
             filters: Mutex::default(),
             scrape: Mutex::default(),
             registry,
@@ -117,10 +122,14 @@ impl Metrics {
         })
     }
 
-    /// Records how long a caller waited for its verdicts, and whether any of them needed the store.
-    pub fn observe_decision(&self, duration: Duration, store_asked: bool) {
-        let [with, without] = &self.decision_seconds;
-        let seconds = if store_asked { with } else { without };
+    /// Records how long a caller waited for its verdicts, whether any of them needed the store, and whether a share decided it.
+    pub fn observe_decision(&self, duration: Duration, store_asked: bool, by_share: bool) {
+        let [store, share, neither] = &self.decision_seconds;
+        let seconds = match (store_asked, by_share) {
+            (_, true) => share,
+            (true, false) => store,
+            (false, false) => neither,
+        };
         seconds.observe(duration.as_secs_f64());
     }
 
@@ -144,6 +153,8 @@ impl Metrics {
     pub fn policy_loaded(&self, epoch: u64, policy: &Policy) -> PolicyMetrics {
         self.families.epoch.set(epoch as f64);
         self.families.reload_successful.set(1.0);
+        let store_timeout = policy.store_timeout.as_secs_f64();
+        self.families.store_timeout.set(store_timeout);
         let now = Duration::from_millis(clock::unix_ms());
         self.families.reload_time.set(now.as_secs_f64());
         if epoch > 1 {
@@ -159,7 +170,13 @@ impl Metrics {
             let limit_metrics = known.remove(&limit.name).unwrap_or_else(|| {
                 let new = || DecisionCounters::new(&self.families, &limit.name);
                 let decisions = known_or(&self.decisions, &limit.name, new);
-                Arc::new(LimitMetrics::new(&self.families, &limit.name, decisions))
+                let keys = Arc::clone(&self.keys);
+                Arc::new(LimitMetrics::new(
+                    &self.families,
+                    &limit.name,
+                    decisions,
+                    keys,
+                ))
             });
             if limit.lease.is_some() {
                 let decisions = &limit_metrics.decisions;
@@ -169,6 +186,7 @@ impl Metrics {
         });
         let limits: BTreeMap<_, _> = limits.collect();
         known.clone_from(&limits);
+        self.shared.know_shadows(policy);
         let leased = policy
             .decided_limits()
             .filter(|limit| limit.lease.is_some());
@@ -235,8 +253,7 @@ impl Metrics {
 
     /// The key with these digits, if a limit denied it or it was near a limit lately.
     pub fn key_of(&self, digits: &str) -> Option<String> {
-        let mut limits = self.known().into_values();
-        limits.find_map(|metrics| metrics.key_of(digits))
+        lock(&self.keys).find(digits).map(str::to_owned)
     }
 
     /// All metrics in Prometheus's text format. `policy`: the one in force.

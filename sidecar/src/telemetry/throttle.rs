@@ -36,36 +36,41 @@ impl Throttle {
 pub struct FailureThrottle {
     kinds: BTreeMap<FailureKind, Throttle>,
     outage: Option<Outage>,
+    /// Whether a failure was logged: the end of a flapping store's outages is logged as rarely as their beginning.
+    is_logged: bool,
 }
 
-/// Failed calls, the first of which was logged: the end of a flapping store's outages is logged as rarely as their beginning.
+/// An outage. A call that fails while there is none, because its answer was late, begins none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outage {
-    /// When the first one was logged.
+    /// When it began.
     pub since_us: u64,
-    /// Calls that failed.
+    /// Calls that failed since then.
     pub failed: u64,
 }
 
 impl FailureThrottle {
+    /// Notes that an outage began then, unless one is under way.
+    pub fn began(&mut self, since_us: u64) {
+        let failed = 0;
+        self.outage.get_or_insert(Outage { since_us, failed });
+    }
+
     /// Counts a failed call. `Some` means that it should be logged, with the number of failures of this kind since the last
     /// line.
     pub fn failed(&mut self, now_us: u64, kind: FailureKind) -> Option<u64> {
         let logged = self.kinds.entry(kind).or_default().occurred(now_us);
-        match (&mut self.outage, logged) {
-            (Some(outage), _) => outage.failed += 1,
-            (None, Some(failed)) => {
-                let since_us = now_us;
-                self.outage = Some(Outage { since_us, failed });
-            }
-            (None, None) => {}
+        self.is_logged |= logged.is_some();
+        if let Some(outage) = &mut self.outage {
+            outage.failed += 1;
         }
         logged
     }
 
-    /// Notes a successful call. `Some` means that the end of this outage should be logged.
+    /// Notes the end of an outage. `Some` means that it should be logged.
     pub fn succeeded(&mut self) -> Option<Outage> {
-        let over = self.outage.take()?;
+        let is_logged = std::mem::take(&mut self.is_logged);
+        let over = self.outage.take().filter(|_| is_logged)?;
         // The line about the end of the outage counts them.
         for kind in self.kinds.values_mut() {
             kind.times = 0;
@@ -84,6 +89,7 @@ mod tests {
     #[test]
     fn a_repeated_failure_is_logged_at_once_and_then_with_a_count() {
         let mut throttle = FailureThrottle::default();
+        throttle.began(0);
         // 1,000 a second for 25 s.
         let mut logged = Vec::new();
         for call in 0..25_000 {
@@ -102,20 +108,37 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_that_was_not_logged_has_no_end_and_is_counted_with_the_next() {
+    fn an_outage_that_was_not_logged_has_no_end() {
         let mut throttle = FailureThrottle::default();
+        throttle.began(0);
         throttle.failed(0, Timeout);
         assert_eq!(throttle.succeeded().unwrap().failed, 1);
+        throttle.began(2 * SECOND);
         assert_eq!(throttle.failed(2 * SECOND, Timeout), None);
         assert_eq!(throttle.succeeded(), None);
+        throttle.began(100 * SECOND);
         assert_eq!(throttle.failed(100 * SECOND, Timeout), Some(2));
         let over = throttle.succeeded().unwrap();
-        assert_eq!((over.since_us, over.failed), (100 * SECOND, 2));
+        assert_eq!((over.since_us, over.failed), (100 * SECOND, 1));
+    }
+
+    /// One late answer, 15 s of health and 5 s of an outage were told as an outage of 20 s.
+    #[test]
+    fn an_outage_begins_when_the_store_went_down_and_not_with_an_earlier_late_answer() {
+        let mut throttle = FailureThrottle::default();
+        assert_eq!(throttle.failed(0, Timeout), Some(1));
+        throttle.began(15 * SECOND);
+        throttle.failed(15 * SECOND, Connection);
+        throttle.began(16 * SECOND);
+        throttle.failed(17 * SECOND, Connection);
+        let over = throttle.succeeded().unwrap();
+        assert_eq!((over.since_us, over.failed), (15 * SECOND, 2));
     }
 
     #[test]
     fn each_kind_of_failure_is_logged_separately() {
         let mut throttle = FailureThrottle::default();
+        throttle.began(0);
         assert_eq!(throttle.failed(0, Timeout), Some(1));
         assert_eq!(throttle.failed(1, Connection), Some(1));
         assert_eq!(throttle.failed(2, Timeout), None);
@@ -130,6 +153,7 @@ mod tests {
         let mut lines = 0;
         for turn in 0..100_000 {
             let now_us = turn * 1_000;
+            throttle.began(now_us);
             lines += usize::from(throttle.failed(now_us, Timeout).is_some());
             lines += usize::from(throttle.succeeded().is_some());
         }

@@ -33,6 +33,9 @@ const SCOPE: &str = "sluicegate";
 /// The W3C header that names a trace and the parent span.
 const TRACEPARENT: &str = "traceparent";
 
+/// Bytes of a `tracestate` that the standard asks to pass on; each span keeps its own until it is sent.
+const MAX_STATE_BYTES: usize = 512;
+
 /// Creates spans, if tracing is on.
 #[derive(Clone, Debug, Default)]
 pub struct Traces {
@@ -246,7 +249,8 @@ fn remote_parent<'a>(header: impl Fn(&str) -> Option<&'a str>) -> Context {
     let w3c = TraceContextPropagator::new();
     let headers = w3c
         .fields()
-        .filter_map(|name| Some((name.to_owned(), header(name)?.to_owned())));
+        .filter_map(|name| Some((name.to_owned(), header(name)?.to_owned())))
+        .filter(|(_, value)| value.len() <= MAX_STATE_BYTES);
     let headers: HashMap<_, _> = headers.collect();
     w3c.extract_with_context(&Context::new(), &headers)
 }

@@ -118,6 +118,14 @@ fn a_route_that_changes_paths_is_found_if_rules_match_paths() {
     let with_route = format!("request_timeout: 30s\n                {route}");
     let printed = around("request_timeout: 30s", &with_route, GOOD);
     has(&printed, "warning: a route changes the path");
+    let redirect = with_route.replace(
+        "route: { prefix_rewrite: /new/ }",
+        "redirect: { prefix_rewrite: /new/ }",
+    );
+    lacks(
+        &around("request_timeout: 30s", &redirect, GOOD),
+        "a route changes",
+    );
     let plain = GOOD.replace("    match: { path_prefix: /search }\n", "");
     lacks(
         &around("request_timeout: 30s", &with_route, &plain),

@@ -1,6 +1,6 @@
 //! One finding for each mistake in a good configuration, with its line, severity and remedy.
 
-use super::{ENVOY, GOOD, POLICY, envoy, has, is_without_findings, pushed, run, run_with};
+use super::{ENVOY, GOOD, POLICY, envoy, has, has_all, is_without_findings, pushed, run, run_with};
 use crate::support::rows;
 
 /// The finding's line in an Envoy file, its severity and a part of its text; what is changed in `GOOD`, and to what.
@@ -30,10 +30,10 @@ const CASES: &str = r"
     33 | error | another rule | name: all | name: search
     24 | error | begin with `/` | path_prefix: /search | path_prefix: search
     # Newcomers' finding 18.
-    24 | warning | no path meets all | path_prefix: /search | path: /login, path_prefix: /api/
-    24 | warning | no path meets all | path_prefix: /search | path: /api, path_prefix: /api/v1
-    24 | warning | no path meets all | path_prefix: /search | path: /login, path_template: '/api/{id}'
-    24 | warning | no path meets all | path_prefix: /search | any: [{ path_prefix: /a/, path_template: '/b/{id}' }]
+    24 | warning | no request meets all | path_prefix: /search | path: /login, path_prefix: /api/
+    24 | warning | no request meets all | path_prefix: /search | path: /api, path_prefix: /api/v1
+    24 | warning | no request meets all | path_prefix: /search | path: /login, path_template: '/api/{id}'
+    24 | warning | no request meets all | path_prefix: /search | any: [{ path_prefix: /a/, path_template: '/b/{id}' }]
     24 | warning | nothing below it; use `path_prefix`, or `^/api/.*` | path_prefix: /search | path_regex: ^/api/
     24 | warning | `rules[0].match` | path_prefix: /search | not: { path_regex: ^/api }
     # F7: a missing part must not make a request unmetered unless the configuration says so.
@@ -41,8 +41,26 @@ const CASES: &str = r"
     36 | warning | set `when_missing` to `deny` | key: [{ address: {} }] | key: [{ address: { trusted_hops: 2 } }]
     # F15
     27 | warning | without a `pepper` | pepper: a-long-random-text | version: 1
-    # F5
-    22 | warning | all rules has 42 checks; one with more than 32 is answered with 503, whatever | checks:\n      - limit: per-key\n        key: [{ address: {} }] | checks: &eight\n      [&c { limit: loose, key: [{ constant: c }] }, *c, *c, *c, *c, *c, *c, *c]\n    when_unavailable: allow\n  - { name: b, when_unavailable: allow, checks: *eight }\n  - { name: c, when_unavailable: allow, checks: *eight }\n  - { name: d, when_unavailable: allow, checks: *eight }\n  - name: e\n    checks: *eight
+    # N1: most clients write `-`, and Envoy refuses `_`.
+    27 | warning | write `x-api-key` | { header: x-api-key } | { header: X_API_KEY }
+    27 | warning | write `x-api-key` | { header: x-api-key } | { attribute: request.headers.x_api_key }
+    27 | warning | no request has `Host` | { header: x-api-key } | { header: Host }
+    24 | warning | write `x-plan` | path_prefix: /search | path_prefix: /search, not: { headers: [{ name: x_plan, equals: a }] }
+    28 | warning | write `x-cost` | cost: 5 | cost: { header: x_cost, max: 5, trusted: true }
+    26 | warning | write `x-plan` | limit: per-key\n        key: [{ header | limit: { by: { header: x_plan, trusted: true }, map: { default: per-key } }\n        key: [{ header
+    # N5: what comes before leaves nothing.
+    28 | warning | entry 1 of the table | cost: 5 | cost: { table: [{ template: '/search/**', cost: 1 }, { template: /search/deep, cost: 5 }] }
+    28 | warning | entry 1 of the table | cost: 5 | cost: { table: [{ methods: [GET], cost: 1 }, { template: /search, methods: [HEAD], cost: 5 }] }
+    28 | warning | `match` lets through | cost: 5 | cost: { table: [{ template: /v1/export, cost: 5 }] }
+    33 | warning | no request gets here: rule `search` | match: { path_prefix: /search } | stop: true
+    24 | warning | no request meets all | path_prefix: /search | methods: [GET], all: [{ methods: [POST] }]
+    24 | warning | no request meets all | path_prefix: /search | hosts: [b.example.com], all: [{ hosts: ['*.a.example.com'] }]
+    24 | warning | no request meets all | path_prefix: /search | path: /v1/a, not: { path_prefix: /v1/ }
+    # N12
+    24 | warning | `/api/v1` is this path alone | path_prefix: /search | path: /api/v1
+    # F5; and C9: what is certain is no warning.
+    39 | error | more than 32 checks, the most of a decision, and is answered with 503 | checks:\n      - limit: per-key\n        key: [{ address: {} }] | checks: &eight\n      [&c { limit: loose, key: [{ constant: c }] }, *c, *c, *c, *c, *c, *c, *c]\n    when_unavailable: allow\n  - { name: b, when_unavailable: allow, checks: *eight }\n  - { name: c, when_unavailable: allow, checks: *eight }\n  - { name: d, when_unavailable: allow, checks: *eight }\n  - name: e\n    checks: *eight
+    22 | warning | all rules has 42 checks; one with more than 32 is answered with 503, whatever | checks:\n      - limit: per-key\n        key: [{ address: {} }] | checks: &eight\n      [&c { limit: loose, key: [{ constant: c }] }, *c, *c, *c, *c, *c, *c, *c]\n    when_unavailable: allow\n  - { name: b, match: { methods: [GET] }, when_unavailable: allow, checks: *eight }\n  - { name: c, match: { path: /c }, when_unavailable: allow, checks: *eight }\n  - { name: d, match: { hosts: [d.example.com] }, when_unavailable: allow, checks: *eight }\n  - name: e\n    checks: *eight
 ";
 
 #[test]
@@ -78,7 +96,7 @@ fn each_finding_in_a_rule_set_is_at_its_line_of_the_policy() {
             ),
         };
         // Without the beginning of the field's path.
-        let parts = [at.as_str(), says.trim_start_matches('`'), "; "];
+        let parts = [at.as_str(), says.trim_start_matches('`')];
         let has_all = |line: &str| parts.iter().all(|part| line.contains(part));
         let found = printed.lines().any(has_all);
         assert!(found, "{to}: no {at:?} with {says:?} in\n{printed}");
@@ -121,16 +139,16 @@ fn a_pepper_is_for_counts_in_redis() {
 #[test]
 fn a_match_that_some_request_meets_is_not_reported() {
     for meets in [
-        "path: /api, path_prefix: /api/",
-        "path: /api/, path_prefix: /api",
-        "path: /api/v1, path_template: /api/v1/",
-        "path: /api/v1, path_template: '/api/{id}', path_prefix: /",
-        "path_prefix: /api/v1/, path_template: '/api/{v}/x'",
-        "path_prefix: /api/, path_template: /api/**",
-        "path_regex: /api/",
-        "path_regex: ^/api/.*",
-        "path_regex: ^/api/$",
-        "path_regex: '^/api/(a|b)'",
+        "path: /ap, path_prefix: /ap/",
+        "path: /ap/, path_prefix: /ap",
+        "path: /ap/v, path_template: /ap/v/",
+        "path: /ap/v, path_template: '/ap/{id}', path_prefix: /",
+        "path_prefix: /ap/v/, path_template: '/ap/{v}/x'",
+        "path_prefix: /ap/, path_template: /ap/**",
+        "path_regex: /ap/",
+        "path_regex: ^/ap/.*",
+        "path_regex: ^/ap/$",
+        "path_regex: '^/ap/(a|b)'",
         "path: /a, not: { path_prefix: /b/ }",
     ] {
         let file = GOOD.replacen("path_prefix: /search", meets, 1);
@@ -177,4 +195,86 @@ fn all_findings_come_in_one_run_as_text_and_as_json() {
     assert_eq!(report["warnings"], 1);
     let errors = findings.iter().filter(|one| one["severity"] == "error");
     assert_eq!(report["errors"], errors.count());
+}
+
+/// N12: a window that another one makes idle.
+#[test]
+fn a_rate_that_never_decides_draws_a_warning() {
+    for (rates, idle) in [
+        ("[5/1s, 300/1m]", "`300/1m` never decides, as `5/1s`"),
+        ("[100/1s, 50/1m]", "`100/1s` never decides, as `50/1m`"),
+        ("[5/1s, 299/1m]", ""),
+        ("[100/day, 3100/month]", ""),
+        ("[60/day, 50/month]", "`60/day UTC` never decides"),
+    ] {
+        let policy = format!("limits:\n  a:\n    match: none\n    rate: {rates}\n");
+        let (status, printed) = run_with(&["check-config"], Some(&policy), None);
+        assert_eq!(status, 0, "{printed}");
+        let warns = printed.contains("never decides");
+        assert_eq!(warns, !idle.is_empty(), "{rates}: {printed}");
+        has(&printed, idle);
+        let line = "policy.yaml:4: warning: limit `a`: ";
+        assert_eq!(printed.contains(line), warns, "{printed}");
+    }
+    for (algorithm, rates, warns) in [
+        ("fixed_window", "[5/7s, 40/1m]", false),
+        ("fixed_window", "[5/7s, 50/49s]", true),
+        ("sliding_window", "[5/1s, 300/1m]", false),
+        ("sliding_window", "[50/1s, 50/1m]", true),
+        ("token_bucket", "[5/1s, 300/1m]", false),
+    ] {
+        let policy =
+            format!("limits: {{ a: {{ match: none, algorithm: {algorithm}, rate: {rates} }} }}");
+        let (_, printed) = run_with(&["check-config"], Some(&policy), None);
+        assert_eq!(
+            printed.contains("never decides"),
+            warns,
+            "{algorithm} {rates}: {printed}"
+        );
+    }
+}
+
+/// N13: what people wrote, not what it stands for; and what is the same for all is told once.
+#[test]
+fn a_finding_names_what_the_file_has() {
+    let limit = |fields: &str| {
+        format!(
+            "limits:\n  a: {{ key: address, rate: 5/1s, on_failure: deny, match: all, {fields} }}\n"
+        )
+    };
+    for (policy, told) in [
+        (
+            limit("cost: { GET /a/: 1, GET /a/b: 5 }"),
+            "policy.yaml:2: warning: `limits.a.cost`: `GET /a/b`: no request",
+        ),
+        (
+            limit("cost: { GET /a: 1, GET /b: 9 }"),
+            "policy.yaml:2: error: `limits.a.cost`: `GET /b`: a cost of 9",
+        ),
+        (
+            limit("shadow: 'yes'"),
+            "policy.yaml:2: error: `limits.a.shadow`: invalid type: string \"yes\", expected `true` or `false`",
+        ),
+        (
+            format!("reply: {{ headers: all }}\n{}", limit("stop: false")),
+            "policy.yaml:1: error: `reply.headers`: ",
+        ),
+    ] {
+        let (_, printed) = run_with(&["check-config"], Some(&policy), None);
+        has(&printed, told);
+    }
+    let (_, printed) = run_with(&["check-config"], Some(&limit("stop: 1, shadow: 1")), None);
+    assert_eq!(
+        printed.matches("a new one does not start").count(),
+        1,
+        "{printed}"
+    );
+    let defaults =
+        "limits:\n  a: { key: { header: k }, rate: 5/1s }\n  b: { key: address, rate: 5/day }\n";
+    let (_, printed) = run_with(&["check-config"], Some(defaults), None);
+    assert_eq!(printed.matches("default").count(), 1, "{printed}");
+    has_all(
+        &printed,
+        "`match: all`, `on_failure: allow`, explain --expand",
+    );
 }

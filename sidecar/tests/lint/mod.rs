@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `findings` | one finding for each mistake, with its line |
 //! | `envoy_file` | findings about the settings around the filter |
+//! | `as_envoy_reads` | spellings, durations, other filters and files given apart |
 //! | `explain` | `sluicegate explain` |
 //! | `manifests` | Kubernetes objects: several files, folders and standard input |
 //! | `rule_sets` | rules in the policy, which plugins of version 2 name |
 
+mod as_envoy_reads;
 mod envoy_file;
 mod explain;
 mod findings;
@@ -39,11 +41,11 @@ limits:
 ";
 
 /// An Envoy file around these lines of a plugin configuration, which begin at line 20.
-const ENVOY: &str = r#"static_resources:
+const ENVOY: &str = r#"stats_config: { stats_tags: [{ tag_name: rule, regex: '^wasmcustom\.sluicegate\.(rule=\.=(.+?);\.;)' }] }
+static_resources:
   clusters: [{ name: sluicegate }]
   listeners:
-    - name: ingress
-      filter_chains:
+    - filter_chains:
         - filters:
             - typed_config:
                 common_http_protocol_options: { headers_with_underscores_action: REJECT_REQUEST }

@@ -155,3 +155,27 @@ fn the_policy_in_a_config_map_has_the_rules_of_the_plugins() {
     );
     has_all(&printed, &format!("{at}, when_missing"));
 }
+
+/// Filters are told rules without a token.
+#[test]
+fn a_secret_that_rules_compare_is_reported_and_not_repeated() {
+    for (condition, warns) in [
+        ("headers: [{ name: x-bypass, equals: s3cret }]", true),
+        ("query: [{ name: Token, equals: s3cret }]", true),
+        ("not: { headers: [{ name: cookie, equals: s3cret }] }", true),
+        ("headers: [{ name: x-plan, equals: gold }]", false),
+        (
+            "headers: [{ name: authorization, prefix: 'Bearer ' }]",
+            false,
+        ),
+        ("headers: [{ name: x-api-key, present: true }]", false),
+    ] {
+        let (_, policy) = pushed(&GOOD.replacen("path_prefix: /search", condition, 1));
+        let (status, printed) = check(&policy, None);
+        assert_eq!(status, 0, "{printed}");
+        let says = "warning: `rules.gateway.rules[0].match`: ";
+        let warned = printed.contains(says) && printed.contains("must hold no secret");
+        assert_eq!(warned, warns, "{condition}: {printed}");
+        lacks(&printed, "s3cret");
+    }
+}

@@ -110,3 +110,52 @@ async fn the_command_sets_lists_and_removes() {
     assert!(command(&sidecar, &["list"]).1.contains("no overrides"));
     assert_eq!(admitted(&sidecar, "per-key", "acme", 1).await, 0);
 }
+
+/// Its `Retry-After` was told as the time at which the request is admitted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_block_without_an_end_has_no_time_for_anybody() {
+    let sidecar = Sidecar::alone(&policy("memory", "sliding_log", 5, "1h")).await;
+    set(&sidecar, "per-key", "b", json!({ "blocked": true })).await;
+    let run = |words: &[&str]| {
+        let done = std::process::Command::new(sidecar::binary())
+            .args(words)
+            .args(["--limit", "per-key", "--key", "b"])
+            .args(["--sidecar", &sidecar.url("")])
+            .output()
+            .unwrap();
+        String::from_utf8(done.stdout).unwrap()
+    };
+    for command in ["decide", "peek"] {
+        let told = run(&[command]);
+        let is_told = told.contains("blocked until an operator changes that");
+        assert!(
+            is_told && !told.contains("retry in") && !told.contains("available"),
+            "{told}"
+        );
+    }
+    // Twice: the second time it is cached.
+    for _ in 0..2 {
+        let verdict = super::take(&sidecar, "per-key", "b").await;
+        let told = (&verdict["until_changed"], &verdict["retry_after_ms"]);
+        assert_eq!(told, (&json!(true), &json!(3_600_000)), "{verdict}");
+    }
+    let left: serde_json::Value =
+        serde_json::from_str(&run(&["peek", "--output", "json"])).unwrap();
+    for time in ["next_unit_ms", "reset_ms", "retry_after_ms"] {
+        assert_eq!(left[time], json!(null), "{left}");
+    }
+    // With an end, it is that end: the times are back.
+    let until = super::rfc3339_in(600);
+    set(
+        &sidecar,
+        "per-key",
+        "b",
+        json!({ "blocked": true, "until": until }),
+    )
+    .await;
+    let told = run(&["decide"]);
+    assert!(
+        told.contains("retry in 10m") || told.contains("retry in 9m"),
+        "{told}"
+    );
+}

@@ -20,7 +20,7 @@ pub fn denies() -> Vec<u8> {
         ("x-ratelimit-reset", "9"),
         ("content-type", "application/problem+json"),
     ];
-    const BODY: &str = r#"{"type":"about:blank","title":"Too Many Requests","status":429,"detail":"limit `per-key` allows 1 per 10000 ms and has 0 left; the same request is admitted in 8913 ms","limit":"per-key","retry_after_ms":8913}"#;
+    const BODY: &str = r#"{"type":"about:blank","title":"Too Many Requests","status":429,"detail":"limit `per-key` allows 1 per 10 seconds, this request costs 1, 0 are left; the same request is admitted in 9 seconds","limit":"per-key","retry_after_ms":8913}"#;
     let mut pairs = number(HEADERS.len());
     for (name, value) in HEADERS {
         pairs.extend(number(name.len()));

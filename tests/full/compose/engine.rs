@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use sluicegate_tests::process::{self, Process, repository};
+use sluicegate_tests::process::{self, Process};
 
 /// Under /run, which is private in these namespaces.
 const SOCKET: &str = "unix:///run/docker.sock";
@@ -14,13 +14,15 @@ const INSTALL: &str = "install it: tests/setup compose";
 pub struct Engine {
     _process: Process,
     settings: Vec<(&'static str, String)>,
+    /// The clone of this repository whose docker-compose.yml it runs.
+    pub clone: PathBuf,
     /// How it stores layers: `overlay2` where the file system can, else `vfs`.
     pub driver: &'static str,
 }
 
 impl Engine {
-    /// Starts an engine that keeps its files in `folder` and its containers in the control group `group`; `settings`
-    /// are the environment variables for docker-compose.yml.
+    /// Starts an engine that keeps its files, and a clone of this repository, in `folder` and its containers in the control
+    /// group `group`; `settings` are the environment variables for docker-compose.yml.
     pub async fn start(
         folder: &Path,
         group: &str,
@@ -32,6 +34,8 @@ impl Engine {
         }
         run(Command::new("ip").args(["link", "set", "lo", "up"]));
         let driver = driver(folder);
+        let clone = folder.join("clone");
+        process::clone_into(&clone, &[]);
         let mut command = Command::new("dockerd");
         command.arg("--data-root").arg(folder.join("engine"));
         command.args(["--exec-root", "/run/docker", "--pidfile", "/run/docker.pid"]);
@@ -48,7 +52,7 @@ impl Engine {
             ("DOCKER_BUILDKIT", "0".to_owned()),
             ("COMPOSE_PROJECT_NAME", "sluicegate".to_owned()),
         ]);
-        let client = |arguments: &[&str]| prepared_command(&own, "docker", arguments);
+        let client = |arguments: &[&str]| prepared_command(&own, &clone, "docker", arguments);
         process
             .wait_until("dockerd", async || {
                 client(&["version"])
@@ -59,6 +63,7 @@ impl Engine {
         Self {
             _process: process,
             settings: own,
+            clone,
             driver,
         }
     }
@@ -68,12 +73,12 @@ impl Engine {
     /// # Panics
     /// The command fails; with its output.
     pub fn docker(&self, arguments: &[&str]) -> String {
-        run(&mut prepared_command(&self.settings, "docker", arguments))
+        run(&mut self.command("docker", arguments))
     }
 
     /// Whether `docker ARGUMENTS` succeeds.
     pub fn succeeds(&self, arguments: &[&str]) -> bool {
-        let output = prepared_command(&self.settings, "docker", arguments).output();
+        let output = self.command("docker", arguments).output();
         output.is_ok_and(|output| output.status.success())
     }
 
@@ -82,8 +87,11 @@ impl Engine {
     /// # Panics
     /// The command fails; with its output.
     pub fn compose(&self, arguments: &[&str]) -> String {
-        let compose = "docker-compose";
-        run(&mut prepared_command(&self.settings, compose, arguments))
+        run(&mut self.command("docker-compose", arguments))
+    }
+
+    fn command(&self, program: &str, arguments: &[&str]) -> Command {
+        prepared_command(&self.settings, &self.clone, program, arguments)
     }
 
     /// The container of a service.
@@ -122,12 +130,17 @@ impl Engine {
     }
 }
 
-fn prepared_command(settings: &[(&str, String)], program: &str, arguments: &[&str]) -> Command {
+fn prepared_command(
+    settings: &[(&str, String)],
+    folder: &Path,
+    program: &str,
+    arguments: &[&str],
+) -> Command {
     let mut command = Command::new(program);
     command
         .args(arguments)
         .envs(settings.iter().map(|(name, value)| (name, value)))
-        .current_dir(repository(""));
+        .current_dir(folder);
     command
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::report::Report;
-use crate::{config, scenario, stand_ins};
+use crate::{scenario, stand_ins};
 
 /// Lines of each container's log to show after a failure.
 const LOG_LINES: &str = "40";
@@ -15,10 +15,8 @@ const LOG_LINES: &str = "40";
 /// Starts everything, runs the scenario, takes everything down.
 pub async fn run(folder: &Path, group: &str) -> ExitCode {
     let report = Report::start();
-    let config = config::write(folder).display().to_string();
     let images = stand_ins::SETTINGS.map(|(name, image)| (name, image.to_owned()));
-    let settings = images.into_iter().chain([("SLUICEGATE_CONFIG", config)]);
-    let engine = Arc::new(Engine::start(folder, group, settings).await);
+    let engine = Arc::new(Engine::start(folder, group, images).await);
     report.note(&format!(
         "a Docker engine of its own, storage driver {}",
         engine.driver
@@ -26,7 +24,7 @@ pub async fn run(folder: &Path, group: &str) -> ExitCode {
 
     // In a task, so that the containers' logs can be printed after a panic.
     let (shared, folder) = (Arc::clone(&engine), folder.to_owned());
-    let scenario = async move { scenario::run(&shared, &folder, &report).await };
+    let scenario = async move { scenario::scenario(&shared, &folder, &report).await };
     let passed = tokio::spawn(scenario).await.is_ok();
     if !passed {
         // Envoy writes its access log every ten seconds.

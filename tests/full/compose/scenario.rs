@@ -4,11 +4,12 @@ use std::path::Path;
 
 use sluicegate_tests::client::{get, post};
 use sluicegate_tests::process::eventually;
+use sluicegate_tests_full::documents::{bash, blocks, text};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, run};
 use crate::report::Report;
 use crate::traffic::{Clients, Counts};
-use crate::{grafana, hardening, prometheus, stand_ins};
+use crate::{config, grafana, hardening, prometheus, stand_ins};
 
 /// What `up` starts.
 const CHAIN: [&str; 4] = ["envoy", "sidecar", "redis", "upstream"];
@@ -23,16 +24,27 @@ const RESET: &str = "http://127.0.0.1:9181/v1/reset";
 /// Envoy's admin port, where docker-compose.yml publishes it.
 const STATS: &str = "http://127.0.0.1:9901/stats";
 const CONFIGURATION: &str = "http://127.0.0.1:9901/config_dump";
+/// Until five requests within two seconds are followed by a sixth, on a machine that may stand still for some time.
+const ATTEMPTS: usize = 200;
 
 /// Builds the images, starts the services, and stops and restarts some of them.
 ///
 /// # Panics
 /// A check fails.
-pub async fn run(engine: &Engine, folder: &Path, report: &Report) {
+pub async fn scenario(engine: &Engine, folder: &Path, report: &Report) {
     stand_ins::make(engine, folder);
     report.note("images from Debian's packages replace those that users pull");
-    engine.compose(&["build", "--quiet", "envoy", "sidecar", "upstream"]);
-    report.note("deploy/docker is built with the binaries of `make debug filter`");
+    engine.compose(&["up", "--build", "--detach"]);
+    report
+        .note("`up --build` in a clone of this repository has compiled the sidecar and the filter");
+    for service in CHAIN {
+        is_healthy(engine, service).await;
+    }
+    follow_the_page();
+    report.note("the request of docs/compose.md gets 200 and then 429, with the files of envoy/ as they are");
+    let config = config::write(folder).display().to_string();
+    let env = engine.clone.join(".env");
+    std::fs::write(env, format!("SLUICEGATE_CONFIG={config}\n")).expect("a file of our own");
     engine.compose(&["up", "--detach"]);
     for service in CHAIN {
         is_healthy(engine, service).await;
@@ -66,6 +78,20 @@ pub async fn run(engine: &Engine, folder: &Path, report: &Report) {
     prometheus::wait_for_value("sum(sluicegate_unavailable_denied)", all.unavailable).await;
     report.answers("total", all, "Envoy counts the same 429s and 503s");
     println!();
+}
+
+/// What the page tells its reader to type: the chain is up, so its requests are answered, and soon denied.
+fn follow_the_page() {
+    let page = text("docs/compose.md");
+    let mut commands = blocks(&page, "sh").into_iter();
+    assert_eq!(commands.next(), Some("docker compose up --build\n"));
+    let request = commands.next().expect("a request");
+    let mut answers = (0..ATTEMPTS).map(|_| run(&mut bash(request, Path::new("/"))));
+    let first = answers.next().expect("an answer");
+    assert!(first.starts_with("HTTP/1.1 200"), "{first}");
+    let denied = answers.find(|answer| answer.starts_with("HTTP/1.1 429"));
+    let denied = denied.expect("a denial");
+    assert!(denied.contains("retry-after: "), "{denied}");
 }
 
 async fn is_healthy(engine: &Engine, service: &str) {

@@ -6,13 +6,12 @@
 //! | Redis, Prometheus | Debian's packages, by the same script |
 //! | Envoy | the Envoy that the other tests run |
 //! | Grafana | nothing: a bare Debian runs in its place, see `grafana.rs` |
-//! | Rust | **no compiler**: the sidecar and the filter that were just built, see `deploy/docker/compile` |
+//! | Rust | Debian's compiler, or this machine's, by the same script; crates are those that cargo has downloaded here, because the engine has no network |
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use sluicegate_tests::process::repository;
-use sluicegate_tests::sidecar;
 
 use crate::engine::{Engine, run};
 
@@ -42,7 +41,7 @@ pub fn make(engine: &Engine, folder: &Path) {
         for file in files {
             let name = file.file_name().expect("a file");
             std::fs::copy(file, context.join(name)).unwrap_or_else(|error| {
-                panic!("{}: {error}; make it: make debug filter", file.display())
+                panic!("{}: {error}; make it: tests/setup compose", file.display())
             });
         }
         std::fs::write(
@@ -52,14 +51,10 @@ pub fn make(engine: &Engine, folder: &Path) {
         .expect("a file of our own");
         engine.docker(&["build", "--quiet", "--tag", image, &text(&context)]);
     };
-    let binaries = [
-        stripped(&sidecar::binary(), folder),
-        repository("target/filter/sluicegate.wasm"),
-    ];
     on_debian(
         RUST,
-        &binaries,
-        "COPY sluicegate sluicegate.wasm /prebuilt/\n",
+        &[packed("rust"), crates(folder)],
+        "ADD rust.tar /\nADD crates.tar /usr/local/cargo/\nENV CARGO_HOME=/usr/local/cargo CARGO_NET_OFFLINE=true\n",
     );
     on_debian(
         ENVOY,
@@ -75,11 +70,16 @@ pub fn make(engine: &Engine, folder: &Path) {
     );
 }
 
-/// Strips debug information, six sevenths of the file, which would be copied five times.
-fn stripped(program: &Path, folder: &Path) -> PathBuf {
-    let copy = folder.join(program.file_name().expect("a program"));
-    run(Command::new("strip").arg("-o").arg(&copy).arg(program));
-    copy
+/// What cargo has downloaded on this machine, where every package of Cargo.lock was built before.
+fn crates(folder: &Path) -> PathBuf {
+    let home = std::env::var("CARGO_HOME");
+    let home = home.unwrap_or_else(|_| std::env::var("HOME").expect("a home") + "/.cargo");
+    let archive = folder.join("crates.tar");
+    let mut tar = Command::new("tar");
+    tar.arg("--create").arg("--file").arg(&archive);
+    tar.args(["--directory", &home, "registry/cache", "registry/index"]);
+    run(&mut tar);
+    archive
 }
 
 fn packed(name: &str) -> PathBuf {

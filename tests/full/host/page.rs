@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sluicegate_tests::process::repository;
 use sluicegate_tests::sidecar::binary;
-use sluicegate_tests_full::documents::{blocks, text};
+use sluicegate_tests_full::documents::{blocks, section, text};
 
 use super::machine::{Machine, done};
 use super::units;
@@ -15,13 +15,25 @@ const ONLINE: &str = "pip install";
 /// Attempts at five 200s and two 429s within two seconds, on a machine that may stand still for some time.
 const ATTEMPTS: usize = 10;
 
+/// Answers on 8080: what begins with /slow when there is a file /run/released.
+const UPSTREAM: &str = r#"
+import http.server, os, time
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        while self.path.startswith("/slow") and not os.path.exists("/run/released"): time.sleep(0.05)
+        self.send_response(200)
+        self.end_headers()
+http.server.ThreadingHTTPServer(("127.0.0.1", 8080), Answer).serve_forever()
+"#;
+
 #[test]
 fn every_command_of_the_page_works_and_the_units_hold() {
     let page = text("docs/install/host.md");
     let machine = Machine::boot();
     archive(&machine);
     // What the page takes for granted: a service behind Envoy, and a Redis.
-    machine.must("systemd-run --quiet --unit the-upstream python3 -m http.server 8080 --bind 127.0.0.1 --directory /usr/share");
+    std::fs::write(machine.root().join("root/upstream.py"), UPSTREAM).expect("a file");
+    machine.must("systemd-run --quiet --unit the-upstream python3 /root/upstream.py");
     machine.must("systemd-run --quiet --unit the-redis redis-server --save '' --port 6379");
     let mut guide = Guide {
         machine: &machine,
@@ -49,6 +61,9 @@ fn every_command_of_the_page_works_and_the_units_hold() {
         "curl -sS http://127.0.0.1:9181/metrics | grep -qx 'sluicegate_policy_epoch 2'",
     );
     units::keep_the_sidecar_running(&machine);
+    read_the_consumers(&machine);
+    units::restart_envoy_without_loss(&machine);
+    guide.follow("Restart Envoy");
 
     let before = ["sluicegate", "envoy"].map(|unit| units::main_process(&machine, unit));
     let kept = guide.follow("Upgrade");
@@ -64,6 +79,26 @@ fn every_command_of_the_page_works_and_the_units_hold() {
     assert_eq!(left, "", "files are left");
     let units = machine.must("systemctl list-units --all --no-legend 'sluicegate*' 'envoy*'");
     assert_eq!(units.trim(), "", "units are left");
+}
+
+/// The commands of docs/consumers.md for a host: the sidecar reads the files that they make, at its start and afterwards.
+fn read_the_consumers(machine: &Machine) {
+    let page = text("docs/consumers.md");
+    let commands = blocks(section(&page, "Add, rotate, remove"), "sh");
+    machine.must(commands.last().expect("commands for a host"));
+    let policy =
+        "  partner:\n    key: { header: x-api-key, consumers: consumers.yaml }\n    rate: 100/1m";
+    machine.must(&format!(
+        "printf '{policy}\\n' >>/etc/sluicegate/policy.yaml; systemctl restart sluicegate"
+    ));
+    let ready = machine.must("curl -sSf http://127.0.0.1:9181/readyz");
+    assert!(!ready.contains("last good"), "{ready}");
+    let add = "sluicegate consumers add beta --file /etc/sluicegate/consumers.yaml --pepper-file /root/sluicegate/pepper.txt </dev/null";
+    machine.must(add);
+    machine.eventually("journalctl --unit sluicegate | grep -q 'consumers changed'");
+    let modes =
+        machine.must("stat -c '%a %G' /etc/sluicegate/consumers.yaml /etc/envoy/envoy.yaml");
+    assert_eq!(modes, "640 sluicegate-config\n640 sluicegate-envoy\n");
 }
 
 /// The page's sections, and where its commands have got to.
@@ -119,9 +154,16 @@ fn sections(page: &str) -> Vec<(String, Vec<String>)> {
     sections.collect()
 }
 
-/// Puts the archive where the page expects it: laid out as a release's is, with the binaries that the tests build.
+/// Puts the archive where the page expects it: the release's in the folder that SLUICEGATE_ARCHIVE names, or one that is laid out
+/// like it, with the binaries that the tests build.
 fn archive(machine: &Machine) {
     let name = format!("sluicegate-{}-linux-amd64", env!("CARGO_PKG_VERSION"));
+    if let Ok(released) = std::env::var("SLUICEGATE_ARCHIVE") {
+        let file = format!("{name}.tar.gz");
+        let from = repository(&released).join(&file);
+        std::fs::copy(from, machine.root().join("root").join(file)).expect("make release");
+        return;
+    }
     let folder = machine.root().join("root").join(&name);
     let stripped = machine.root().join("root/stripped");
     // A debug build is 250 MB, most of it debug information.

@@ -76,6 +76,33 @@ pub fn keep_the_sidecar_running(machine: &Machine) {
     machine.must("curl -sSf http://127.0.0.1:9181/readyz");
 }
 
+/// Requests that are under way when Envoy is told to restart are answered before it does.
+pub fn restart_envoy_without_loss(machine: &Machine) {
+    // The example's 15 s may pass on a busy machine.
+    machine.must("sed -i 's|{ cluster: upstream }|{ cluster: upstream, timeout: 60s }|' /etc/envoy/envoy.yaml; systemctl restart envoy");
+    machine.eventually("curl -sSf -H 'x-api-key: before' http://127.0.0.1:10000/");
+    let before = main_process(machine, "envoy");
+    machine.must(
+        "for n in 1 2 3 4 5 6 7 8 9; do
+           systemd-run --quiet --unit slow-$n --remain-after-exit curl -sSf --max-time 120 -H \"x-api-key: slow-$n\" http://127.0.0.1:10000/slow
+         done",
+    );
+    let active = "http://127.0.0.1:9901/stats?filter=cluster.upstream.upstream_rq_active";
+    machine.eventually(&format!("curl -sS '{active}' | grep -q ': 9'"));
+    machine.must("systemctl restart --no-block envoy");
+    machine.eventually("! curl -sS http://127.0.0.1:10000/");
+    machine.must("touch /run/released");
+    machine.eventually("curl -sSf -H 'x-api-key: after' http://127.0.0.1:10000/");
+    assert_ne!(main_process(machine, "envoy"), before);
+    for n in 1..=9 {
+        let result = machine.must(&format!(
+            "systemctl show --property Result --property SubState slow-{n}"
+        ));
+        assert_eq!(result, "Result=success\nSubState=exited\n", "slow-{n}");
+    }
+    machine.must("systemctl stop 'slow-*'");
+}
+
 /// The id of a unit's main process.
 pub fn main_process(machine: &Machine, unit: &str) -> String {
     let id = machine.must(&format!("systemctl show --value --property MainPID {unit}"));

@@ -6,7 +6,6 @@ from schemathesis.specs.openapi.checks import negative_data_rejection
 
 LIMITS = ["per-key", "everyone"]
 # The document's example, whose key the test uses first.
-SUBJECT = "8aca0dd300d2436b96f9"
 LISTS = ["decisions", "give_backs", "resets"]
 # Where the request is not at fault, no field is.
 NO_FIELD = {409, 429, 500, 503}
@@ -58,8 +57,6 @@ def before_call(context, case, kwargs):
     is the status, gives all of them limits, keys and costs that can be admitted."""
     if not is_positive(case):
         return
-    if case.path == "/v1/subjects/{subject}" and len(case.path_parameters["subject"]) % 2 == 0:
-        case.path_parameters["subject"] = SUBJECT
     if case.path == "/v1/overrides" and isinstance(case.body, dict):
         valid_override(case)
         return
@@ -67,7 +64,7 @@ def before_call(context, case, kwargs):
         for place, check in enumerate(entry.get("checks", [entry])):
             if is_one_verdict(case):
                 check.update(limit=LIMITS[place % 2], key=f"{place}{check['key'][:100]}", cost=check.get("cost", 1) % 2)
-            elif len(check["key"]) % 2 == 0:
+            elif len(check.get("key", "")) % 2 == 0:
                 check["limit"] = LIMITS[number % 2]
 
 

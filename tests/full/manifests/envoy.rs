@@ -156,7 +156,7 @@ fn for_an_hour(limit: &mut Value) -> u64 {
 }
 
 /// Puts the parts of this test in place of those in a cluster.
-fn local(config: &mut Value, [port, admin_port, sidecar, upstream]: [u16; 4]) {
+pub fn local(config: &mut Value, [port, admin_port, sidecar, upstream]: [u16; 4]) {
     let address =
         |port: u16| json!({ "socket_address": { "address": "127.0.0.1", "port_value": port } });
     config["admin"]["address"] = address(admin_port);

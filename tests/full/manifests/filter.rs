@@ -84,6 +84,47 @@ fn a_filter_without_a_configuration_runs_the_policys_default_set() {
     assert!(said.contains("no rule set `edge`"), "{said}");
 }
 
+/// Public finding 1.
+#[test]
+fn where_routes_choose_the_set_a_filter_before_makes_envoy_select_the_route_again() {
+    let sets =
+        "filter.config: { rule_sets: { default: default, others: [partners], by: route_name } }";
+    let rules = "policy.rules: { partners: { rules: [{ name: p, checks: [{ limit: per-key, key: [{ address: {} }] }], when_unavailable: deny }] } }";
+    let rendered = |file: &str, changes: &[&str]| {
+        let values = scenes::changed(file, changes);
+        hook(&values, &[]).unwrap_or_else(|said| panic!("{file}: {said}"));
+        chart::render(NAMESPACE, &values).unwrap()
+    };
+    let rbac = "type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC";
+    let rbac = json!({ "name": "sluicegate-route", "typed_config": { "@type": rbac } });
+
+    let manifests = rendered("kubernetes-deployment.yaml", &[sets, rules]);
+    let mut envoy = chart::file(&manifests, "sluicegate-envoy", "envoy.yaml");
+    let filters = &at(&mut envoy, MANAGER)["http_filters"];
+    assert_eq!(
+        (&filters[0], &filters[1]["name"]),
+        (&rbac, &json!("sluicegate"))
+    );
+
+    let manifests = rendered("istio.yaml", &[sets, rules]);
+    let patch = chart::manifest(&manifests, "EnvoyFilter", "sluicegate-route");
+    let patches = patch["spec"]["configPatches"].as_array().unwrap();
+    let adds = |one: &Value| one["patch"]["value"] == rbac;
+    assert!(patches.iter().all(adds), "{patch}");
+    let without = rendered("istio.yaml", &[]);
+    assert!(without.iter().all(|one| one["kind"] != "EnvoyFilter"));
+
+    let listeners = "envoyGateway.failReload: [{ gateway: eg, listener: http }]";
+    for (changes, count) in [(&[listeners][..], 1), (&[listeners, sets, rules][..], 2)] {
+        let manifests = rendered("envoy-gateway.yaml", changes);
+        let policy = chart::manifest(&manifests, "EnvoyPatchPolicy", "sluicegate-eg-http");
+        let patches = policy["spec"]["jsonPatches"].as_array().unwrap();
+        assert_eq!(patches.len(), count, "{policy}");
+        assert_eq!(patches[0]["operation"]["value"], "FAIL_RELOAD");
+        assert_eq!(patches[count - 1]["operation"]["value"] == rbac, count == 2);
+    }
+}
+
 /// A mapping's names are sorted; the order of limits in the short form matters, and lines in messages.
 #[test]
 fn a_policy_given_as_a_text_keeps_its_lines() {

@@ -11,6 +11,7 @@
 //! | `ci.rs` | `check-config` on what `helm template` prints |
 //! | `operations.rs` | NetworkPolicy, PodMonitor, alerts, names that several releases must not share |
 //! | `envoy.rs` | real Envoys with the chart's own configuration and the meshes' |
+//! | `pod_ends.rs` | the chart's own Envoy: its timeouts, and requests under way when its pod ends |
 //! | `documents.rs` | the pages of docs/install |
 //!
 //! `tests/full/manifests/tools` installs Helm, kubeconform and the schemas. `make chart` writes what is generated.
@@ -21,6 +22,7 @@ mod envoy;
 mod filter;
 mod mistakes;
 mod operations;
+mod pod_ends;
 mod scenes;
 mod sidecar;
 mod valid;

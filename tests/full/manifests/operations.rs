@@ -108,11 +108,17 @@ fn every_envoy_that_may_have_the_filter_is_scraped_with_or_without_the_sidecar()
                 json!({ "matchLabels": {
                     "app.kubernetes.io/managed-by": "envoy-gateway", "app.kubernetes.io/component": "proxy",
                     "gateway.envoyproxy.io/owning-gateway-namespace": NAMESPACE,
-                } })
+                }, "matchExpressions": [of_eg()] })
             ),
             _ => assert_eq!(envoys, sidecars),
         }
     }
+    // A route's Gateway is not known here.
+    let route =
+        "envoyGateway.targetRefs: [{ kind: Gateway, name: eg }, { kind: HTTPRoute, name: shop }]";
+    let manifests = rendered_with("envoy-gateway.yaml", &[MONITORED, route]);
+    let all = &selected(&manifests, "/stats/prometheus")["matchExpressions"];
+    assert_eq!(*all, Value::Null);
     // Envoys that several Gateways share have the label of their class only.
     let merged = "envoyGateway.envoyProxy: { mergeGateways: true }";
     let manifests = rendered_with("envoy-gateway.yaml", &[MONITORED, merged]);
@@ -120,6 +126,11 @@ fn every_envoy_that_may_have_the_filter_is_scraped_with_or_without_the_sidecar()
     let labels = json!({ "app.kubernetes.io/managed-by": "envoy-gateway", "app.kubernetes.io/component": "proxy" });
     let selector = json!({ "matchLabels": labels, "matchExpressions": [class] });
     assert_eq!(selected(&manifests, "/stats/prometheus"), selector);
+}
+
+/// An alert tells of Envoys without the filter: those of other Gateways are meant to have none.
+fn of_eg() -> Value {
+    json!({ "key": "gateway.envoyproxy.io/owning-gateway-name", "operator": "In", "values": ["eg"] })
 }
 
 #[test]
@@ -253,6 +264,22 @@ fn the_notes_warn_of_a_policy_that_may_have_no_store() {
             let warning = "The policy in ConfigMap `mine` must name its `store`";
             assert_eq!(notes.contains(warning), warns, "{file}: {notes}");
         }
+    }
+}
+
+/// Without a scrape, an alert fires for ever.
+#[test]
+fn the_notes_tell_of_alerts_that_nothing_is_scraped_for() {
+    for (changes, told) in [
+        (&["alerts.enabled: true"][..], true),
+        (
+            &["alerts.enabled: true", "podMonitor.enabled: true"][..],
+            false,
+        ),
+        (&[][..], false),
+    ] {
+        let notes = scenes::notes(&scenes::changed("kubernetes-deployment.yaml", changes));
+        assert_eq!(notes.contains("Nothing here scrapes"), told, "{notes}");
     }
 }
 

@@ -19,6 +19,15 @@ fn defaults() -> Value {
 }
 
 #[test]
+fn docs_sizing_md_has_the_charts_memory() {
+    let of = |what: &str| defaults()["sidecar"]["resources"][what]["memory"].clone();
+    let (requests, limits) = (of("requests"), of("limits"));
+    let [requests, limits] = [&requests, &limits].map(|memory| memory.as_str().unwrap());
+    let row = format!("| memory, with Redis (the chart's default) | {requests} | {limits} |");
+    assert!(text("docs/sizing.md").contains(&row), "{row}");
+}
+
+#[test]
 fn generated_the_schema_has_the_filters_and_what_must_be_set() {
     // Draft 7 of JSON Schema has definitions elsewhere.
     let filters = text("envoy/sluicegate.schema.json").replace("#/$defs/", "#/definitions/");

@@ -71,6 +71,7 @@ fn every_alert_has_a_test_case_that_fires_and_one_that_does_not() {
 #[test]
 fn every_alert_has_a_section_in_the_runbook() {
     let runbook = text("docs/runbook.md");
+    let list = section(&runbook, "The alerts");
     for alert in alerts() {
         let name = alert["alert"].as_str().unwrap();
         let severity = alert["labels"]["severity"].as_str();
@@ -80,6 +81,11 @@ fn every_alert_has_a_section_in_the_runbook() {
         }
         let link = format!("docs/runbook.md#{}", name.to_lowercase());
         assert_eq!(alert["annotations"]["runbook_url"], link);
+        // Those that page are in bold.
+        let entry = format!("[{name}](#{})", name.to_lowercase());
+        let is_bold = list.contains(&format!("**{entry}**"));
+        assert!(list.contains(&entry), "docs/runbook.md: no {entry}");
+        assert_eq!(is_bold, severity == Some("critical"), "{name}");
         let section = section(&runbook, name);
         for part in ["**What it means.**", "**Check.**", "**Do.**"] {
             assert!(section.contains(part), "docs/runbook.md: {name}: {part}");

@@ -1,6 +1,7 @@
 //! The live page in a real browser on a real chain: this file starts Envoy, sidecar, Redis and traffic. `run.py` drives
 //! Chromium, checks what the page shows, and asks this file line by line to change the chain.
 
+mod rebound;
 mod traffic;
 mod wire;
 

@@ -1,5 +1,7 @@
 """The page's pure scripts alone: the sentence for each state, and the rates from samples."""
 
+from page_checks import PHONE, SCREEN
+
 NONE = {"admitted": 0, "denied": 0, "unavailable": 0, "error": 0, "shadow_denied": 0}
 NOW = 1_700_000_000_000  # 22:13:20 UTC
 
@@ -10,7 +12,7 @@ def rates(**some):
 
 def limit(name, denied=0, since=None, last=None):
     since, last = since and NOW - since, last and NOW - last
-    return {"name": name, "now": rates(denied=denied), "denies": last is not None and NOW - last < 30_000, "since": since, "last": last}
+    return {"name": name, "now": rates(denied=denied), "denies": last is not None and NOW - last < 30_000, "since": since, "last": last, "runs": []}
 
 
 def policy(**changed):
@@ -48,37 +50,43 @@ SENTENCES = [
     (view(limits=MORE, total=rates(denied=133)), "them",
      "429s: 120/s on a for 3 min, 12/s on b for 40 s and 2 more limits.", "100 % of 133 requests/s are denied."),
     # A denial each 15 seconds.
-    (view(limits=SPARSE, total=rates(admitted=3)), "them", "429s: on a for 3 min, the last 12 s ago.", None),
-    (view(limits=SPARSE), "them", "429s: on a for 3 min, the last 12 s ago.", None),
+    (view(limits=SPARSE, total=rates(admitted=3)), "wait", "429s: on a for 3 min, the last 12 s ago.", None),
+    (view(limits=SPARSE), "wait", "429s: on a for 3 min, the last 12 s ago.", None),
+    # Nobody has asked: that is not good news, and said first.
+    (view(policy=policy(filters={"in_force": 0, "behind": 0})), "wait", "No Envoy asks this sidecar.",
+     "Nor has any program asked in the last minutes, so nothing is limited here. sluicegate rollout lists the filters that ask."),
+    (view(policy=policy(filters={}, refused="line 4: no")), "us", "No Envoy asks this sidecar.",
+     "The policy file was refused; the one before stays in force: line 4: no"),
+    (view(policy=policy(filters={}), limits=[{**limit("a"), "runs": [[{}]]}]), "calm", "Nobody is being limited.", "No requests right now."),
     (view(store=LOST, total=rates(unavailable=35)), "us", "Redis has not answered since 22:12:20.",
-     "35 requests/s get no verdict: the limit's when_store_is_down or the rule's when_unavailable lets them pass unmetered or answers 503."),
+     "35 requests/s are undecided: the limit's when_store_is_down or the rule's when_unavailable lets them pass unmetered or answers 503."),
     (view(store=LOST), "us", "Redis has not answered since 22:12:20.", "No answer from the store within 20ms. The sidecar keeps retrying."),
     (view(store=LOST), "us", "Redis has not answered since 22:12:20.", "This sidecar enforces its share of each limit, unless the limit's when_store_is_down says otherwise."),
     (view(store={**LOST, "sidecars": 0}), "us", "Redis has not answered since 22:12:20.",
-     "This sidecar has never reached the store, so it has no share."),
+     "How many sidecars there are is not known, so this sidecar has no share yet."),
     # Both at once: the trouble on our side comes first.
     (view(store=LOST, limits=A, total=rates(denied=120)), "us", "Redis has not answered since 22:12:20.", "429s: 120/s on a for 3 min."),
-    (view(total=rates(unavailable=2)), "us", "2 requests/s get no verdict.", "Each rule's when_unavailable lets them pass unmetered or answers 503."),
-    (view(total=rates(unavailable=2), failing=["timeout", "connection"]), "us", "2 requests/s get no verdict.",
+    (view(total=rates(unavailable=2)), "us", "2 requests/s are undecided.", "Each rule's when_unavailable lets them pass unmetered or answers 503."),
+    (view(total=rates(unavailable=2), failing=["timeout", "connection"]), "us", "2 requests/s are undecided.",
      "Redis answers, but too slowly: not within store_timeout."),
-    (view(total=rates(unavailable=2), failing=["timeout", "connection"]), "us", "2 requests/s get no verdict.", "Redis breaks connections."),
-    (view(total=rates(unavailable=2), failing=["state"]), "us", "2 requests/s get no verdict.",
+    (view(total=rates(unavailable=2), failing=["timeout", "connection"]), "us", "2 requests/s are undecided.", "Redis breaks connections."),
+    (view(total=rates(unavailable=2), failing=["state"]), "us", "2 requests/s are undecided.",
      "Redis has a key with data that the sidecar did not write; the sidecar's log has the error."),
-    (view(total=rates(unavailable=2), failing=["full"], store=MEMORY), "us", "2 requests/s get no verdict.",
-     "The sidecar's memory has reached the policy's memory_limit: new keys get no verdict until something expires."),
-    # Requests without a verdict just after an outage belong to it.
+    (view(total=rates(unavailable=2), failing=["full"], store=MEMORY), "us", "2 requests/s are undecided.",
+     "The sidecar's memory has reached the policy's memory_limit: requests with new keys are undecided until something expires."),
+    # Undecided requests just after an outage belong to it.
     (view(total=rates(unavailable=2), events=BACK), "calm", "Nobody is being limited.",
      "Redis was down until 22:13:15; it came back after 4.5 s."),
-    (view(total=rates(unavailable=2), events=[{**BACK[0], "at_ms": NOW + 1_800_000}]), "us", "2 requests/s get no verdict.", None),
+    (view(total=rates(unavailable=2), events=[{**BACK[0], "at_ms": NOW + 1_800_000}]), "us", "2 requests/s are undecided.", None),
     (view(policy=policy(refused="line 4: no")), "us", "Nobody is being limited.",
-     "The policy file was refused; epoch 3 stays in force: line 4: no"),
+     "The policy file was refused; the one before stays in force: line 4: no"),
     (view(policy=policy(refused="line 4: no"), limits=A, total=rates(denied=120)), "them", "429s: 120/s on a for 3 min.",
-     "The policy file was refused; epoch 3 stays in force: line 4: no"),
+     "The policy file was refused; the one before stays in force: line 4: no"),
     (view(total=rates(error=0.02)), "calm", "Nobody is being limited.",
      "<0.1 requests/s cannot be decided, for example because they cost more than their limit ever admits."),
     (view(total=rates(error=50), policy=policy(unknown_limits=["login"])), "us",
      "Requests ask for limit login, which the policy does not have.",
-     "50 requests/s get no verdict: each rule's when_unavailable lets them pass unmetered or answers 503. "
+     "50 requests/s are undecided: each rule's when_unavailable lets them pass unmetered or answers 503. "
      "Compare rules and policy with sluicegate check-config."),
     (view(policy=policy(unknown_limits=["login", "a", "b"])), "us",
      "Requests ask for limit login and 2 more, which the policy does not have.", None),
@@ -113,6 +121,9 @@ def sentences(page, folder, monitor):
         slow = any("too slowly" in one for one in summary["notes"])
         assert slow == ("timeout" in state.get("failing", [])), (state, summary)
         assert "NaN" not in str(summary), summary
+        # Red is for what goes on; a pause between two 429s is announced to nobody.
+        is_over = summary.get("spoken", summary["chip"]) == "Clients over a limit"
+        assert is_over == (headline.startswith("429s")), summary
 
 
 # What leases hold and have spent, and the line that it must give.
@@ -291,4 +302,42 @@ def axes(page, folder, monitor):
     assert found == [[], ["9,999", "10.2K", "50K", "1.23M"]], found
 
 
-IN_ORDER = [sentences, leases, rules, samples, failing, many, listed, means, axes]
+def flags(page, folder, monitor):
+    """flags of events do not overlap: those that would are one, which names all of them and has the tone of the worst"""
+    found = page.evaluate("""async () => {
+        const { Chart } = await import("/page/chart.js");
+        const { event } = await import("/page/summary.js");
+        const box = document.body.appendChild(document.createElement("div"));
+        box.className = "chart";
+        box.style.width = "309px";
+        const chart = new Chart(box, document.createElement("p"));
+        await new Promise((resolve) => { new ResizeObserver(() => requestAnimationFrame(resolve)).observe(box); });
+        const now = 1_700_000_000_000;
+        const marks = [[1, "store_back"], [2, "policy_loaded"], [3, "store_lost"], [4, "override_set"], [50, "policy_loaded"]]
+            .map(([ago, kind]) => ({ at: now - ago * 1000, tone: event({ kind, detail: "" }, "Redis").tone, label: kind }));
+        chart.draw({ runs: [], now, span: 60_000, marks });
+        const flags = [...box.querySelectorAll(".flag")];
+        const boxes = flags.map((flag) => flag.getBoundingClientRect());
+        const overlap = boxes.slice(1).some((one, at) => one.left < boxes[at].right);
+        const found = [flags.map((flag) => flag.dataset.tone), [...box.querySelectorAll(".marks title")].map((title) => title.textContent), overlap];
+        box.remove();
+        return found;
+    }""")
+    assert found[0][0] == "wait" and "us" in found[0] and found[2] is False, found
+    assert "\n".join(found[1]).split("\n") == ["policy_loaded", "override_set", "store_lost", "policy_loaded", "store_back"], found
+
+
+def names(page, folder, monitor):
+    """a limit's name is not broken at its hyphen, on a phone either"""
+    page.wait_for_selector("#limits-rows .name")
+    for size in (PHONE, SCREEN):
+        page.set_viewport_size(size)
+        lines = page.evaluate("""() => {
+            const name = document.querySelector("#limits-rows .name");
+            const height = (text) => { name.textContent = text; return name.getBoundingClientRect().height; };
+            return height("per-key.default") / height("a");
+        }""")
+        assert lines == 1, (size, lines)
+
+
+IN_ORDER = [sentences, leases, rules, samples, failing, many, listed, means, axes, flags, names]

@@ -184,6 +184,7 @@ fn verdict(input: &mut Input<'_>) -> Verdict<'static> {
         remaining: 0,
         reset_ms: 60_000,
         retry_after_ms: 60_000,
+        until_changed: false,
         hold_ms: 500 * u64::from(input.byte()),
         unknown: Vec::new(),
         receipt: Vec::new(),

@@ -371,6 +371,7 @@ impl Run {
                 let asked = [Ok(Reset {
                     limit: format!("l{limit}").into(),
                     key: format!("k{key}").into(),
+                    subject: None,
                 })];
                 let answer = timeout(Duration::from_secs(2), of.service.reset(&asked)).await;
                 let outcomes = answer.map_or_else(|_| Vec::new(), |listed| listed.outcomes);

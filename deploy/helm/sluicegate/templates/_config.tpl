@@ -40,6 +40,16 @@ store: memory
 {{- toYaml (set $config "sidecar" $sidecar) -}}
 {{- end }}
 
+{{/* Not empty if routes choose the rule set. */}}
+{{- define "sluicegate.byRoute" -}}
+{{- with (((.Values.filter).config).rule_sets).by }}true{{ end -}}
+{{- end }}
+
+{{/* An `rbac` without rules: it makes Envoy select the route again, which a filter before it may have cleared. */}}
+{{- define "sluicegate.routeAgain" -}}
+{ name: sluicegate-route, typed_config: { "@type": type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC } }
+{{- end }}
+
 {{/* The sidecar's cluster in Envoy's own words, where no control plane makes it. */}}
 {{- define "sluicegate.envoyCluster" -}}
 name: {{ include "sluicegate.cluster" . }}

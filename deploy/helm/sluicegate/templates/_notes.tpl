@@ -50,6 +50,10 @@ Nothing is limited yet: the filter is not installed. When every pod has the side
 {{- if and .Values.existingPolicy (not .Values.store.existingSecret.name) }}
 The policy in ConfigMap `{{ .Values.existingPolicy }}` must name its `store`: otherwise every pod counts on its own.
 {{- end }}
+{{- if and .Values.alerts.enabled (not .Values.podMonitor.enabled) }}
+Nothing here scrapes the pods, although `alerts.enabled` is set: SluicegateSidecarMissing fires until your Prometheus does, with
+the jobs `{{ $name }}` and `{{ $name }}-envoy`. Set `podMonitor.enabled` to have the Prometheus operator do it.
+{{- end }}
 {{- end }}
 
 {{- define "sluicegate.withoutSidecar" -}}

@@ -57,6 +57,7 @@ fn in_words<'a>(expected: &'a str, field: &str) -> &'a str {
     match expected {
         "u8" => "a whole number from 0 to 255",
         "u64" => "a whole number",
+        "a boolean" => "`true` or `false`",
         "a sequence" if field.ends_with(".key") => "a list such as `[{ header: x-api-key }]`",
         "a sequence" if field.ends_with(".methods") => "a list such as `[GET, POST]`",
         "a sequence" => "a list",

@@ -36,3 +36,21 @@ pub fn limit_names<'a>(at: &str, check: &'a Check) -> Vec<(String, &'a str)> {
         }
     }
 }
+
+/// Whether it is a value that only some requests have.
+pub const fn is_optional(component: &KeyComponent) -> bool {
+    component.header.is_some()
+        || component.cookie.is_some()
+        || component.query.is_some()
+        || component.jwt.is_some()
+        || component.metadata.is_some()
+        || component.attribute.is_some()
+}
+
+/// Whether a request can lack it. What Envoy always knows and what the rule's own path contains cannot be missing.
+pub fn can_be_absent(component: &KeyComponent) -> bool {
+    let address = component.address.as_ref();
+    is_optional(component)
+        || component.mtls.is_some()
+        || address.is_some_and(|address| address.trusted_hops.is_some())
+}

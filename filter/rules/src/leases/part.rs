@@ -110,6 +110,7 @@ impl KeyParts {
                 remaining: part.remaining.saturating_add(part.left).min(part.quota),
                 reset_ms: part.whole_us.saturating_sub(now_us).div_ceil(1_000),
                 retry_after_ms: 0,
+                until_changed: false,
                 hold_ms: 0,
                 unknown: Vec::new(),
                 receipt: Vec::new(),

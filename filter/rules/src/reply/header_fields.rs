@@ -20,7 +20,7 @@ impl HeaderFields {
     /// With capacity for the fields of a denial, the reply with most of them.
     pub(super) fn for_denial() -> Self {
         Self {
-            fields: Vec::with_capacity(9),
+            fields: Vec::with_capacity(10),
             values: String::with_capacity(256),
         }
     }

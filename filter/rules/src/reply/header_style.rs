@@ -123,6 +123,7 @@ mod tests {
             remaining,
             reset_ms,
             retry_after_ms: 0,
+            until_changed: false,
             hold_ms: 0,
             unknown: Vec::new(),
             receipt: Vec::new(),

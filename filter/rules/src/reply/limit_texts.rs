@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use sluicegate_protocol::LimitStatus;
 
+use super::denial_text::write_denial;
 use super::details::details;
 use super::header_fields::number;
 use super::header_style::policy;
 use super::problem::Problem;
 use crate::key::subject;
 
-/// Stands for a number in a text. No name contains it.
-const NUMBER: char = '*';
+/// Stands for the text of a denial. No name contains it.
+const DETAIL: &str = "*";
 
 /// The constant text for one limit of one rule. Their names contain nothing that JSON or a structured field would have
 /// to escape; a configuration with other names is refused.
@@ -29,10 +30,8 @@ pub(crate) struct LimitTexts {
     pub windows: Vec<(u64, u64)>,
     /// What `RateLimit-Policy` lists for them: `"per-key/2s";q=5;w=2, "per-key/60s";q=100;w=60`.
     pub policies: String,
-    /// The problem detail of a denial: its text before, between and after its numbers.
-    problem: Vec<String>,
-    /// Likewise its human-readable text, which is all that gRPC clients get.
-    detail: Vec<String>,
+    /// The problem detail of a denial: what is before and after its human-readable text.
+    problem: (String, String),
     /// The key that was denied last, and [`LimitTexts::subject`] of it.
     last: RefCell<(String, Arc<str>)>,
 }
@@ -47,22 +46,16 @@ impl LimitTexts {
             }
             policy(&mut policies, &name, *window);
         }
-        let detail = format!(
-            "limit `{limit}` allows {NUMBER} per {NUMBER} ms and has {NUMBER} left; the same request is admitted in {NUMBER} ms"
-        );
-        let mut problem = Problem::new(429, &detail, Some(limit));
-        problem.retry_after_ms = Some(0);
-        let problem = problem.to_json();
-        let without_last = problem.strip_suffix("0}").unwrap_or(&problem);
-        let split = |text: &str| text.split(NUMBER).map(str::to_owned).collect();
+        let problem = Problem::new(429, DETAIL, Some(limit)).to_json();
+        let problem = problem.trim_end_matches('}');
+        let (before, after) = problem.split_once(DETAIL).unwrap_or_default();
         Self {
             name: limit.to_owned(),
             details: details("denied", &[("rule", Some(rule)), ("limit", Some(limit))]).into(),
             policy: name,
             windows,
             policies,
-            problem: split(&format!("{without_last}{NUMBER}}}")),
-            detail: split(&detail),
+            problem: (before.to_owned(), after.to_owned()),
             last: RefCell::default(),
         }
     }
@@ -77,23 +70,21 @@ impl LimitTexts {
         Arc::clone(&last.1)
     }
 
-    /// The problem detail of a denial; for gRPC only its human-readable text.
-    pub fn problem(&self, limit_status: &LimitStatus<'_>, grpc: bool) -> String {
-        let pieces = if grpc { &self.detail } else { &self.problem };
-        let numbers = [
-            limit_status.quota,
-            limit_status.window_ms,
-            limit_status.remaining,
-            limit_status.retry_after_ms,
-            limit_status.retry_after_ms,
-        ];
+    /// The problem detail of a denial of so many units; for gRPC only its human-readable text.
+    pub fn problem(&self, limit_status: &LimitStatus<'_>, cost: u64, grpc: bool) -> String {
         let mut text = String::with_capacity(384);
-        let mut pieces = pieces.iter();
-        text.extend(pieces.next().map(String::as_str));
-        for (value, after) in numbers.into_iter().zip(pieces) {
-            number(&mut text, value);
-            text.push_str(after);
+        if grpc {
+            write_denial(&mut text, &self.name, limit_status, cost);
+            return text;
         }
+        text.push_str(&self.problem.0);
+        write_denial(&mut text, &self.name, limit_status, cost);
+        text.push_str(&self.problem.1);
+        if !limit_status.until_changed {
+            text.push_str(",\"retry_after_ms\":");
+            number(&mut text, limit_status.retry_after_ms);
+        }
+        text.push('}');
         text
     }
 }

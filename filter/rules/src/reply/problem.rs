@@ -11,8 +11,6 @@ pub(super) struct Problem<'a> {
     pub detail: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub retry_after_ms: Option<u64>,
 }
 
 impl<'a> Problem<'a> {
@@ -23,7 +21,6 @@ impl<'a> Problem<'a> {
             status,
             detail,
             limit,
-            retry_after_ms: None,
         }
     }
 

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use crate::cli::output::UNTIL_CHANGED;
+
 /// What a line of Envoy's says: its log as it is; its access log if the filter answered a request, or had no verdict.
 pub fn of_line(line: &[u8]) -> Option<String> {
     let Ok(entry) = serde_json::from_slice::<Value>(line) else {
@@ -16,12 +18,16 @@ pub fn of_line(line: &[u8]) -> Option<String> {
         return Some(format!("{request}  {why}\n"));
     };
     let subject = ours("sluicegate").map_or("", |state| named(state, "subject"));
-    let ms: u64 = text("retry_after_ms").and_then(|ms| ms.parse().ok())?;
-    // Rounded up: an earlier retry is denied again.
-    let (seconds, tenths) = (ms.div_ceil(100) / 10, ms.div_ceil(100) % 10);
-    Some(format!(
-        "{request}  {limit}  key {subject}  retry in {seconds}.{tenths}s\n"
-    ))
+    let due = match text("retry_after_ms").and_then(|ms| ms.parse::<u64>().ok()) {
+        // Rounded up: an earlier retry is denied again.
+        Some(ms) => format!(
+            "retry in {}.{}s",
+            ms.div_ceil(100) / 10,
+            ms.div_ceil(100) % 10
+        ),
+        None => UNTIL_CHANGED.to_owned(),
+    };
+    Some(format!("{request}  {limit}  key {subject}  {due}\n"))
 }
 
 /// The value with this name, as in `{rule=per-key,limit=per-key}`; the filter leaves out what is uncertain.
@@ -51,6 +57,12 @@ mod tests {
             (
                 entry(429, details, of_key, Some("1701")),
                 Some("429 GET /v1/x  per-key  key 3f2a91c04d17  retry in 1.8s\n"),
+            ),
+            (
+                entry(429, details, of_key, None),
+                Some(
+                    "429 GET /v1/x  per-key  key 3f2a91c04d17  blocked until an operator changes that\n",
+                ),
             ),
             (
                 entry(403, missing, None, None),

@@ -32,7 +32,7 @@ pub struct Listening {
     /// Maximum number of connections to the decision port; lower if the limit on open files does not allow it. A new
     /// connection above the maximum closes an old one: first one that never got an answer, else the one that has been
     /// idle longest. The admin port has its own maximum of 128.
-    #[arg(long, value_name = "N", default_value_t = 4_096, value_parser = RangedU64ValueParser::<usize>::new().range(FEWEST_CONNECTIONS..))]
+    #[arg(long, value_name = "N", default_value_t = 4_096, value_parser = RangedU64ValueParser::<usize>::new().range(FEWEST_CONNECTIONS..), allow_negative_numbers = true)]
     max_connections: usize,
     /// Bearer token required on the admin port, except for /healthz and /readyz. Without it, /v1/reset and
     /// /v1/overrides are refused unless the admin address is loopback or a Unix socket, and the other paths are open.

@@ -36,7 +36,7 @@ impl Service {
         let apart = self.filters_apart();
         let mut told = lock(&self.warned_of_filters);
         for line in apart.iter().filter(|line| !told.contains(line)) {
-            warn!("{line}: docs/runbook.md#sluicegatefiltersbehind");
+            warn!("{line}: docs/rules.md#what-happens-when");
         }
         *told = apart;
     }
@@ -45,8 +45,9 @@ impl Service {
         let others = self.filters_with_other_pepper();
         if !self.warned_of_pepper.swap(others > 0, Ordering::Relaxed) && others > 0 {
             warn!(
-                "{others} filters have another pepper than the policy's `consumers` and recognize none of them: every key counts \
-                 as missing (docs/consumers.md#the-pepper)"
+                "filters have another pepper than the policy's `consumers` and recognize none of them: every key counts as missing; \
+                 `sluicegate rollout` names them ({others}, one for each worker of an Envoy); give them the `pepper` of the file of consumers \
+                 (docs/consumers.md#the-pepper)"
             );
         }
     }
@@ -79,6 +80,7 @@ impl Service {
                     self.events.log.succeeded();
                 }
                 HealthState::Down(cause) => {
+                    self.events.log.began(clock::micros(health.since.elapsed()));
                     // A connection that is replaced at once is not an outage.
                     let up = changes.wait_for(Health::is_up);
                     if tokio::time::timeout(REPLACED_WITHIN, up).await.is_ok() {
@@ -87,10 +89,12 @@ impl Service {
                     }
                     let ago = u64::try_from(health.since.elapsed().as_millis()).unwrap_or(0);
                     let since_ms = clock::unix_ms().saturating_sub(ago);
-                    if self.events.store_lost(since_ms, cause) {
+                    let part = self.store.has_parts().then_some("part of the Cluster: ");
+                    let told = format!("{}{cause}", part.unwrap_or_default());
+                    if self.events.store_lost(since_ms, &told) {
                         // Nobody may call an idle sidecar: then this is the only line.
                         let without = without_store(self.sidecars());
-                        let why = format_args!("{cause}; {without}");
+                        let why = format_args!("{told}; {without}");
                         self.events.log.failed(cause.kind(), why);
                     }
                 }

@@ -1,9 +1,10 @@
-//! Returns units and resets limits.
+//! Returns units, resets limits, and peeks at them by the digits of keys.
 
 use std::time::Instant;
 
 use sluicegate_protocol::{
-    GIVE_BACKS, GiveBack, GivenBack, Listed, Problem, RESETS, Reset, WasReset,
+    Answer, Code, DECISIONS, GIVE_BACKS, GiveBack, GivenBack, Listed, Problem, RESETS, Read, Reset,
+    WasReset,
 };
 
 use super::Service;
@@ -48,14 +49,47 @@ impl Service {
         Listed { outcomes }
     }
 
+    /// The key with these digits. It is told to nobody.
+    fn key_of(&self, digits: &str) -> Result<String, Problem> {
+        let why = "no key with these 20 digits was denied, or near a limit, on this sidecar lately: ask the one whose `top` shows them, or behind the Envoy whose access log does";
+        let key = self.metrics.key_of(digits);
+        key.ok_or_else(|| Problem::new(Code::NotFound, why).at("subject"))
+    }
+
+    /// Peeks at what is left for keys that their digits name.
+    pub async fn peek(&self, asked: Read<'_>) -> Answer<'static> {
+        let decisions = asked.decisions.into_iter().enumerate();
+        let decisions = decisions.map(|(index, decision)| {
+            let mut decision = decision?;
+            (decision.peek, decision.receipt) = (true, false);
+            for (place, check) in decision.checks.iter_mut().enumerate() {
+                let key = self.key_of(&check.key);
+                let at = format_args!("checks[{place}].key");
+                let key = key.map_err(|problem| problem.at(at).of_entry(DECISIONS, index))?;
+                check.key = key.into();
+            }
+            Ok(decision)
+        });
+        let decisions = decisions.collect();
+        let denied = Vec::new();
+        self.decide(&Read { decisions, denied }, |_| None).await
+    }
+
     /// Restores the whole quota of limits and keys; an outcome for each entry.
     pub async fn reset(&self, asked: &[Result<Reset<'_>, Problem>]) -> Listed<WasReset> {
         let epoch = self.policy.current();
-        let asked = epoch.policy.renamed(asked, |entry| {
-            if let Ok(entry) = entry {
-                epoch.policy.rename(&mut entry.limit, &mut entry.key);
+        let asked = asked.iter().enumerate().map(|(index, entry)| {
+            let mut entry = entry.clone()?;
+            if let Some(digits) = &entry.subject {
+                let key = self.key_of(digits);
+                entry.key = key
+                    .map_err(|problem| problem.of_entry(RESETS, index))?
+                    .into();
             }
+            epoch.policy.rename(&mut entry.limit, &mut entry.key);
+            Ok(entry)
         });
+        let asked: Vec<Result<_, Problem>> = asked.collect();
         let deadline = Instant::now() + self.store.timeout() * 2;
         let overrides = epoch.overrides.at(clock::unix_ms());
         let mut outcomes = Vec::with_capacity(asked.len());

@@ -299,16 +299,6 @@ impl Service {
         Some(both.any(|(bucket, outcome)| outcome.remaining < bucket.spec.most_at_once()))
     }
 
-    /// The key with these digits.
-    ///
-    /// # Errors
-    /// No key with these digits is known.
-    pub fn find_key(&self, digits: &str) -> Result<Whom, Problem> {
-        let key = self.metrics.key_of(digits).map(Whom::Key);
-        let why = "no key with these 20 digits was denied, or near a limit, on this sidecar lately: ask the one whose `top` shows them, or behind the Envoy whose access log does";
-        key.ok_or_else(|| Problem::new(Code::NotFound, why).at("path"))
-    }
-
     /// Removes an override on all sidecars.
     ///
     /// # Errors

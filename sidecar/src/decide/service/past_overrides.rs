@@ -66,11 +66,17 @@ impl Service {
             status.retry_after_ms = match verdicts.first().map(|of| (of.source, &of.verdict)) {
                 Some((_, Verdict::Admitted(_))) => ends_in_ms,
                 // From that moment on.
-                Some((Source::Override, Verdict::Denied(then))) => ends_in_ms + then.retry_after_ms,
+                Some((Source::Override, Verdict::Denied(then))) => {
+                    status.until_changed = then.until_changed;
+                    ends_in_ms + then.retry_after_ms
+                }
                 // From now on.
                 Some((_, Verdict::Denied(then))) => then.retry_after_ms.max(ends_in_ms),
                 // It costs more than the quota then is, which has no end: as long as for a block without one.
-                Some((_, Verdict::Error(_))) => ends_in_ms + status.window_ms,
+                Some((_, Verdict::Error(_))) => {
+                    status.until_changed = true;
+                    ends_in_ms + status.window_ms
+                }
                 _ => return,
             };
             status.reset_ms = status.reset_ms.max(status.retry_after_ms);

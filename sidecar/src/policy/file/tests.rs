@@ -197,3 +197,55 @@ fn a_file_of_comments_is_empty() {
         "{why}"
     );
 }
+
+/// C9: everybody would get 503 or 422. What an override, another path or a missing key can avoid is not certain.
+#[test]
+fn what_fails_for_every_request_of_a_limit_is_refused() {
+    let limits = |count: usize, fields: &str| {
+        let limit = |n| format!("  l{n}: {{ rate: 5/1s, {fields} }}\n");
+        (1..=count).map(limit).collect::<String>()
+    };
+    let refused = |text: &str| Policy::parse(&format!("limits:\n{text}")).err();
+    let all = limits(32, "key: address");
+    assert_eq!(refused(&all), None);
+    let one = |fields: &str| format!("{all}  x: {{ rate: 5/1s, {fields} }}\n");
+    for fields in [
+        "key: address",
+        "key: { header: k }, match: /a",
+        "key: address, match: [/a, POST /b], cost: 5",
+    ] {
+        let why = refused(&one(fields)).expect(fields);
+        has_all(&why, "line 34, `limits.x.match`, more than 32 checks, 503");
+    }
+    for fields in [
+        "key: { header: k }, when_missing: skip",
+        "key: address, shadow: true",
+        "match: none",
+        "key: address, match: OPTIONS",
+    ] {
+        assert_eq!(refused(&one(fields)), None, "{fields}");
+    }
+    let stop = "  s: { rate: 5/1s, key: address, stop: true, match: /s/ }\n";
+    assert_eq!(refused(&format!("{stop}{all}")), None);
+    for (fields, fails) in [
+        ("cost: 6", true),
+        ("cost: 5", false),
+        ("cost: { /a: 6, default: 7 }", true),
+        ("cost: { /a: 6 }", false),
+        ("cost: { header: x, max: 6, trusted: true }", false),
+        ("cost: 6, shadow: true", false),
+        ("cost: 6, enforce: false", false),
+        ("cost: 6, overrides: [{ key: k, quota: 9 }]", false),
+        (
+            "cost: 6, quota: { jwt: q }, quota_from_request: { max: 9 }",
+            false,
+        ),
+    ] {
+        let text = format!("  l: {{ rate: 5/1s, key: address, {fields} }}\n");
+        let why = refused(&text);
+        assert_eq!(why.is_some(), fails, "{fields}: {why:?}");
+        if let Some(why) = why {
+            has_all(&why, "line 2, `limits.l.cost`, never admitted");
+        }
+    }
+}

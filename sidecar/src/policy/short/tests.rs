@@ -167,6 +167,21 @@ fn a_mistake_is_told_with_line_field_value_and_remedy() {
         rate: 5 per minute, key: address | `rate` is `5 per minute`, `100/1m`
         rate: 10r/s, key: address | `10r` is not a whole number of units
         rate: 20/min, key: address | `min` is no unit of time, `20/1m`
+        rate: 100/year, key: address | write `100/365d`
+        rate: 100/months, key: address | write `100/month`
+        rate: 100/millisecond, key: address | write `100/1ms`
+        rate: 100/fortnight, key: address | use one of ms, s
+        rate: 999999/30d, algorithm: token_bucket, key: address | `quota` is 999999: this rate, a `burst` of at most
+        rate: { quota: 9, per: 1h, burst: 2000000000 }, algorithm: token_bucket, key: address | `burst` is 2000000000: this rate
+        rate: { quota: 9, per: 1m, precision: 2m }, algorithm: sliding_window, key: address | `precision` is 120s: use 1ms to the window
+        limit: 5/1s, key: address | did you mean `rate`, `rate: 100/1m`
+        rate: 5/day, key: address, time_zone: Europe/Berlin | `time_zone`: it belongs into `rate`, time_zone: Europe/Berlin }
+        rate: 5/1s, key: address, path: /a | `path`: it belongs into `match`
+        rate: 5/1s, header: x-api-key | it belongs into `key`
+        rate: 5/1s, key: address, trusted_hops: 2 | it belongs to the top of the file
+        rate: 5/1s, key: address, dry_run: true | did you mean `shadow: true`
+        rate: 5/1s, key: address, shadow: 'yes' | `limits.l.shadow`, expected `true` or `false`
+        rate: 5/1s, key: address, 'cost': { GET /a: 0 } | `limits.l.cost`: `GET /a`: 0 is not between 1
         rate: '5/1s, 100/1m', key: address | `[5/1s, 100/1m]`
         rate: '10,000/1h', key: address | `10,000` is not a whole number, digits alone
         rate: 5/1s, key: ip | for the client's address write `address`
@@ -244,6 +259,44 @@ fn a_mistake_is_told_with_line_field_value_and_remedy() {
         (
             "reply: { headers: none }\nlimits: { l: { match: none, rate: 5/s } }\n",
             "line 1, `reply`, `rules.SET`",
+        ),
+        // N13: a limit without its indentation is told there, not at the next one.
+        (
+            "limits:\n  a:\n    rate: 5/s\n    key: address\nl: # mine\n    rate: 5/s\n    key: address\n  b:\n    rate: 5/s\n",
+            "line 5, `l` looks like a limit: indent it below `limits`",
+        ),
+        (
+            "limits:\n  a:\nrate: 5/s\n",
+            "line 3, `rate`: indent it below its limit's name",
+        ),
+        (
+            "limits:\n  a:\n    rate: 5/s\n    key: address\n    b:\n      rate: 5/s\n      key: address\n",
+            "line 5, limit `a`, `b` looks like a limit",
+        ),
+        (
+            "limits:\n    a:\n      rate: 5/s\n      key: address\n  b:\n      rate: 5/s\n",
+            "line 5, indent this line as its neighbours",
+        ),
+        (
+            "limits:\n  a:\n    key: address\n  rate: 5/s\n  b: { key: address, rate: 5/s }\n",
+            "line 3, `rate` is missing",
+        ),
+        // C11
+        (
+            "trusted_hops: 0\nlimits: { l: { key: address, rate: 5/s } }\n",
+            "line 1: `trusted_hops` is `0`: give, counted from the right",
+        ),
+        (
+            "limits: { l: { key: address, rate: 5/s } }\ntrusted_hops: two\n",
+            "line 2: `trusted_hops` is `two`",
+        ),
+        (
+            "jwt_payload: ''\nlimits: { l: { key: { jwt: sub }, rate: 5/s } }\n",
+            "line 1: `jwt_payload` is",
+        ),
+        (
+            "reply: { headers: all }\nlimits: { l: { key: address, rate: 5/s } }\n",
+            "line 1: `reply.headers`",
         ),
         (
             "limits:\n  - { rate: 5/s, key: address }\n",

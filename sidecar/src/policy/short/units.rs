@@ -55,6 +55,9 @@ fn window(node: &Node) -> Read<Value> {
     }
 }
 
+/// What people mean by words that begin so.
+const MEANT: &str = "milli 1ms,ms 1ms,mon month,y 365d,ann 365d,s 1s,m 1m,h 1h,d 1d,w 1w";
+
 fn quota_and_per(node: &Node, text: &str) -> Read<Value> {
     let refused = |why: String| mistake(node, format!("`rate` is {}: {why}", shown(text)));
     let parts = text.split_once('/');
@@ -76,11 +79,13 @@ fn quota_and_per(node: &Node, text: &str) -> Read<Value> {
     }
     let one = format!("1{per}");
     if NamedWindow::read(&one).is_err() {
-        let unit = per.chars().next().filter(|first| "smhdw".contains(*first));
+        let meant = MEANT.split(',').filter_map(|pair| pair.split_once(' '));
+        let meant = meant.filter(|(begins, _)| per.starts_with(begins));
+        let mut meant = meant.map(|(_, per)| format!("write `{units}/{per}`, with"));
         let why = format!(
-            "{} is no unit of time: write `{units}/1{}`, with one of ms, s, m, h, d, w, or day, week, month",
+            "{} is no unit of time: {} one of ms, s, m, h, d, w, or day, week, month",
             shown(per),
-            unit.unwrap_or('m')
+            meant.next().unwrap_or_else(|| "use".to_owned())
         );
         return Err(refused(why));
     }
@@ -99,14 +104,18 @@ pub fn cost(node: &Node) -> Read<Value> {
     }
 }
 
+/// The entries of a table of costs, by what they match.
+pub fn entries_of(cost: &Node) -> impl Iterator<Item = (&str, &Node)> {
+    let entries = fields(cost)
+        .iter()
+        .map(|(name, given)| (name.value.as_str(), given));
+    entries.filter(|(words, _)| *words != "default")
+}
+
 fn table(node: &Node) -> Read<Value> {
-    let (mut costs, mut default) = (Vec::new(), None);
-    for (name, given) in fields(node) {
-        match name.value.as_str() {
-            "default" => default = Some(("default", value(given))),
-            words => costs.push(entry(words, given)?),
-        }
-    }
+    let default = get(node, "default").map(|given| ("default", value(given)));
+    let costs = entries_of(node).map(|(words, given)| entry(words, given));
+    let costs = costs.collect::<Read<Vec<_>>>()?;
     if costs.is_empty() {
         let why = "`cost` has no entry but `default`: write the number alone";
         return Err(mistake(node, why));

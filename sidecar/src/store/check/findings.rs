@@ -69,6 +69,15 @@ pub fn failed(error: &StoreError) -> Checked {
         ),
         Connection(ConnectionError::Replica) => ("role", "name the primary or its sentinels"),
         Connection(ConnectionError::NoPrimary) => ("sentinel", "correct the URL's last part"),
+        Connection(ConnectionError::Unserved(_)) => {
+            ("slots", "repair it: `redis-cli --cluster fix`")
+        }
+        Connection(ConnectionError::Dropped(_)) => {
+            ("answer", "change that: of clients, raise `maxclients`")
+        }
+        Refused(error) if error.code() == Some("NOPERM") => {
+            ("permissions", "give the user the ACL of docs/redis.md")
+        }
         Refused(error) if error.code() == Some("OOM") => ("answer", "give Redis more memory"),
         Refused(error) if error.code() == Some("NOREPLICAS") => (
             "answer",
@@ -95,8 +104,14 @@ pub fn of_info(info: &str) -> [Checked; 3] {
     let status = field("rdb_last_bgsave_status");
     let message = format!("persistence: last snapshot {status}; free the disk of Redis");
     let persistence = unless(status != "err", Warning, message);
-    let version = field("redis_version");
-    let is_old = matches!(version.split('.').next(), Some("2" | "3" | "4" | "5" | "6"));
+    // Valkey has Redis's for old clients.
+    let version = match field("valkey_version") {
+        "unknown" => format!("Redis {}", field("redis_version")),
+        valkey => format!("Valkey {valkey}"),
+    };
+    let is_old = ["2", "3", "4", "5", "6"]
+        .iter()
+        .any(|old| version.starts_with(&format!("Redis {old}.")));
     let message = format!("version: {version}; use 7.0 or later");
     [eviction, persistence, unless(!is_old, Warning, message)]
 }
@@ -198,11 +213,25 @@ mod tests {
             (of_info("rdb_last_bgsave_status:err")[1].0, Warning),
             (of_info("redis_version:6.2.14")[2].0, Warning),
             (of_info("redis_version:10.0.0")[2].0, State::Ok),
+            (
+                of_info("redis_version:6.2.4\r\nvalkey_version:9.1.2")[2].0,
+                State::Ok,
+            ),
             // INFO is not permitted.
             (of_info("")[0].0, State::Ok),
         ] {
             assert_eq!(found, expected);
         }
+    }
+
+    /// It was shown as the Redis that it says it is like.
+    #[test]
+    fn valkey_is_told_by_its_own_name_and_version() {
+        let info = "redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2";
+        let [.., (_, told)] = of_info(info);
+        assert!(told.starts_with("version: Valkey 9.1.2;"), "{told}");
+        let [.., (_, told)] = of_info("redis_version:8.2.1");
+        assert!(told.starts_with("version: Redis 8.2.1;"), "{told}");
     }
 
     #[test]

@@ -37,7 +37,7 @@ impl Client {
     }
 
     async fn decide_in_slot(&self, batch: &Batch, deadline: Deadline) -> StoreReply {
-        let whole = self.invoke(batch, deadline).await;
+        let whole = self.decide_whole(batch, deadline).await;
         if !is_apart(&whole) {
             return StoreReply::whole(batch, whole);
         }

@@ -61,6 +61,18 @@ impl Layout {
         Ok(layout)
     }
 
+    /// Whether each slot has a primary.
+    ///
+    /// # Errors
+    /// So many have none.
+    pub fn is_whole(&self) -> Result<(), ConnectionError> {
+        let unserved = self.owners.iter().filter(|owner| owner.is_none());
+        match unserved.count() {
+            0 => Ok(()),
+            count => Err(ConnectionError::Unserved(count)),
+        }
+    }
+
     /// Finds a tag for each primary, in one pass over the tags.
     fn find_tags(&mut self) {
         let mut left = self.primaries.len();

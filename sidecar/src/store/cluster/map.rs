@@ -135,9 +135,12 @@ async fn refresh_loop(cache: Arc<SlotCache>) {
         let answer = ask(&cache, &mut rotation).await;
         let pause = match answer {
             Ok(layout) => {
+                match layout.is_whole() {
+                    Ok(()) => cache.common.monitor.up(component),
+                    Err(cause) => cache.common.monitor.down(component, cause.into()),
+                }
                 let map = build_map(&cache, layout);
                 cache.map.store(Arc::new(map));
-                cache.common.monitor.up(component);
                 REFRESH_INTERVAL
             }
             Err(cause) => {

@@ -12,10 +12,12 @@ use redis::{AsyncConnectionConfig, Cmd, RedisConnectionInfo, RedisResult, Value}
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tokio_util::io::InspectReader;
 
 use super::stream;
+use crate::lock::lock;
 use crate::policy::{CredentialFiles, Endpoint, RedisStore, TlsFiles};
-use crate::store::error::{ConnectionError, StoreError};
+use crate::store::error::{ConnectionError, Heard, MAX_HEARD, StoreError};
 
 /// The lower bound of the timeout for TLS and for a peer's first answers.
 const MIN_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -43,6 +45,8 @@ pub struct Dialled {
     pub peer: Option<IpAddr>,
     /// As whom it was opened: see [`Dialer::credentials`].
     pub credentials: Option<u64>,
+    /// What came on it first.
+    pub heard: Heard,
     /// Loses its sender when the connection closes.
     pub closed: watch::Receiver<()>,
     _driver: JoinSet<()>,
@@ -77,6 +81,13 @@ impl Dialer {
         let credentials = self.credentials().await;
         let identity = self.identity().await?;
         let (stream, peer) = stream::open(endpoint, self.tls.as_ref(), self.answer_timeout).await?;
+        let heard = Heard::default();
+        let hears = Arc::clone(&heard);
+        let stream = InspectReader::new(stream, move |bytes: &[u8]| {
+            let mut heard = lock(&hears);
+            let left = MAX_HEARD.saturating_sub(heard.len());
+            heard.extend(bytes.iter().take(left));
+        });
         // The caller's deadline is the only timeout.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
@@ -85,7 +96,7 @@ impl Dialer {
         let (connection, task) = self
             .answer(setup)
             .await
-            .map_err(StoreError::on_new_connection)?;
+            .map_err(|error| error.on_new_connection(&heard))?;
         let (open, closed) = watch::channel(());
         let mut driver = JoinSet::new();
         driver.spawn(async move {
@@ -97,6 +108,7 @@ impl Dialer {
             endpoint: endpoint.clone(),
             peer,
             credentials,
+            heard,
             closed,
             _driver: driver,
         })
@@ -121,8 +133,9 @@ impl Dialer {
     /// Sends one command, on a connection of its own.
     pub async fn ask(&self, endpoint: &Endpoint, command: &Cmd) -> Result<Value, StoreError> {
         let mut dialled = self.dial(endpoint).await?;
-        self.answer(command.query_async(&mut dialled.connection))
-            .await
+        let answer = self.answer(command.query_async(&mut dialled.connection));
+        let answer = answer.await;
+        answer.map_err(|error| error.on_new_connection(&dialled.heard))
     }
 
     async fn answer<T>(&self, call: impl Future<Output = RedisResult<T>>) -> Result<T, StoreError> {

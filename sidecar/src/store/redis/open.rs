@@ -30,9 +30,10 @@ pub async fn open(pool: &ConnectionPool, why: ConnectionCause) -> Result<Opened,
     let connection = Connection::open(common, &endpoint, clock_of.as_deref()).await?;
     *common.monitor.facts().connections.entry(why).or_default() += 1;
     let deadline = || Deadline::after(common.dialer.answer_timeout);
+    let failed = |error: StoreError| error.on_new_connection(&connection.dialled.heard);
     if !pool.clustered {
         let is_replica = is_replica(&connection, deadline()).await;
-        if is_replica.map_err(StoreError::on_new_connection)? {
+        if is_replica.map_err(failed)? {
             return Err(ConnectionError::Replica.into());
         }
     }
@@ -43,7 +44,7 @@ pub async fn open(pool: &ConnectionPool, why: ConnectionCause) -> Result<Opened,
         began = Instant::now();
         result = pool.probe(&connection, deadline()).await;
     }
-    result.map_err(StoreError::on_new_connection)?;
+    result.map_err(failed)?;
     Ok(Opened {
         connection: Arc::new(connection),
         address,

@@ -55,8 +55,10 @@ pub struct ConnectionPool {
     component: ComponentId,
     /// Since when no connection is usable.
     down_since: ArcSwapOption<Instant>,
-    /// Why Redis refused the last probe, if it did.
+    /// Why Redis refused the last probe, or a call for its keys, if it did.
     refusal: ArcSwapOption<StoreError>,
+    /// What was refused for its keys, while other keys are served: probes look at it until it is not.
+    refused: ArcSwapOption<Batch>,
     /// What the last usable connection, here or to the node that had these slots before, knows of Redis's clock.
     last_clock: ArcSwapOption<std::sync::Mutex<Clock>>,
 }
@@ -90,7 +92,7 @@ impl ConnectionPool {
             address,
             recheck,
             clustered: tag.is_some(),
-            probe: ArcSwap::from_pointee(probe(tag.unwrap_or("probe"))),
+            probe: ArcSwap::from_pointee(probe(tag)),
             first: Mutex::default(),
             replacing: Mutex::default(),
             server: std::sync::Mutex::default(),
@@ -100,6 +102,7 @@ impl ConnectionPool {
             component: common.monitor.add(),
             down_since: ArcSwapOption::empty(),
             refusal: ArcSwapOption::empty(),
+            refused: ArcSwapOption::empty(),
             last_clock: ArcSwapOption::new(before.and_then(Self::last_clock)),
             common,
         }
@@ -107,7 +110,7 @@ impl ConnectionPool {
 
     /// Probes in the slot of this tag from now on.
     pub fn probe_in(&self, tag: &str) {
-        self.probe.store(Arc::new(probe(tag)));
+        self.probe.store(Arc::new(probe(Some(tag))));
     }
 
     /// The connection for the next call. Before the first attempt to connect has completed, waits for it until the
@@ -132,7 +135,25 @@ impl ConnectionPool {
             .is_some_and(|since| since.elapsed() >= DOWN_AFTER)
     }
 
-    /// Probes a connection of the node, and notes whether Redis refuses to write.
+    /// Notes that Redis refused a batch, if it may have done so for its keys: then it is refused as a whole, since most of the
+    /// others may be served, and their limits would hold while nobody knows of those that do not.
+    pub fn note_refused(&self, error: &StoreError, batch: &Batch) {
+        if !error.may_be_for_keys() {
+            return;
+        }
+        if self.refused.load().is_none() {
+            let mut peek = batch.clone();
+            for decision in &mut peek.decisions {
+                decision.peek = true;
+                decision.receipts.clear();
+            }
+            self.refused.store(Some(Arc::new(peek)));
+        }
+        self.refusal.store(Some(Arc::new(error.clone())));
+        self.report();
+    }
+
+    /// Probes a connection of the node, and notes whether Redis refuses to write, or still refuses what it did.
     ///
     /// # Errors
     /// The connection is useless.
@@ -142,7 +163,15 @@ impl ConnectionPool {
         deadline: Deadline,
     ) -> Result<(), StoreError> {
         let probe = self.probe.load_full();
-        let refusal = match run(&probe, connection, deadline).await {
+        let mut probed = run(&probe, connection, self.clustered, deadline).await;
+        // Read now, since it may have been refused meanwhile.
+        if let (Ok(()), Some(peek)) = (&probed, self.refused.load_full()) {
+            probed = run(&peek, connection, self.clustered, deadline).await;
+            if probed.is_ok() {
+                self.refused.store(None);
+            }
+        }
+        let refusal = match probed {
             Err(error) if error.ends_connection() || matches!(error, StoreError::Timeout(_)) => {
                 return Err(error);
             }
@@ -157,20 +186,21 @@ impl ConnectionPool {
 
     /// The connection with the fewest calls in flight; one that did not answer its last call comes last.
     fn pick(&self) -> Result<Arc<Connection>, StoreError> {
+        let load = |one: &Arc<Connection>| (!one.answered_last_call(), one.in_flight());
+        let picked = self.usable().min_by_key(load).ok_or_else(|| {
+            let entries = self.entries.iter().rev();
+            let mut causes =
+                entries.filter_map(|entry| entry.load().as_ref().as_ref().err().cloned());
+            let lost = causes.find(|cause| !is_not_yet(cause));
+            lost.unwrap_or(ConnectionError::NotYet.into())
+        })?;
         if let Some(cause) = &*self.refusal.load() {
             return Err(StoreError::clone(cause));
         }
         if self.sharded.load(Ordering::Relaxed) {
             return Err(ConnectionError::Sharded.into());
         }
-        let load = |one: &Arc<Connection>| (!one.answered_last_call(), one.in_flight());
-        self.usable().min_by_key(load).ok_or_else(|| {
-            let entries = self.entries.iter().rev();
-            let mut causes =
-                entries.filter_map(|entry| entry.load().as_ref().as_ref().err().cloned());
-            let lost = causes.find(|cause| !is_not_yet(cause));
-            lost.unwrap_or(ConnectionError::NotYet.into())
-        })
+        Ok(picked)
     }
 
     /// The connections that calls may use.

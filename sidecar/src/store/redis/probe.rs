@@ -12,11 +12,12 @@ use crate::store::error::{ConnectionError, StoreError};
 const LIMIT: u64 = 1_000_000_000;
 const WINDOW_US: u64 = 1_000_000;
 
-/// A decision over buckets of its own in the slot of this tag, one of each kind of state, so that it needs every command that
-/// decisions need. Where the command of scripts is unknown, because it was renamed, Redis repeats 128 bytes of what it was
+/// A decision over buckets of its own, one of each kind of state, so that it needs every command that decisions need: in the slot
+/// of this tag, or where there is no Cluster in two slots, as decisions are, so that a node of a Cluster refuses it. Where the command of scripts is unknown, because it was renamed, Redis repeats 128 bytes of what it was
 /// sent; the redis crate ends the connection at what is not UTF-8. So the keys, which come first, are long.
-pub fn probe(tag: &str) -> Batch {
-    let bucket = |name, algorithm| Bucket {
+pub fn probe(tag: Option<&str>) -> Batch {
+    let [first, second] = tag.map_or(["probe", "another-probe"], |tag| [tag; 2]);
+    let bucket = |tag, name, algorithm| Bucket {
         key: format!("sg:{{{tag}}}:{name}:written-to-try-all-commands:probe"),
         spec: BucketSpec {
             algorithm,
@@ -27,8 +28,8 @@ pub fn probe(tag: &str) -> Batch {
     let take = |bucket| Take { bucket, cost: 1 };
     Batch {
         buckets: vec![
-            bucket("fixed", Algorithm::FixedWindow),
-            bucket("log", Algorithm::SlidingLog),
+            bucket(first, "fixed", Algorithm::FixedWindow),
+            bucket(second, "log", Algorithm::SlidingLog),
         ],
         decisions: vec![Decision {
             takes: vec![take(0), take(1)],
@@ -38,10 +39,12 @@ pub fn probe(tag: &str) -> Batch {
     }
 }
 
-/// Runs a probe: whether Redis accepts writes. Its buckets expire by themselves, a second or two later.
+/// Runs a probe: whether Redis accepts writes. Its buckets expire by themselves, a second or two later. In a Cluster, it is no
+/// fault of the node that the slot has moved or is on its way.
 pub async fn run(
     probe: &Batch,
     connection: &Connection,
+    clustered: bool,
     deadline: Deadline,
 ) -> Result<(), StoreError> {
     let decide = || connection.invoke(probe, false, deadline);
@@ -51,12 +54,12 @@ pub async fn run(
         decided = decide().await;
     }
     match decided {
-        Err(error) if !is_elsewhere(&error) => Err(error),
+        Err(error) if !(clustered && is_elsewhere(&error)) => Err(error),
         _ => Ok(()),
     }
 }
 
-/// Whether the slot has moved or is on its way, which is no fault of the node.
+/// Whether the slot has moved or is on its way.
 pub fn is_elsewhere(error: &StoreError) -> bool {
     let (StoreError::Refused(error) | StoreError::Connection(ConnectionError::Redis(error))) =
         error

@@ -60,7 +60,7 @@ families! {
     top_denied_ratio: GaugeVec = "sluicegate_top_denied_ratio" by ["limit"],
         "Lower bound of the share of a limit's recent denials that went to the most denied subject, 0 to 1.";
     decision_seconds: HistogramVec = "sluicegate_decision_duration_seconds" by ["source"] in SECONDS,
-        "Time to decide a request, including the wait in the queue, by whether the store was called.";
+        "Time to decide a request, including the wait in the queue, by what decided: the store, a share in its place, or neither.";
     queue_seconds: Histogram = "sluicegate_queue_wait_seconds" in SECONDS,
         "Time that decisions waited in the queue for the running store call to finish.";
     store_seconds: Histogram = "sluicegate_store_duration_seconds" in SECONDS,
@@ -71,6 +71,8 @@ families! {
         "Calls to the store that failed, and callers whose decisions did not reach it in time, by kind.";
     store_up: IntGauge = "sluicegate_store_up",
         "1 while every part of the store can be used, else 0.";
+    store_timeout: Gauge = "sluicegate_store_timeout_seconds",
+        "`store_timeout` of the policy: how long a call to the store may take.";
     certificates: Gauge = "sluicegate_certificates",
         "Cached denials, which are answered without a call to the store.";
     neighbours: GaugeVec = "sluicegate_neighbours" by ["other"],

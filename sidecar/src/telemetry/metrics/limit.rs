@@ -19,6 +19,8 @@ pub struct LimitMetrics {
     pub(super) refused_quotas: IntCounter,
     used: Histogram,
     subjects: Mutex<Subjects>,
+    /// Of all limits.
+    keys: Arc<Mutex<RecentKeys>>,
 }
 
 /// The subjects to report.
@@ -26,18 +28,23 @@ pub struct LimitMetrics {
 struct Subjects {
     denied: DenialCounts,
     nearest: Nearest,
-    keys: RecentKeys,
 }
 
 impl LimitMetrics {
     /// Makes the series of a limit, at 0.
-    pub(super) fn new(families: &Families, limit: &str, decisions: Arc<DecisionCounters>) -> Self {
+    pub(super) fn new(
+        families: &Families,
+        limit: &str,
+        decisions: Arc<DecisionCounters>,
+        keys: Arc<Mutex<RecentKeys>>,
+    ) -> Self {
         decisions.start();
         Self {
             decisions,
             refused_quotas: families.refused_quotas.with_label_values(&[limit]),
             used: families.used.with_label_values(&[limit]),
             subjects: Mutex::default(),
+            keys,
         }
     }
 
@@ -62,9 +69,8 @@ impl LimitMetrics {
     /// Counts denials of a key, if it is known, for [`LimitMetrics::top`].
     pub(super) fn count_denials(&self, key: Option<&str>, count: u64, now_us: u64) {
         let subject = key.map(Subject::of);
-        let mut subjects = lock(&self.subjects);
-        subjects.denied.count(subject, count, now_us);
-        key.into_iter().for_each(|key| subjects.keys.keep(key));
+        lock(&self.subjects).denied.count(subject, count, now_us);
+        key.into_iter().for_each(|key| lock(&self.keys).keep(key));
     }
 
     /// Records how much of the quota a key's subject has used.
@@ -72,15 +78,9 @@ impl LimitMetrics {
         let used = status.quota.saturating_sub(status.remaining);
         let used = ratio(used, status.quota);
         self.used.observe(used);
-        let mut subjects = lock(&self.subjects);
-        if subjects.nearest.note(key, used, now_us) {
-            subjects.keys.keep(key);
+        if lock(&self.subjects).nearest.note(key, used, now_us) {
+            lock(&self.keys).keep(key);
         }
-    }
-
-    /// The key with these digits, if it was denied or near the limit lately.
-    pub(super) fn key_of(&self, digits: &str) -> Option<String> {
-        lock(&self.subjects).keys.find(digits).map(str::to_owned)
     }
 
     /// The most denied subject's share of the denials: its lower bound, since an alert on it must not fire because of the

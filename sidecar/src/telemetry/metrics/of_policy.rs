@@ -12,15 +12,10 @@ use super::leases::LeaseMetrics;
 use super::limit::LimitMetrics;
 use super::lock;
 use crate::clock;
-use crate::policy::is_name;
+use crate::policy::{Policy, is_name};
 use crate::telemetry::labels::{Outcome, Source};
 use crate::telemetry::recent::Recent;
 use crate::telemetry::verdict::Decided;
-
-/// Rules that get a label value of their own; those that come later share `other`.
-const MAX_SHADOW_RULES: usize = 256;
-/// Bytes of a rule's name.
-const MAX_RULE_BYTES: usize = 64;
 
 /// The metrics of the limits of one policy. Each policy carries its own, so that a decision finds them without a lock.
 #[derive(Debug)]
@@ -36,8 +31,8 @@ pub struct PolicyMetrics {
 pub struct Shared {
     pub without_limit: Arc<DecisionCounters>,
     pub shadow_decisions: IntCounterVec,
-    /// Names of the rules that sent shadow decisions. They come over the wire, so the number of label values is bounded.
-    pub shadow_rules: Mutex<BTreeSet<String>>,
+    /// The shadow rules that some policy has had, with their limits. Other names come over the wire, from anybody.
+    pub shadows: Mutex<BTreeMap<String, BTreeSet<String>>>,
     /// Limits that requests asked for and the policy of that moment did not have.
     pub unknown: Mutex<Recent<String>>,
 }
@@ -107,17 +102,8 @@ impl PolicyMetrics {
         let without_limit = &self.shared.without_limit;
         let decisions = limit_metrics.map_or(without_limit, |of_limit| &of_limit.decisions);
         decisions.count(outcome.as_shadow(), source, count);
-        let rule = self.shared.shadow_rule(rule);
-        let add = |outcome: Outcome, count| {
-            let labels = [rule, &decisions.limit, outcome.name()];
-            let shadow_decisions = &self.shared.shadow_decisions;
-            shadow_decisions.with_label_values(&labels).inc_by(count);
-        };
-        add(outcome, count);
-        // They exist from the first decision of a rule on, so that their rates are right from the second on.
-        for usual in [Outcome::Admitted, Outcome::Denied, Outcome::Unavailable] {
-            add(usual, 0);
-        }
+        self.shared
+            .count_shadow(rule, &decisions.limit, outcome, count);
     }
 
     /// Notes the limits that a decision asks for and the policy does not have, and logs those that are new. What cannot be a
@@ -137,17 +123,27 @@ impl PolicyMetrics {
 }
 
 impl Shared {
-    /// The label value for a rule that sends shadow decisions: its name, or `other` beyond the bound.
-    fn shadow_rule<'a>(&self, rule: &'a str) -> &'a str {
-        let mut rules = lock(&self.shadow_rules);
-        if rules.contains(rule) {
-            return rule;
+    /// Counts shadow decisions of a rule. One that no policy has had asks for this limit is `other`.
+    fn count_shadow(&self, rule: &str, limit: &str, outcome: Outcome, count: u64) {
+        let known = lock(&self.shadows);
+        let asks = known
+            .get(rule)
+            .is_some_and(|of| limit.is_empty() || of.contains(limit));
+        let labels = [if asks { rule } else { "other" }, limit, outcome.name()];
+        let shadow_decisions = &self.shadow_decisions;
+        shadow_decisions.with_label_values(&labels).inc_by(count);
+    }
+
+    /// Makes the usual series of a policy's shadow rules, so that their rates are right from the first decision on.
+    pub fn know_shadows(&self, policy: &Policy) {
+        for (rule, limit) in policy.shadows().filter(|(_, limit)| policy.has(limit)) {
+            let mut known = lock(&self.shadows);
+            known.entry(rule.clone()).or_default().insert(limit.clone());
+            drop(known);
+            for usual in [Outcome::Admitted, Outcome::Denied, Outcome::Unavailable] {
+                self.count_shadow(rule, limit, usual, 0);
+            }
         }
-        if rules.len() >= MAX_SHADOW_RULES || rule.len() > MAX_RULE_BYTES {
-            return "other";
-        }
-        rules.insert(rule.to_owned());
-        rule
     }
 }
 

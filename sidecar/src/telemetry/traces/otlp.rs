@@ -100,6 +100,7 @@ impl SpanExporter for LoggingExporter {
                     OTelSdkError::Timeout(_) => FailureKind::Timeout,
                     _ => FailureKind::Connection,
                 };
+                self.failures.began(0);
                 self.failures
                     .failed(kind, format_args!("{spans} were lost"));
             }

@@ -1,0 +1,116 @@
+//! What a denial says to people: what the limit allows, what the request costs, what is left, and until when.
+
+use sluicegate_protocol::LimitStatus;
+
+use super::header_fields::number;
+
+/// Milliseconds.
+const UNITS: [(u64, &str); 5] = [
+    (86_400_000, "day"),
+    (3_600_000, "hour"),
+    (60_000, "minute"),
+    (1_000, "second"),
+    (1, "ms"),
+];
+
+/// Appends the text of a denial of so many units by this limit.
+pub fn write_denial(text: &mut String, limit: &str, status: &LimitStatus<'_>, cost: u64) {
+    text.push_str("limit `");
+    text.push_str(limit);
+    if status.until_changed {
+        text.push_str("` denies this request until its operator changes that");
+        return;
+    }
+    text.push_str("` allows ");
+    number(text, status.quota);
+    text.push_str(" per ");
+    span(text, status.window_ms, "");
+    text.push_str(", this request costs ");
+    number(text, cost);
+    text.push_str(", ");
+    number(text, status.remaining);
+    text.push_str(match status.remaining {
+        1 => " is left; the same request is admitted in ",
+        _ => " are left; the same request is admitted in ",
+    });
+    // Rounded up, by a tenth at most from ten seconds on, since a retry before would be denied; `retry_after_ms` is exact.
+    let wait_ms = status.retry_after_ms;
+    let mut long = UNITS.iter().filter(|(unit, _)| *unit > 1_000);
+    let step = long.find(|(unit, _)| wait_ms / 10 >= *unit);
+    let step = step.map_or(1_000, |(unit, _)| *unit);
+    span(text, wait_ms.div_ceil(step).saturating_mul(step), "1 ");
+}
+
+/// `second`, `30 days`, `1500 ms`: in the longest unit of which it is a whole number, with `one` before a single one.
+fn span(text: &mut String, ms: u64, one: &str) {
+    let mut whole = UNITS.iter().filter(|(unit, _)| ms.is_multiple_of(*unit));
+    let (unit, name) = *whole.next().unwrap_or(&(1, "ms"));
+    match ms / unit {
+        1 => text.push_str(one),
+        count => {
+            number(text, count);
+            text.push(' ');
+        }
+    }
+    text.push_str(name);
+    if ms > unit && unit > 1 {
+        text.push('s');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of([quota, window_ms, remaining, retry_after_ms]: [u64; 4], cost: u64) -> String {
+        let status = LimitStatus {
+            check: 0,
+            limit: "".into(),
+            quota,
+            window_ms,
+            remaining,
+            reset_ms: 0,
+            retry_after_ms,
+            until_changed: false,
+            hold_ms: 0,
+            unknown: Vec::new(),
+            receipt: Vec::new(),
+        };
+        let mut text = String::new();
+        write_denial(&mut text, "l", &status, cost);
+        text
+    }
+
+    #[test]
+    fn a_denial_is_told_in_units_that_people_read_and_with_the_cost() {
+        for (numbers, cost, told) in [
+            (
+                [50, 60_000, 10, 12_001],
+                20,
+                "allows 50 per minute, this request costs 20, 10 are left; the same request is admitted in 13 seconds",
+            ),
+            (
+                [1, 2_592_000_000, 0, 2_591_999_000],
+                1,
+                "allows 1 per 30 days, this request costs 1, 0 are left; the same request is admitted in 30 days",
+            ),
+            (
+                [5, 1_500, 1, 7],
+                2,
+                "allows 5 per 1500 ms, this request costs 2, 1 is left; the same request is admitted in 1 second",
+            ),
+            (
+                [5, 86_400_000, 0, 3_600_001],
+                1,
+                "allows 5 per day, this request costs 1, 0 are left; the same request is admitted in 61 minutes",
+            ),
+            (
+                [5, 90_000, 0, 60_000],
+                1,
+                "allows 5 per 90 seconds, this request costs 1, 0 are left; the same request is admitted in 1 minute",
+            ),
+        ] {
+            assert_eq!(of(numbers, cost), format!("limit `l` {told}"));
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Other filters of the connection manager: which of them may clear the route, ask for it, or change the path or headers, in
+//! Envoy 1.40.
+
+use super::envoy_yaml::has_ours;
+use super::messages::{any, enumerated, spelled};
+use crate::yaml::{Node, at, children, entries, get, is_true, text};
+
+/// May clear the route, whatever their configurations say.
+const CLEAR: &str = " connect_grpc_bridge dynamic_modules golang grpc_http1_bridge grpc_http1_reverse_bridge \
+                     grpc_json_reverse_transcoder header_mutation ip_tagging json_to_metadata lua mcp_router on_demand \
+                     thrift_to_metadata wasm ";
+/// Clear it if their configurations say so.
+const CLEAR_IF_TOLD: &str = " ext_authz jwt_authn language mcp set_filter_state transform ";
+/// Clear it unless their configurations forbid it.
+const CLEAR_UNLESS_TOLD: &str = " ext_proc grpc_json_transcoder mcp_json_rest_bridge ";
+/// Ask Envoy for the route of every request (tests/chain/route_cleared.rs).
+const ASK: &str = " cors csrf fault rbac ";
+/// Give requests another path.
+const CHANGE_PATH: &str = " connect_grpc_bridge grpc_json_reverse_transcoder grpc_json_transcoder mcp_json_rest_bridge \
+                           mcp_router ";
+
+/// Another filter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    /// Its name.
+    pub name: String,
+    /// It may clear the route.
+    pub clears_route: bool,
+    /// It asks for the route of every request, which makes Envoy select it again.
+    pub asks_route: bool,
+    /// It gives requests another path.
+    pub changes_path: bool,
+    /// The header fields that it takes from requests.
+    pub removes: Vec<String>,
+}
+
+impl Neighbour {
+    /// Reads a filter of this connection manager.
+    pub fn read(filter: &Node, manager: &Node) -> Self {
+        let name = get(filter, "name").and_then(text).unwrap_or_default();
+        let mut nodes = vec![filter];
+        of_routes(manager, &spelled(name), &mut nodes);
+        let mut kinds = Vec::new();
+        nodes.iter().for_each(|node| types(node, &mut kinds));
+        let is = |list: &str| kinds.iter().any(|kind| list.contains(&format!(" {kind} ")));
+        let says = |what: &dyn Fn(&Node) -> bool| nodes.iter().any(|node| any(node, what));
+        let forbids = |node: &Node| {
+            is_true(node, "disable_clear_route_cache")
+                || is_true(node, "match_incoming_request_route")
+                || enumerated(node, "route_cache_action").is_some_and(|action| action == "RETAIN")
+        };
+        let tells = |node: &Node| {
+            is_true(node, "clear_route_cache")
+                || get(node, "clear_route_cache_headers").is_some()
+                || get(node, "config_discovery").is_some()
+        };
+        // Not inside another filter, which decides by request whether it runs.
+        let of_type = at(filter, &["typed_config", "@type"]).and_then(text);
+        let asks = of_type.and_then(kind);
+        let asks = asks.is_some_and(|kind| ASK.contains(&format!(" {kind} ")));
+        // The header of a mutation, or a script that replaces it.
+        let names_path = |node: &Node| {
+            text(node).is_some_and(|text| {
+                let text = text.replace('\'', "\"");
+                text == ":path" || text.contains("replace(\":path\"")
+            })
+        };
+        let mut removes = Vec::new();
+        nodes.iter().for_each(|node| removed(node, &mut removes));
+        Self {
+            name: name.to_owned(),
+            clears_route: !has_ours(filter)
+                && (is(CLEAR)
+                    || is(CLEAR_IF_TOLD) && says(&tells)
+                    || is(CLEAR_UNLESS_TOLD) && !says(&forbids)),
+            asks_route: asks && !nodes.iter().any(|node| is_true(node, "disabled")),
+            changes_path: is(CHANGE_PATH) || is(" header_mutation lua ") && says(&names_path),
+            removes,
+        }
+    }
+}
+
+/// The type of a filter, such as `lua`, in the name of its message.
+fn kind(name: &str) -> Option<&str> {
+    let (_, rest) = name.split_once("extensions.filters.http.")?;
+    rest.split('.').next()
+}
+
+/// The types of the filters in a configuration.
+fn types<'a>(node: &'a Node, found: &mut Vec<&'a str>) {
+    found.extend(text(node).and_then(kind));
+    children(node).for_each(|child| types(child, found));
+}
+
+/// The header fields that a configuration takes from requests.
+fn removed(node: &Node, found: &mut Vec<String>) {
+    let mut add =
+        |node: &Node, field| found.extend(get(node, field).and_then(text).map(str::to_lowercase));
+    add(node, "remove");
+    if is_true(node, "remove") {
+        add(node, "header");
+    }
+    // Of `jwt_authn`.
+    if !is_true(node, "forward") {
+        let headers = get(node, "from_headers").map(entries).unwrap_or_default();
+        headers.iter().for_each(|header| add(header, "name"));
+    }
+    children(node).for_each(|child| removed(child, found));
+}
+
+/// What routes say of the filter of this name.
+fn of_routes<'a>(node: &'a Node, name: &str, found: &mut Vec<&'a Node>) {
+    found.extend(at(node, &["typed_per_filter_config", name]));
+    children(node).for_each(|child| of_routes(child, name, found));
+}
