@@ -176,9 +176,11 @@ async fn each_kind_of_change_is_rolled_out_and_back_over_two_sidecars_without_a_
         let one = FAILURES.map(|failure| load(url(failure), Some("k"), &go_on));
         let others = FAILURES.map(|failure| load(url(failure), None, &go_on));
         tokio::time::sleep(Duration::from_millis(500)).await;
-        // The rules are the same if only an algorithm changes.
-        let moves = !["algorithm", "sets"].contains(&kind);
-        let mut updated = envoy.counted("rules_updated").await;
+        // There is a filter in the worker, and one in the main thread.
+        let mut updated = 2;
+        envoy.counts(&[("rules_updated", updated)]).await;
+        // The rules are the same if only an algorithm changes, or the limits of an entry.
+        let moves = !["algorithm", "consumers", "sets"].contains(&kind);
         for order in [[0, 1], [1, 0]] {
             for text in [&after, &before] {
                 for index in order {
@@ -209,7 +211,9 @@ async fn each_kind_of_change_is_rolled_out_and_back_over_two_sidecars_without_a_
             "{kind}: {passed:?}"
         );
         assert_eq!((failed, unmetered), ([[0; 2]; 2], 0), "{kind}");
-        assert_eq!(envoy.counted("rules_updated").await, updated, "{kind}");
+        if !moves {
+            assert_eq!(envoy.counted("rules_updated").await, updated, "{kind}");
+        }
         envoy.is_well().await;
     }
 }
