@@ -9,7 +9,7 @@ use tracing::{error, info, warn};
 
 use super::overrides::Overrides;
 use crate::clock;
-use crate::lock::lock;
+use crate::lock::{lock, try_lock};
 use crate::policy::{Policy, PolicyError, PolicySource, RuleSets, changes};
 use crate::store::StoredOverrides;
 use crate::telemetry::events::EventKind;
@@ -146,7 +146,10 @@ impl PolicyHandle {
     /// Stops answering for what changes removed a while ago, unless a filter has rules that name it: of the digests of rules,
     /// `is_used` tells which.
     pub fn forget_removed(&self, metrics: &Metrics, is_used: impl Fn(&str) -> bool) {
-        let _changing = lock(&self.changing);
+        // A reload keeps it for long, and this thread makes decisions: the next call is soon enough.
+        let Some(_changing) = try_lock(&self.changing) else {
+            return;
+        };
         let before = self.current.load_full();
         let without = before.policy.without_unused(is_used, clock::now_us());
         if let Some((policy, has_fewer)) = without {

@@ -105,9 +105,13 @@ impl Policy {
         is_used: impl Fn(&str) -> bool,
         now_us: u64,
     ) -> Option<(Self, bool)> {
-        let mut policy = self.clone();
-        let (is_other, has_fewer) = policy.kept.drop_unused(is_used, now_us);
-        is_other.then_some((policy, has_fewer))
+        let mut kept = self.kept.clone();
+        let (is_other, has_fewer) = kept.drop_unused(is_used, now_us);
+        let policy = || Self {
+            kept,
+            ..self.clone()
+        };
+        is_other.then(|| (policy(), has_fewer))
     }
 
     /// All limits for which decisions are made.
