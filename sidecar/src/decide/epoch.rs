@@ -156,7 +156,11 @@ impl PolicyHandle {
             self.current.store(Arc::new(Epoch {
                 number: before.number + u64::from(has_fewer),
                 policy_number: before.policy_number,
-                metrics: Arc::new(metrics.of_policy(&policy)),
+                metrics: if has_fewer {
+                    Arc::new(metrics.of_policy(&policy))
+                } else {
+                    Arc::clone(&before.metrics)
+                },
                 overrides: Overrides::new(&policy, before.overrides.stored.clone()),
                 policy: Arc::new(policy),
             }));
