@@ -1,5 +1,5 @@
 # The commands of this project; `make help` lists them.
-.PHONY: help demo test test-full rest build debug filter lint advisories unit engine engine-long world world-mutations store chain chaos chaos-short fuzz fuzz-pack corpus http jobs openapi page-test observe host manifests chart images mesh nightly collector dashboards compose versions upgrade bench bench-scale bench-engine bench-vm fleet soak release release-twice release-test picture clean
+.PHONY: help demo test test-full rest build debug filter lint advisories unit engine engine-long world world-fresh world-mutations store chain chaos chaos-short fuzz fuzz-pack corpus http jobs openapi page-test observe host manifests chart images mesh nightly collector dashboards compose versions upgrade bench bench-scale bench-engine bench-vm fleet soak release release-twice release-test picture clean
 
 # What `make upgrade` and `make chaos` upgrade from: the last commit before jobs, overrides and quotas from tokens.
 SLUICEGATE_EARLIER ?= be49cf1
@@ -214,6 +214,9 @@ soak: setup-bench filter ## half an hour with as many requests as the machine ca
 
 world: ## sidecars, filters and a store in virtual time: all features in one history, judged by the promises (FIRST=1 SEEDS=1000: which seeds, SECONDS=: how long at most; ALL=1: go on after one that fails; OPEN=e2,e3: with what other issues fix; PAIRS=1: a table of features that met; ONE=SEED: what that one is and shows)
 	@cargo run --quiet --locked --profile world -p sluicegate-world -- $(ONE)
+
+world-fresh: ## worlds that nobody has seen before, by seeds from the time, for ten minutes (SECONDS=600); those that fail are added to tests/world/seeds
+	@SECONDS=$(or $(SECONDS),600) ALL=1 FIRST=$$(date +%s)00000 SEEDS=1000000000 KEEP=tests/world/seeds $(MAKE) --no-print-directory world
 
 world-mutations: ## the faults of tests/world/mutations, each of which a world has to find within a minute (half an hour)
 	@tests/world/mutations/run

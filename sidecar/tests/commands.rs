@@ -23,7 +23,6 @@ fn a_closed_pipe_does_not_make_a_command_panic() {
         "--help",
         "--version",
         "explain|--policy|envoy/policy.yaml|--envoy|envoy/envoy.yaml|--request|GET /",
-        "estimate|--policy|envoy/policy.yaml|--keys|1000",
         "check-config|--envoy|envoy/envoy.yaml",
         "completions|bash",
         "man|decide",

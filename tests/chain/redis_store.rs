@@ -8,7 +8,7 @@ use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
-use super::support::{ALGORITHMS, Policy, check, decide_all, policy, take};
+use super::support::{Policy, check, decide_all, policy, take};
 
 async fn outcome(sidecar: &Sidecar) -> Value {
     take(sidecar, "per-key", "k").await["outcome"].take()
@@ -117,56 +117,6 @@ async fn a_connection_that_is_cut_in_mid_batch_never_admits_twice() {
     // Units taken by a call that was cut are lost; no unit is admitted twice.
     let admitted = of("admitted");
     assert!(admitted > 0 && admitted <= LIMIT, "{counts:?}");
-}
-
-/// The number in a column of the line that begins with `name`.
-fn column(text: &str, name: &str, column: usize) -> f64 {
-    let line = text
-        .lines()
-        .find(|line| line.split_whitespace().next() == Some(name));
-    let cell = line.and_then(|line| line.split_whitespace().nth(column));
-    cell.unwrap_or_else(|| panic!("no {name} in {text}"))
-        .parse()
-        .unwrap()
-}
-
-#[tokio::test]
-async fn the_calculator_predicts_what_redis_uses() {
-    let redis = Redis::start().await;
-    for algorithm in ALGORITHMS {
-        let () = redis.command("FLUSHALL").await;
-        let text = policy(&redis.url(), algorithm, 500, "1h");
-        let sidecar = Sidecar::alone(&text).await;
-        // Of requests that came one after the other.
-        for _ in 0..500 {
-            take(&sidecar, "per-key", &"k".repeat(43)).await;
-        }
-        let mut used = 0.0;
-        // Not the list of sidecars, which ends when this one is late to announce itself.
-        let keys = redis.keys().await.into_iter();
-        for key in keys.filter(|key| !key.contains("{sidecars}")) {
-            let usage = format!("MEMORY USAGE {key} SAMPLES 0");
-            used += redis.command::<f64>(&usage).await;
-        }
-        let mut estimate = std::process::Command::new(sluicegate_tests::sidecar::binary());
-        // A sliding window holds one entry for each of its steps; all 500 requests fall into one or two.
-        let share = if algorithm == "sliding_window" {
-            "2"
-        } else {
-            "100"
-        };
-        estimate
-            .args(["estimate", "--keys", "1000", "--used", share, "--policy"])
-            .arg(&sidecar.policy);
-        let output = estimate.output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let estimated = column(&text, "per-key", 1);
-        assert!(
-            (estimated / used - 1.0).abs() < 0.25,
-            "{algorithm}: {used} bytes used, {estimated} estimated\n{text}"
-        );
-        assert_eq!(column(&text, "per-key", 2), estimated * 1_000.0);
-    }
 }
 
 /// The outcomes of decisions for these keys, in one request.

@@ -52,7 +52,8 @@ async fn responses_to_admitted_and_denied_clients_state_what_is_left() {
     let denied = chain.get("/", "").await;
     assert_eq!(denied.status(), 429);
     let fields = ours(&denied);
-    assert_eq!(fields.len(), 7, "{fields:?}");
+    assert_eq!(fields.len(), 8, "{fields:?}");
+    assert_eq!(fields["x-envoy-ratelimited"], "true");
     let t = fields["retry-after"].clone();
     assert_eq!(fields["ratelimit"], format!("\"per-key/3600s\";r=0;t={t}"));
     assert_eq!(
@@ -102,11 +103,11 @@ async fn a_rule_has_its_own_body_and_a_head_request_none() {
     assert_eq!(chain.status("/", "").await, 200);
     let denied = chain.get("/", "").await;
     assert_eq!(denied.headers()["content-type"], "text/html");
-    assert_eq!(ours(&denied).len(), 4, "{denied:?}");
+    assert_eq!(ours(&denied).len(), 5, "{denied:?}");
     assert_eq!(denied.text().await.unwrap(), "<h1>Slow down</h1>");
     let head = client().head(chain.envoy.url("/")).send().await.unwrap();
     assert_eq!(head.status(), 429);
-    assert_eq!(ours(&head).len(), 4);
+    assert_eq!(ours(&head).len(), 5);
     assert_eq!(head.text().await.unwrap(), "");
 }
 

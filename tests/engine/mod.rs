@@ -19,7 +19,7 @@
 //! | `leases.rs` | leases in their last moment, and after a step of the clock |
 //! | `overrides_script.rs`, `sidecars_script.rs` | the scripts of the overrides and of the register of sidecars by themselves |
 //! | `expiry.rs` | keys end: after their last unit, and all of them |
-//! | `sizes.rs` | the calculator beside MEMORY USAGE, and that a busy log keeps the blocks of one window |
+//! | `sizes.rs` | the formula of docs/sizing.md beside MEMORY USAGE, and that a busy log keeps the blocks of one window |
 //! | `write_back.rs` | what was admitted elsewhere, recorded afterwards |
 //! | `mutations.rs` | plausible bugs of the script, each of which has to turn a test red |
 

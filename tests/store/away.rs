@@ -8,6 +8,7 @@ use sluicegate_tests::ask::{
     wait_until_back,
 };
 use sluicegate_tests::clock::SteppedClock;
+use sluicegate_tests::policy::Policy;
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::proxy::{Mode, Proxy};
 use sluicegate_tests::redis::Redis;
@@ -60,6 +61,64 @@ async fn a_redis_whose_round_trip_is_most_of_the_timeout_is_used() {
         assert_eq!(decide(sidecar, "k").await, "admitted");
         assert_eq!(failures(sidecar, "timeout").await, before);
     }
+}
+
+/// C15: a large request had one deadline for all of its calls. It was *unavailable* as a whole though most of it was taken.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_request_may_take_as_many_calls_as_it_needs() {
+    let (timeout, delay) = ("3200ms", Duration::from_millis(500));
+    let redis = Redis::start().await;
+    let proxy = Proxy::start(redis.port()).await;
+    let window = |hours| format!("{{ quota: {PLENTY}, per: {hours}h }}");
+    let windows: Vec<_> = (1..=8).map(window).collect();
+    let fields = format!("algorithm: fixed_window, windows: [{}]", windows.join(", "));
+    let policy = Policy::on(proxy.url()).timeout(timeout);
+    let sidecar = Sidecar::alone(&policy.limit("per-key", &fields).text()).await;
+    wait_until_back(&sidecar, "k").await;
+    proxy.set(Mode::Slow(delay));
+    // Eight calls of a second each.
+    let decision = |n: u32| json!({ "checks": [{ "limit": "per-key", "key": n.to_string() }] });
+    let decisions: Vec<_> = (0..512).map(decision).collect();
+    let answer = sidecar.answer(json!(decisions)).await;
+    let verdicts = answer["verdicts"].as_array().unwrap();
+    let admitted = verdicts.iter().filter(|one| one["outcome"] == "admitted");
+    assert_eq!(admitted.count(), 512, "{}", sidecar.log());
+}
+
+/// C16: each was replaced at once, so /readyz said that the store answers, and the metric that it does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_whose_connections_are_cut_all_the_time_is_told_to_be_away() {
+    let (_redis, proxy, sidecar) = sidecar_behind_a_proxy(TIMEOUT).await;
+    let tells = async |up: f64, text: &str| {
+        let ready = sidecar.readyz().await;
+        sidecar.metric("sluicegate_store_up").await == up && ready.contains(text)
+    };
+    let cuts = async {
+        loop {
+            proxy.set(Mode::Refuse);
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            proxy.set(Mode::Pass);
+            tokio::time::sleep(Duration::from_millis(98)).await;
+        }
+    };
+    let told = eventually("for a while both say so", async || {
+        for _ in 0..40 {
+            if !tells(0.0, "the store has not answered").await {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(30)).await;
+        }
+        true
+    });
+    tokio::select! {
+        () = cuts => {}
+        () = told => {}
+    }
+    proxy.set(Mode::Pass);
+    eventually("both say that it is back", async || {
+        tells(1.0, "the store answers").await
+    })
+    .await;
 }
 
 /// R3: "no answer on a new connection" was said of a Redis that answers, ten times a second.

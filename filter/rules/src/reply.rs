@@ -64,14 +64,18 @@ impl Reply {
         let mut headers = HeaderFields::for_denial();
         // Whole seconds, rounded up, or the retry would be early; milliseconds in a header of their own.
         headers.add_number("retry-after", header_style::seconds(retry_after_ms));
-        if !limit_status.until_changed {
-            headers.add_number("retry-after-ms", retry_after_ms);
-        }
         // As Envoy's own filter: by default a client's Envoy does not retry it, and `retry_on: envoy-ratelimited` does.
         headers.add("x-envoy-ratelimited", |text| text.push_str("true"));
-        if grpc {
-            // gRPC clients with a retry policy obey it (gRFC A6); a denial is our only reply that may be retried.
-            headers.add_number("grpc-retry-pushback-ms", retry_after_ms);
+        // gRPC clients with a retry policy obey it (gRFC A6); a denial is our only reply that may be retried.
+        let pushback = "grpc-retry-pushback-ms";
+        if !limit_status.until_changed {
+            headers.add_number("retry-after-ms", retry_after_ms);
+            if grpc {
+                headers.add_number(pushback, retry_after_ms);
+            }
+        } else if grpc {
+            // Do not retry.
+            headers.add(pushback, |text| text.push_str("-1"));
         }
         (style.headers).write(texts, listed, limit_status, retry_after_ms, &mut headers);
         let (content_type, body) = match &style.body {

@@ -12,7 +12,6 @@
 //! | `receipt.rs` | receipts: proof that units were taken, to give them back |
 //! | `script.rs`, `script/reply.rs` | encodes calls of the Lua script and decodes its replies |
 //! | `share.rs` | divides a limit among sidecars that cannot reach the store |
-//! | `size.rs` | estimates a bucket's memory in Redis |
 //! | `verdict.rs` | combines the answers of a decision's buckets into its outcome |
 //!
 //! Nothing here reads a clock, opens a socket or depends on tokio: the time is an argument.
@@ -27,7 +26,6 @@ mod memory;
 mod receipt;
 pub mod script;
 mod share;
-mod size;
 #[cfg(test)]
 mod test;
 mod verdict;

@@ -4,8 +4,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use super::exit::{self, Exit};
 use super::{
-    Failure, check_config, check_store, completions, consumers, decide, dev, drain_envoy, estimate,
-    explain, give_back, man, overrides, peek, render, reset, rollout, schema, serve, top,
+    Failure, check_config, check_store, completions, consumers, decide, dev, drain_envoy, explain,
+    give_back, man, overrides, peek, render, reset, rollout, schema, serve, top,
 };
 
 /// Exact rate limits, for Envoy and for jobs.
@@ -53,8 +53,6 @@ enum Command {
     CheckStore(check_store::CheckStore),
     /// Show which rules match a request, and which limits and keys they check.
     Explain(explain::Explain),
-    /// Estimate how much memory a policy needs in Redis.
-    Estimate(estimate::Estimate),
     /// Print the JSON Schema of the filter's configuration, or the OpenAPI document of the sidecar.
     Schema(schema::Schema),
     /// Print a shell completion script.
@@ -82,7 +80,6 @@ impl Arguments {
             Command::CheckConfig(check) => check.run(),
             Command::CheckStore(check) => check.run().await,
             Command::Explain(explain) => explain.run(),
-            Command::Estimate(estimate) => estimate.run(),
             Command::Schema(schema) => schema.run(),
             Command::Completions(completions) => completions.run(Self::command()),
             Command::Man(man) => man.run(Self::command()),

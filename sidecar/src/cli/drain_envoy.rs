@@ -43,13 +43,26 @@ impl DrainEnvoy {
                 ))
             })
         };
-        ask(Method::POST, "/drain_listeners?graceful&skip_exit").await?;
+        let drain = async |path| {
+            let told = ask(Method::POST, path).await?;
+            if told.trim() == "OK" {
+                return Ok(());
+            }
+            Err(Failure::unavailable(format_args!(
+                "{}: this is no admin port of Envoy",
+                self.envoy_admin
+            )))
+        };
+        drain("/drain_listeners?graceful&skip_exit").await?;
         let Some(within) = self.finish_within else {
             return Ok(());
         };
-        ask(Method::POST, "/drain_listeners").await?;
+        drain("/drain_listeners").await?;
         let until = Instant::now() + within;
-        while Instant::now() < until && are_active(&ask(Method::GET, ACTIVE).await?) {
+        while are_active(&ask(Method::GET, ACTIVE).await?) {
+            if Instant::now() >= until {
+                return Err(Failure::unavailable("requests are still under way"));
+            }
             tokio::time::sleep(EVERY).await;
         }
         Ok(())

@@ -86,10 +86,8 @@ impl Explain {
         if let (true, Some(path)) = (self.expand, &self.policy) {
             return expand(path);
         }
-        let policy = match &self.policy {
-            Some(path) => Some(Policy::load(path).map_err(Failure::usage)?),
-            None => None,
-        };
+        let policy = self.policy.as_deref().map(Policy::load).transpose();
+        let policy = policy.map_err(Failure::usage)?;
         let request = self.request()?;
         let policy = policy.as_ref();
         let Some(file) = &self.envoy else {

@@ -1,7 +1,7 @@
 //! `sluicegate peek`: shows how many units are left without taking any.
 
 use serde::Serialize;
-use sluicegate_protocol::{Code, Decision, LimitStatus, Verdict, Whom};
+use sluicegate_protocol::{Code, Decision, LimitStatus, PEEK_PATH, Verdict, Whom};
 
 use super::Failure;
 use super::admin::AdminPort;
@@ -54,7 +54,7 @@ impl Peek {
         let (decider, key) = match whom {
             Whom::Subject(digits) => {
                 let admin = self.admin.client(&self.target.patience)?;
-                (Decider::Digits(admin), digits)
+                (Decider::Sidecar(admin, PEEK_PATH), digits)
             }
             Whom::Key(key) => (self.target.open().await?, key),
             Whom::AllKeys(_) => return Err(Failure::usage("name a key")),

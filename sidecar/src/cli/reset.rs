@@ -1,6 +1,6 @@
 //! `sluicegate reset`: restores the whole quota of a limit for a key.
 
-use sluicegate_protocol::{Reset as Entry, WasReset, Whom};
+use sluicegate_protocol::{PEEK_PATH, Reset as Entry, WasReset, Whom};
 
 use super::Failure;
 use super::admin::Admin;
@@ -31,7 +31,7 @@ impl Reset {
     pub async fn run(self) -> Result<(), Failure> {
         let decider = match self.direct.open(&self.admin.patience).await? {
             Some(store) => Decider::Here(Box::new(store)),
-            None => Decider::Sidecar(self.admin.client()?),
+            None => Decider::Sidecar(self.admin.client()?, PEEK_PATH),
         };
         let (limit, whom) = self.of.whom();
         let (key, subject) = match &whom {

@@ -4,8 +4,8 @@ use reqwest::Method;
 use serde_json::json;
 use serde_json::value::RawValue;
 use sluicegate_protocol::{
-    Answer, DECIDE_PATH, Decision, GIVE_BACK_PATH, GiveBack, GivenBack, Listed, PEEK_PATH,
-    RESET_PATH, Reset, Verdict, WasReset,
+    Answer, DECIDE_PATH, Decision, GIVE_BACK_PATH, GiveBack, GivenBack, Listed, RESET_PATH, Reset,
+    Verdict, WasReset,
 };
 
 use super::Failure;
@@ -31,19 +31,17 @@ impl Target {
     pub async fn open(self) -> Result<Decider, Failure> {
         match self.direct.open(&self.patience).await? {
             Some(store) => Ok(Decider::Here(Box::new(store))),
-            None => {
-                Client::new(&SIDECAR_PORT, self.sidecar, None, &self.patience).map(Decider::Sidecar)
-            }
+            None => Client::new(&SIDECAR_PORT, self.sidecar, None, &self.patience)
+                .map(|client| Decider::Sidecar(client, DECIDE_PATH)),
         }
     }
 }
 
 /// Makes decisions.
 pub enum Decider {
-    /// A running sidecar.
-    Sidecar(Client),
-    /// Its admin port, which is given the digits of keys and only looks.
-    Digits(Client),
+    /// A running sidecar, and where it takes decisions: on its admin port, which is given the digits of keys and only looks,
+    /// elsewhere than on the other.
+    Sidecar(Client, &'static str),
     /// This process.
     Here(Box<OnStore>),
 }
@@ -59,12 +57,8 @@ impl Decider {
                 let asked = decisions.into_iter().collect();
                 store.service.decide(&asked, |_| None).await.verdicts
             }
-            Self::Sidecar(client) | Self::Digits(client) => {
+            Self::Sidecar(client, path) => {
                 let body = json!({ "decisions": decisions.as_slice() });
-                let path = match self {
-                    Self::Digits(_) => PEEK_PATH,
-                    _ => DECIDE_PATH,
-                };
                 // Its text, from which an `Answer` borrows.
                 let text: Box<RawValue> = client.send(Method::POST, path, &body).await?;
                 let answer: Answer<'_> = serde_json::from_str(text.get())
@@ -85,7 +79,7 @@ impl Decider {
                 let entries: Vec<_> = entries.iter().cloned().map(Ok).collect();
                 store.service.give_back(&entries).await
             }
-            Self::Sidecar(client) | Self::Digits(client) => {
+            Self::Sidecar(client, _) => {
                 let body = json!({ "give_backs": entries });
                 client.send(Method::POST, GIVE_BACK_PATH, &body).await?
             }
@@ -97,7 +91,7 @@ impl Decider {
     pub async fn reset(&self, entry: &Reset<'_>) -> Result<WasReset, Failure> {
         let listed: Listed<_> = match self {
             Self::Here(store) => store.service.reset(&[Ok(entry.clone())]).await,
-            Self::Sidecar(client) | Self::Digits(client) => {
+            Self::Sidecar(client, _) => {
                 let body = json!({ "resets": [entry] });
                 client.send(Method::POST, RESET_PATH, &body).await?
             }
@@ -114,7 +108,7 @@ impl Decider {
     /// The store did not answer.
     pub fn unavailable(&self) -> Failure {
         match self {
-            Self::Sidecar(_) | Self::Digits(_) => Failure::unavailable(
+            Self::Sidecar(..) => Failure::unavailable(
                 "the sidecar's store did not answer; `/readyz` on its admin port shows the cause",
             ),
             Self::Here(store) => store.unavailable(),
@@ -123,7 +117,7 @@ impl Decider {
 
     fn not_understood(&self, why: &str) -> Failure {
         match self {
-            Self::Sidecar(client) | Self::Digits(client) => client.not_a_sidecar(why),
+            Self::Sidecar(client, _) => client.not_a_sidecar(why),
             Self::Here(_) => Failure::system(why),
         }
     }

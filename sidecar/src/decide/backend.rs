@@ -1,6 +1,7 @@
 //! The store behind its queue, with a fallback for outages.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluicegate_engine::{Batch, Decision, Outcome};
 use sluicegate_protocol::WithoutStore;
@@ -12,6 +13,9 @@ use crate::policy::{Limit, WhenStoreIsDown};
 use crate::store::batch::{Answer, Batcher, part};
 use crate::store::{GiveBackEntry, NoShare, Outage, Store, StoreError};
 use crate::telemetry::traces::Parent;
+
+/// How long an announcement waits for a write-back.
+const FLUSHED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The store, the queue in front of it, and the fallback for outages.
 pub struct Backend {
@@ -48,13 +52,7 @@ impl Backend {
         if batch.decisions.is_empty() {
             return Default::default();
         }
-        // The other half is the store's.
-        let deadline = Instant::now() + self.store.timeout() / 2;
-        let held = if plan.without_store {
-            vec![true; batch.decisions.len()]
-        } else {
-            self.outage.held_back(&self.store, batch, deadline).await
-        };
+        let held = self.held_back(plan).await;
         let is_held = |index: usize| held.get(index).is_some_and(|held| *held);
         let Answer { outcomes, in_doubt } = if held.is_empty() && !plan.has_mixed_specs {
             self.batcher.decide(Arc::clone(batch), parent).await
@@ -74,7 +72,8 @@ impl Backend {
         let asked = plan.takes().zip(&outcomes).enumerate();
         let fallbacks = asked.map(|(index, ((decision, limits), outcome))| {
             // Where it is not out: a late call, or a key or a store that cannot be used. The caller's own setting decides.
-            if outcome.is_some() || !self.outage.is_out(&self.store, batch, decision) {
+            let is_out = || is_held(index) || self.outage.is_out(&self.store, batch, decision);
+            if outcome.is_some() || !is_out() {
                 return Fallback::NoVerdict(None);
             }
             match strictest(limits.clone()) {
@@ -87,6 +86,26 @@ impl Backend {
         });
         let fallbacks = fallbacks.collect();
         (outcomes, fallbacks)
+    }
+
+    /// Which decisions of a plan the store must not make. Empty if it may make all.
+    async fn held_back(&self, plan: &Plan<'_>) -> Vec<bool> {
+        let (batch, count) = (&plan.batch, plan.batch.decisions.len());
+        if plan.without_store {
+            return vec![true; count];
+        }
+        let awaits_others = self.outage.awaits_others();
+        // The other half is the store's. What a share decides needs no write-back.
+        let wait = if awaits_others { 0 } else { 1 };
+        let deadline = Instant::now() + self.store.timeout() / 2 * wait;
+        let mut held = self.outage.held_back(&self.store, batch, deadline).await;
+        if awaits_others {
+            held.resize(count, false);
+            for (held, (_, limits)) in held.iter_mut().zip(plan.takes()) {
+                *held |= strictest(limits) == WhenStoreIsDown::Share;
+            }
+        }
+        held
     }
 
     /// Decides by this sidecar's shares of those limits of a decision that have one.
@@ -118,7 +137,7 @@ impl Backend {
 
     /// The store's outcomes for decisions that take units in advance; none while what it knows of their keys is incomplete.
     pub async fn take_in_advance(&self, batch: Arc<Batch>) -> Vec<Option<Outcome>> {
-        if self.outage.lacks_some(batch.buckets.iter()) {
+        if self.outage.awaits_others() || self.outage.lacks_some(batch.buckets.iter()) {
             return vec![None; batch.decisions.len()];
         }
         self.batcher.decide(batch, None).await.outcomes
@@ -159,8 +178,15 @@ impl Backend {
         if *has_left {
             return self.store.overrides_version().await;
         }
+        if self.outage.awaits_others() && self.store.health_changes().borrow().is_up() {
+            // Others take this announcement for the report of all that was admitted here.
+            self.outage.flush(FLUSHED_WITHIN).await;
+        }
         let answer = self.store.announce(&self.name).await;
         let (announced, version) = answer.inspect_err(|error| {
+            if !self.store.health_changes().borrow().is_up() {
+                self.outage.note_away(&self.store);
+            }
             // Everything else is an outage, which is reported by itself.
             if error.is_answer() && self.store.health_changes().borrow().is_up() {
                 self.batcher.record_error(error);

@@ -11,18 +11,19 @@ use super::neighbours::Neighbour;
 /// Settings that suit no rules.
 pub fn lint(plugin: &Plugin, manager: &Manager, findings: &mut Findings<'_>) {
     let strips = |routes: &Routes| plugin.holder != Holder::Envoy || routes.strips_fields;
-    let hides = |routes: &Routes| manager.cors_precedes && routes.hides_fields;
+    let has_cors = |list: &[Neighbour]| list.iter().any(|one| one.is_cors);
+    let hides = |routes: &Routes| has_cors(&manager.earlier) && routes.hides_fields;
     let mixes = manager.use_remote_address || manager.counts_hops;
     for (is_so, severity, message, remedy) in [
         (
-            manager.cors_follows,
+            has_cors(&manager.later),
             Warning,
             "`cors` comes after this filter in `http_filters`: preflights, which have no credentials, are counted or \
              refused, and a browser's script cannot read a 429",
             "put `cors` before this filter (docs/filter.md#where-the-filter-belongs)",
         ),
         (
-            manager.router_precedes,
+            manager.earlier.iter().any(|one| one.is_router),
             Error,
             "`router` comes before this filter in `http_filters`, so Envoy does not start",
             "put `router` last",
@@ -32,12 +33,6 @@ pub fn lint(plugin: &Plugin, manager: &Manager, findings: &mut Findings<'_>) {
             Error,
             "Envoy refuses `use_remote_address` and `xff_num_trusted_hops` beside `original_ip_detection_extensions`",
             "remove them: the extension finds the client's address",
-        ),
-        (
-            plugin.fail_open && plugin.failure_policy.is_some(),
-            Error,
-            "Envoy refuses `fail_open` beside `failure_policy`",
-            "remove `fail_open`",
         ),
         (
             !manager.routes.as_ref().is_none_or(strips),

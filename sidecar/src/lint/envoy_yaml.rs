@@ -106,12 +106,6 @@ pub struct Manager {
     pub earlier: Vec<Neighbour>,
     /// The filters after this one.
     pub later: Vec<Neighbour>,
-    /// Preflights are answered before this filter.
-    pub cors_precedes: bool,
-    /// Preflights are answered after this filter.
-    pub cors_follows: bool,
-    /// No request gets to this filter.
-    pub router_precedes: bool,
     /// Its routes, if these files have them.
     pub routes: Option<Routes>,
     /// The name of its routes, if they are elsewhere.
@@ -221,7 +215,6 @@ fn manager(node: &Node, earlier: &[Node], later: &[Node]) -> Manager {
     let options = get(node, "common_http_protocol_options").unwrap_or(node);
     let action = enumerated(options, "headers_with_underscores_action");
     let neighbours = |list: &[Node]| list.iter().map(|one| Neighbour::read(one, node)).collect();
-    let has = |list: &[Node], what| list.iter().any(|filter| is_called(filter, what));
     let routes = get(node, "route_config");
     let is_endless = |one: &Node| get(one, "idle_timeout").is_some() && !lasts(one, "idle_timeout");
     let is_endless = routes.is_some_and(|routes| any(routes, &is_endless));
@@ -236,9 +229,6 @@ fn manager(node: &Node, earlier: &[Node], later: &[Node]) -> Manager {
         payloads: payloads(earlier),
         earlier: neighbours(earlier),
         later: neighbours(later),
-        cors_precedes: has(earlier, "http.cors"),
-        cors_follows: has(later, "http.cors"),
-        router_precedes: has(earlier, "http.router"),
         routes: routes.map(Routes::read),
         route_name: name.map(str::to_owned),
         has_deadline: lasts(node, "request_timeout")
@@ -286,7 +276,7 @@ pub fn has_ours(filter: &Node) -> bool {
 }
 
 /// Whether a filter has this in its name or in its type's.
-fn is_called(filter: &Node, what: &str) -> bool {
+pub fn is_called(filter: &Node, what: &str) -> bool {
     let names = [&["name"][..], &["typed_config", "@type"]];
     let mut names = names.iter().filter_map(|path| at(filter, path));
     names.any(|name| text(name).is_some_and(|name| name.contains(what)))

@@ -5,18 +5,30 @@ use sluicegate_rules::config::nearest;
 use sluicegate_rules::config::schema::{Check, Cost, Rule};
 use sluicegate_rules::config::walk::{checks, limit_names};
 
-use super::findings::{Findings, Severity};
+use super::findings::Findings;
+use super::findings::Severity::{Error, Warning};
 use crate::policy::{Limit, Policy};
 
 pub fn lint(rules: &[Rule], policy: &Policy, findings: &mut Findings<'_>) {
-    for (at, _, check) in checks(rules) {
-        for (field, name) in limit_names(&at, check) {
-            // Of consumers: the limit of those who have none of their own.
+    for (at, rule, check) in checks(rules) {
+        let named: Vec<_> = limit_names(&at, check).into_iter().collect();
+        // Of consumers: the limit of those who have none of their own.
+        let limit = |name| {
             let name = policy.resolve(name, "").map_or(name, |(limit, _)| limit);
-            match policy.limit(name) {
-                None => report_unknown(policy, field, name, findings),
-                Some(limit) => {
-                    check_costs(&at, check, limit, findings);
+            policy.limit(name).ok_or(name)
+        };
+        let most = named
+            .iter()
+            .map(|(_, name)| limit(name).ok()?.most_of_any());
+        let most = most.collect::<Option<Vec<_>>>().into_iter().flatten().max();
+        for (field, name) in &named {
+            match limit(name) {
+                Err(name) => report_unknown(policy, field, name, findings),
+                Ok(limit) => {
+                    // In shadow, or if not enforced, no request is denied.
+                    if !rule.shadow && limit.is_enforced() {
+                        check_costs(&at, check, limit, most, findings);
+                    }
                     check_quota(&at, check, limit, findings);
                 }
             }
@@ -24,7 +36,7 @@ pub fn lint(rules: &[Rule], policy: &Policy, findings: &mut Findings<'_>) {
     }
 }
 
-fn report_unknown(policy: &Policy, field: String, name: &str, findings: &mut Findings<'_>) {
+fn report_unknown(policy: &Policy, field: &str, name: &str, findings: &mut Findings<'_>) {
     let known: Vec<&str> = policy.limits().map(|limit| limit.name.as_str()).collect();
     let remedy = nearest(name, known.iter().copied()).map_or_else(
         || format!("the policy has `{}`", known.join("`, `")),
@@ -33,12 +45,22 @@ fn report_unknown(policy: &Policy, field: String, name: &str, findings: &mut Fin
     findings.error(field, format!("the policy has no limit `{name}`"), &remedy);
 }
 
-fn check_costs(at: &str, check: &Check, limit: &Limit, findings: &mut Findings<'_>) {
+/// Costs that are more than the limit holds: errors if they are for every key, since `certain` is the most of all limits of the
+/// check, whatever overrides, tiers and requests say.
+fn check_costs(
+    at: &str,
+    check: &Check,
+    limit: &Limit,
+    certain: Option<u64>,
+    findings: &mut Findings<'_>,
+) {
     let (most, name) = (limit.most(), &limit.name);
-    let mut compare = |severity, field: &str, cost| {
+    let most = most.max(limit.max_requested_quota.unwrap_or(0));
+    let mut compare = |can_be_error, field: &str, cost| {
+        let is_error = can_be_error && certain.is_some_and(|certain| cost > certain);
         if cost > most {
             findings.add(
-                severity,
+                if is_error { Error } else { Warning },
                 format!("{at}.cost{field}"),
                 format!("a cost of {cost} exceeds what limit `{name}` can ever hold ({most}): such a request is never admitted"),
                 "lower the cost or raise the limit",
@@ -46,15 +68,14 @@ fn check_costs(at: &str, check: &Check, limit: &Limit, findings: &mut Findings<'
         }
     };
     let varying = match &check.cost {
-        Cost::Constant(cost) => return compare(Severity::Error, "", *cost),
+        Cost::Constant(cost) => return compare(true, "", *cost),
         Cost::Varying(varying) => varying,
     };
     for (index, entry) in varying.table.iter().flatten().enumerate() {
-        let field = format!(".table[{index}].cost");
-        compare(Severity::Error, &field, entry.cost);
+        compare(true, &format!(".table[{index}].cost"), entry.cost);
     }
-    compare(Severity::Error, ".default", varying.default);
-    compare(Severity::Warning, ".max", varying.max.unwrap_or(0));
+    compare(true, ".default", varying.default);
+    compare(false, ".max", varying.max.unwrap_or(0));
 }
 
 /// A window of a limit that never decides, and the one that admits no more than that in its time.

@@ -1,7 +1,7 @@
 //! Other filters of the connection manager: which of them may clear the route, ask for it, or change the path or headers, in
 //! Envoy 1.40.
 
-use super::envoy_yaml::has_ours;
+use super::envoy_yaml::{has_ours, is_called};
 use super::messages::{any, enumerated, spelled};
 use crate::yaml::{Node, at, children, entries, get, is_true, text};
 
@@ -24,6 +24,10 @@ const CHANGE_PATH: &str = " connect_grpc_bridge grpc_json_reverse_transcoder grp
 pub struct Neighbour {
     /// Its name.
     pub name: String,
+    /// It answers preflights.
+    pub is_cors: bool,
+    /// It is the last that gets a request.
+    pub is_router: bool,
     /// It may clear the route.
     pub clears_route: bool,
     /// It asks for the route of every request, which makes Envoy select it again.
@@ -69,6 +73,8 @@ impl Neighbour {
         nodes.iter().for_each(|node| removed(node, &mut removes));
         Self {
             name: name.to_owned(),
+            is_cors: is_called(filter, "http.cors"),
+            is_router: is_called(filter, "http.router"),
             clears_route: !has_ours(filter)
                 && (is(CLEAR)
                     || is(CLEAR_IF_TOLD) && says(&tells)

@@ -58,6 +58,12 @@ impl Limit {
     pub fn most(&self) -> u64 {
         most(self.windows.iter().copied())
     }
+
+    /// The largest cost that any request can have; unknown where an override may give a key more, or nothing is enforced.
+    pub fn most_of_any(&self) -> Option<u64> {
+        let most = self.most().max(self.max_requested_quota.unwrap_or(0));
+        self.overrides.is_empty().then_some(most)
+    }
 }
 
 /// The largest cost that all of these windows could ever admit.

@@ -92,12 +92,7 @@ fn check(
             mistakes.push(ConfigError { field, why });
         }
     }
-    let most = |name: &str| {
-        // An override may give a key more.
-        let limit = limits.get(name).copied().flatten();
-        let limit = limit.filter(|limit| limit.overrides.is_empty())?;
-        Some(limit.most().max(limit.max_requested_quota.unwrap_or(0)))
-    };
+    let most = |name: &str| limits.get(name).copied().flatten()?.most_of_any();
     mistakes.extend(too_many_checks(&file.rules));
     mistakes.extend(costs_over_limits(&file.rules, most));
     if mistakes.is_empty() {

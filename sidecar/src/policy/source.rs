@@ -15,39 +15,12 @@ use crate::lock::lock;
 /// Why a policy cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
-    /// The file cannot be read.
-    #[error("cannot read policy {path}: {source}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The file is not a policy.
-    #[error("policy {path}: {message}")]
-    Invalid {
-        /// The file.
-        path: PathBuf,
-        /// Line, field and remedy, and the value only if it cannot be a secret.
-        message: String,
-    },
-}
-
-impl PolicyError {
-    fn unreadable(path: &Path, source: io::Error) -> Self {
-        Self::Read {
-            path: path.to_owned(),
-            source,
-        }
-    }
-
-    /// A mistake in the file.
-    pub fn invalid(path: &Path, message: String) -> Self {
-        Self::Invalid {
-            path: path.to_owned(),
-            message,
-        }
-    }
+    /// The file, and the system's error: it cannot be read.
+    #[error("cannot read policy {0}: {1}")]
+    Read(PathBuf, #[source] io::Error),
+    /// The file, and what is wrong in it: line, field and remedy, and the value only if it cannot be a secret.
+    #[error("policy {0}: {1}")]
+    Invalid(PathBuf, String),
 }
 
 impl Policy {
@@ -57,14 +30,14 @@ impl Policy {
     /// It cannot be read, or something in it is wrong: the error names file, line, field and remedy.
     pub fn load(path: &Path) -> Result<Self, PolicyError> {
         let read = std::fs::read_to_string(path);
-        let text = read.map_err(|source| PolicyError::unreadable(path, source))?;
+        let text = read.map_err(|source| PolicyError::Read(path.to_owned(), source))?;
         Self::of(&text, path)
     }
 
     /// The policy that a file has in it.
     fn of(text: &str, path: &Path) -> Result<Self, PolicyError> {
         let read = Self::read(text, &mut Files::beside(path));
-        read.map_err(|message| PolicyError::invalid(path, message))
+        read.map_err(|message| PolicyError::Invalid(path.to_owned(), message))
     }
 }
 
@@ -101,14 +74,14 @@ impl Attempt {
         let mut files = Files::beside(path);
         let read = Expanded::read_policy(&text, &mut files);
         (self.text, self.files, self.long) = (Some(text), Arc::new(files), None);
-        let (policy, expanded) = read.map_err(|why| PolicyError::invalid(path, why))?;
+        let (policy, expanded) = read.map_err(|why| PolicyError::Invalid(path.to_owned(), why))?;
         self.long = Some(expanded.text);
         Ok(policy)
     }
 }
 
 fn read_policy(path: &Path) -> Result<String, PolicyError> {
-    read(path).map_err(|source| PolicyError::unreadable(path, source))
+    read(path).map_err(|source| PolicyError::Read(path.to_owned(), source))
 }
 
 impl PolicySource {
@@ -145,7 +118,8 @@ impl PolicySource {
         let (mut newest, read) = Self::first(path);
         let policy = read.or_else(|why| {
             (newest.refusal, newest.is_last_good) = (Some(why.to_string()), true);
-            let kept = read_own(&last_good).map_err(|why| PolicyError::unreadable(&last_good, why));
+            let kept =
+                read_own(&last_good).map_err(|why| PolicyError::Read(last_good.clone(), why));
             kept.and_then(|text| Policy::of(&text, &last_good))
                 .map_err(|unusable| {
                     if last_good.exists() {
@@ -196,7 +170,7 @@ impl PolicySource {
             let policy = current.may_become(policy, clock::now_us());
             policy
                 .map(Some)
-                .map_err(|message| PolicyError::invalid(&self.path, message))
+                .map_err(|message| PolicyError::Invalid(self.path.clone(), message))
         });
         match tried {
             Ok(None) => {}
@@ -208,7 +182,7 @@ impl PolicySource {
             }
             Err(why) => {
                 let refusal = Some(why.to_string());
-                if matches!(why, PolicyError::Read { .. }) {
+                if matches!(why, PolicyError::Read(..)) {
                     // Reported already. A log file in the same folder would otherwise cause the next report.
                     if newest.refusal == refusal {
                         return Ok(());

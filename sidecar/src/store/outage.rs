@@ -28,6 +28,10 @@ const MIN_PAUSE: Duration = Duration::from_millis(5);
 /// The longest pause, because a node that returns is used again within half a second: reached with some 40,000 buckets.
 const MAX_PAUSE: Duration = Duration::from_millis(250);
 
+/// How long after the store's return: then all others have reported to it, or cannot. Connections are tried twice a second, and
+/// each sidecar announces itself when it has written back what it had admitted.
+const OTHERS_WITHIN: Duration = Duration::from_millis(1_500);
+
 /// One write-back of admissions that the store does not know.
 #[derive(Debug)]
 struct Call {
@@ -47,6 +51,8 @@ pub struct Outage {
     /// Calls whose answers were lost; they are repeated unchanged, since the store may have executed them. Locked while one
     /// is made, and during a reset: of what was admitted before it, nothing is recorded after it.
     unanswered: tokio::sync::Mutex<VecDeque<Call>>,
+    /// When the store was last seen to be away, if it has not told since that it knows all sidecars.
+    away_at: Mutex<Option<Instant>>,
     /// Notified after a write-back.
     written: Notify,
     /// Notified when the shares have decided while something is pending.
@@ -75,6 +81,7 @@ impl Outage {
             decided_at: Mutex::new(Instant::now()),
             position: Mutex::default(),
             unanswered: tokio::sync::Mutex::default(),
+            away_at: Mutex::default(),
             written: Notify::new(),
             debt_added: Notify::new(),
             wanted: Notify::new(),
@@ -84,7 +91,41 @@ impl Outage {
     /// Takes what the store answered to an announcement at this time.
     pub fn report_position(&self, now: Instant, announced: Announced) {
         let Announced { position, list_age } = announced;
-        lock(&self.position).report(now.into_std(), position, list_age);
+        let mut reports = lock(&self.position);
+        reports.report(now.into_std(), position, list_age);
+        if !reports.lacks_others() {
+            *lock(&self.away_at) = None;
+        }
+    }
+
+    /// Notes that the store is away. On a Cluster each node is, by itself.
+    pub fn note_away(&self, store: &Store) {
+        *lock(&self.away_at) = (!store.has_parts()).then(Instant::now);
+    }
+
+    /// Whether the store was away, and others may still report to it what they admitted meanwhile. If it has lost its data, it
+    /// would give that out once more; so shares go on to decide.
+    pub fn awaits_others(&self) -> bool {
+        let away_at = *lock(&self.away_at);
+        away_at.is_some_and(|at| at.elapsed() < OTHERS_WITHIN)
+            && self.position().is_some_and(|position| position.of > 1)
+    }
+
+    /// Waits until what is pending now was written back, at most so long.
+    pub async fn flush(&self, within: Duration) {
+        let flushed = async {
+            for _ in 0..=self.pending().div_ceil(MAX_BUCKETS) {
+                let written = self.written.notified();
+                tokio::pin!(written);
+                written.as_mut().enable();
+                if self.pending() == 0 {
+                    return;
+                }
+                self.wanted.notify_one();
+                written.await;
+            }
+        };
+        let _ = timeout(within, flushed).await;
     }
 
     /// The position that the shares follow, if the fleet has been known for long enough.
@@ -113,6 +154,9 @@ impl Outage {
             batch.buckets.get(take.bucket)
         });
         let position = self.position().ok_or(NoShare::PositionUnknown)?;
+        if buckets.clone().any(|bucket| store.is_down(&bucket.key)) {
+            self.note_away(store);
+        }
         let mut clocks = buckets.filter_map(|bucket| store.clock_us(&bucket.key));
         let now_us = clocks.next().ok_or(NoShare::PositionUnknown)?;
         let mut share = self.share();

@@ -34,6 +34,8 @@ pub struct PositionReports {
     last_at: Option<Instant>,
     /// Whether they are in force; from then on they stay so.
     settled: bool,
+    /// Whether the list is a new one to which others may be about to report.
+    lacks_others: bool,
 }
 
 #[derive(Debug)]
@@ -55,7 +57,8 @@ impl PositionReports {
         let known_for = list_age.min(now.saturating_duration_since(first_at));
         self.settled |= known_for >= SETTLED_AFTER;
         let fewer = |front: &Report| position.of < front.position.of;
-        if list_age < SIDECAR_TTL && self.reports.front().is_some_and(fewer) {
+        self.lacks_others = list_age < SIDECAR_TTL && self.reports.front().is_some_and(fewer);
+        if self.lacks_others {
             // Somebody alive may not be on it yet.
             self.reports.truncate(1);
             return;
@@ -73,6 +76,11 @@ impl PositionReports {
         {
             self.reports.pop_front();
         }
+    }
+
+    /// Whether this sidecar is back before others of a store that has lost its list, and with it perhaps all that was counted.
+    pub const fn lacks_others(&self) -> bool {
+        self.lacks_others
     }
 
     /// The position that is in force, if the fleet has been known for long enough.

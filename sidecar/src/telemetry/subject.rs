@@ -18,6 +18,17 @@ impl Subject {
         Self(digest.first_chunk().copied().unwrap_or_default())
     }
 
+    /// The subject that is shown by these digits.
+    pub fn read(digits: &str) -> Option<Self> {
+        let digits = digits.as_bytes().chunks(2).map(|two| {
+            let two = std::str::from_utf8(two).ok()?;
+            let is_byte = two.len() == 2 && !two.starts_with('+');
+            is_byte.then(|| u8::from_str_radix(two, 16).ok())?
+        });
+        let bytes: Option<Vec<_>> = digits.collect();
+        bytes?.try_into().ok().map(Self)
+    }
+
     /// The digits of the key that an override names, if it names one.
     pub fn of_whom(whom: &Whom) -> Option<String> {
         match whom {
@@ -44,6 +55,16 @@ mod tests {
         // printf %s worker-7 | sha256sum | cut -c1-20
         let digits = Subject::of("worker-7").to_string();
         assert_eq!(digits, "8aca0dd300d2436b96f9");
+        assert_eq!(Subject::read(&digits), Some(Subject::of("worker-7")));
+        for other in [
+            "",
+            "8a",
+            "8aca0dd300d2436b96f",
+            "8aca0dd300d2436b96f9a0",
+            "+aca0dd300d2436b96f9",
+        ] {
+            assert_eq!(Subject::read(other), None, "{other}");
+        }
         assert_eq!(
             digits,
             sluicegate_rules::subject("worker-7"),

@@ -7,7 +7,7 @@
 //! how much it may count too high. The nearest subjects need no estimate: the few highest ratios are known exactly.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use datasketches::frequencies::{ErrorType, FrequentItemsSketch};
 use sluicegate_protocol::{TopDenied, TopNearest};
@@ -18,11 +18,11 @@ use crate::telemetry::subject::Subject;
 const DENIED_HALF_US: u64 = 150_000_000;
 /// Half of the time span that ratios are kept for.
 const NEAREST_HALF_US: u64 = 30_000_000;
-/// Bytes of keys that are kept, of all limits together, and once as many of older ones: some 30,000 keys each, or 7,000 of
+/// Bytes of keys that are kept, of all limits together, and once as many of older ones: some 25,000 keys each, or 7,000 of
 /// the longest.
 const KEPT_BYTES: usize = 4 << 20;
 /// Bytes that a key takes besides its own.
-const KEY_ENTRY: usize = 64;
+const KEY_ENTRY: usize = 80;
 /// Slots of a sketch, a power of two; 26 bytes each. A subject with more than one in [`CERTAIN_ONE_IN`] of the denials
 /// is certain to be in it.
 const SKETCH_SLOTS: usize = 512;
@@ -141,30 +141,31 @@ impl DenialCounts {
 /// Keys that were denied or near the limit last, for commands that name a key by its digits.
 #[derive(Debug, Default)]
 pub struct RecentKeys {
-    /// The newest, and those before them.
-    keys: [HashSet<Box<str>>; 2],
+    /// The newest, and those before them, by their subjects: a request may name a thousand.
+    keys: [HashMap<Subject, Box<str>>; 2],
     /// Bytes of the newest.
     bytes: usize,
 }
 
 impl RecentKeys {
-    /// Keeps a key.
-    pub fn keep(&mut self, key: &str) {
+    /// Keeps the key of a subject.
+    pub fn keep(&mut self, subject: Subject, key: &str) {
         let [current, previous] = &mut self.keys;
-        if !current.contains(key) {
+        if !current.contains_key(&subject) {
             let bytes = key.len() + KEY_ENTRY;
             if self.bytes + bytes > KEPT_BYTES {
                 (*previous, self.bytes) = (std::mem::take(current), 0);
             }
             self.bytes += bytes;
-            current.insert(key.into());
+            current.insert(subject, key.into());
         }
     }
 
     /// The key with these digits, if it is kept.
     pub fn find(&self, digits: &str) -> Option<&str> {
-        let mut all = self.keys.iter().flatten().map(AsRef::as_ref);
-        all.find(|key| Subject::of(key).to_string() == digits)
+        let subject = Subject::read(digits)?;
+        let found = self.keys.iter().find_map(|keys| keys.get(&subject));
+        found.map(AsRef::as_ref)
     }
 }
 

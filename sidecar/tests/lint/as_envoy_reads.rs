@@ -82,14 +82,6 @@ fn an_extension_that_finds_addresses_excludes_the_fields_that_do() {
         let says = "error: Envoy refuses `use_remote_address` and `xff_num_trusted_hops`";
         has(&checked(&both), says);
     }
-    let both = with(
-        "failure_policy: FAIL_RELOAD",
-        "failure_policy: FAIL_RELOAD\n                        fail_open: true",
-    );
-    has(
-        &checked(&both),
-        "error: Envoy refuses `fail_open` beside `failure_policy`",
-    );
 }
 
 /// Public finding 5.

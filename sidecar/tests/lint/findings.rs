@@ -278,3 +278,35 @@ fn a_finding_names_what_the_file_has() {
         "`match: all`, `on_failure: allow`, explain --expand",
     );
 }
+
+/// What the sidecar serves is no error: somebody has the larger quota, or nobody is denied.
+#[test]
+fn a_cost_that_some_requests_can_have_is_no_error() {
+    for (fields, warnings) in [
+        (
+            "rate: 5/1h, quota: { jwt: q }, quota_from_request: { max: 500 }, cost: 50",
+            false,
+        ),
+        (
+            "rate: 5/1h, overrides: [{ key: x, quota: 500 }], cost: 50",
+            true,
+        ),
+        ("rate: 5/1h, enforce: false, cost: 6", false),
+        ("rate: 5/1h, shadow: true, cost: 6", false),
+        (
+            "tiers: { by: { jwt: plan }, g: 100/1h, default: 3/1h }, cost: 10",
+            true,
+        ),
+    ] {
+        let policy = format!(
+            "limits: {{ a: {{ match: /a/, key: address, on_failure: deny, {fields} }} }}"
+        );
+        let (status, printed) = run_with(&["check-config"], Some(&policy), None);
+        assert_eq!(status, 0, "{fields}: {printed}");
+        assert_eq!(
+            printed.contains("can ever hold"),
+            warnings,
+            "{fields}: {printed}"
+        );
+    }
+}

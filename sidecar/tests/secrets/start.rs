@@ -19,7 +19,7 @@ fn fails_without_the_secret_at_the_start(store: &str) {
         folder.write(&file);
         // One other command per file, in turn: all commands read the policy in the same way.
         let (words, last): (&[&str], _) = match number % 5 {
-            0 => (&["estimate", "--keys", "1"], "--policy"),
+            0 => (&["check-store"], "--policy"),
             1 => (&["check-config", "--envoy", &filter], "--policy"),
             2 => (
                 &["explain", "--request", "GET /", "--envoy", &filter],
@@ -91,7 +91,7 @@ fn no_secret_in_errors_about_the_environment_or_arguments() {
             serve --policy nowhere --admin-listen=STORE
             serve --policy STORE
             check-config --envoy STORE
-            estimate --policy nowhere --keys STORE
+            decide --limit l --key k --cost STORE
             STORE
         ";
         for [words] in rows(table) {

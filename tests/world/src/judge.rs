@@ -96,6 +96,9 @@ struct Judge<'a> {
     outages: Vec<(u64, u64)>,
     /// The same of each sidecar.
     outages_of: Vec<Vec<(u64, u64)>>,
+    /// When one was away for so long that it counted as gone and kept its share, while the others divide it as well: until all
+    /// have learned that it is back, which they do not while they are away themselves.
+    gone: Vec<(u64, u64)>,
     /// When a sidecar ended whose share had decided: it knows no longer what that admitted.
     deaths: Vec<u64>,
     clocks: Vec<(u64, i64)>,
@@ -153,6 +156,7 @@ impl<'a> Judge<'a> {
             policies: vec![vec![(0, u64::MAX, 0)]; world.sidecars],
             outages: Vec::new(),
             outages_of: vec![Vec::new(); world.sidecars],
+            gone: Vec::new(),
             deaths: Vec::new(),
             clocks: Vec::new(),
             told: &shown.told,
@@ -223,6 +227,11 @@ impl<'a> Judge<'a> {
             let still = from.map(|from| (from, end + BACK));
             judge.outages_of[sidecar].extend(still);
             judge.outages.extend(still);
+        }
+        if world.sidecars > 1 {
+            let long = |one: &&(u64, u64)| one.1 - one.0 >= BACK + 4_000_000;
+            let long = judge.outages.iter().filter(long);
+            judge.gone = long.map(|one| (one.0, judge.known_by(one.1))).collect();
         }
         let mut subjects = std::mem::take(&mut judge.subjects);
         for ((limit, key), subject) in &mut subjects {
@@ -466,11 +475,8 @@ impl<'a> Judge<'a> {
     /// then: only while a share may decide it.
     fn once_more(&self, now: (u64, u64), since: u64) -> u64 {
         let span = (since, now.1);
-        let touching = self.outages.iter().filter(|one| meets(**one, now));
-        let cut = touching.clone().count() > 0;
-        // One that was away for so long counts as gone, and keeps its share; the others divide it as well.
-        let long = |one: &&(u64, u64)| one.1 - one.0 >= BACK + 4_000_000;
-        let gone = self.world.sidecars > 1 && touching.filter(long).count() > 0;
+        let cut = self.cut(now);
+        let gone = cut && self.gone.iter().any(|one| meets(*one, now));
         let died = self
             .deaths
             .iter()

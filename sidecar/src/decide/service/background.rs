@@ -4,6 +4,7 @@ use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tokio::time::{Instant, timeout};
 use tracing::warn;
 
 use super::Service;
@@ -15,6 +16,10 @@ use crate::telemetry::history::{History, Reading};
 
 /// A connection that is replaced within this time is not reported as an outage.
 const REPLACED_WITHIN: Duration = Duration::from_millis(200);
+
+/// Connections that are lost so often, each time within this time of the last, are an outage, however soon they are replaced. It is
+/// over when none is lost for this time.
+const LOST_AGAIN: (u32, Duration) = (3, Duration::from_secs(1));
 
 /// Most time from one sample of the counters to the next: whoever opens the live page finds a chart.
 const SAMPLE_EVERY_MS: u64 = 5_000;
@@ -69,24 +74,35 @@ impl Service {
     /// Reports each change of the store's health to metrics and events. Never returns.
     pub async fn watch_store(&self) {
         let mut changes = self.store.health_changes();
+        let store_up = &self.metrics.families.store_up;
+        let (often, soon) = LOST_AGAIN;
+        let (mut was_up, mut lost, mut lost_at) = (true, 0, Instant::now());
         loop {
             let health = changes.borrow_and_update().clone();
-            let families = &self.metrics.families;
-            families.store_up.set(health.is_up().into());
             match &health.state {
-                HealthState::Unknown => {}
+                HealthState::Unknown => store_up.set(0),
                 HealthState::Up => {
+                    was_up = true;
+                    if lost >= often && timeout(soon, changes.changed()).await.is_ok() {
+                        continue;
+                    }
+                    store_up.set(1);
                     self.events.store_answered(clock::unix_ms());
                     self.events.log.succeeded();
                 }
                 HealthState::Down(cause) => {
                     self.events.log.began(clock::micros(health.since.elapsed()));
+                    if std::mem::take(&mut was_up) {
+                        let again = lost_at.elapsed() < soon;
+                        (lost, lost_at) = (if again { lost + 1 } else { 1 }, Instant::now());
+                    }
                     // A connection that is replaced at once is not an outage.
                     let up = changes.wait_for(Health::is_up);
-                    if tokio::time::timeout(REPLACED_WITHIN, up).await.is_ok() {
+                    if lost < often && timeout(REPLACED_WITHIN, up).await.is_ok() {
                         changes.mark_changed();
                         continue;
                     }
+                    store_up.set(0);
                     let ago = u64::try_from(health.since.elapsed().as_millis()).unwrap_or(0);
                     let since_ms = clock::unix_ms().saturating_sub(ago);
                     let part = self.store.has_parts().then_some("part of the Cluster: ");

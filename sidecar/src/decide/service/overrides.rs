@@ -27,6 +27,8 @@ use crate::telemetry::events::EventKind;
 /// How often to announce this sidecar to the store, which answers whether overrides changed. All sidecars must apply a
 /// change within a second.
 const ANNOUNCE_EVERY: Duration = Duration::from_millis(700);
+/// The same, while the store is away, and until all others have announced themselves after that.
+const AWAY_EVERY: Duration = Duration::from_millis(100);
 /// The same, until the first successful read.
 const FIRST_READ_EVERY: Duration = Duration::from_millis(50);
 /// The same, while decisions wait for it.
@@ -45,14 +47,16 @@ impl Service {
     pub async fn watch_fleet(&self) {
         let mut ticks = interval(ANNOUNCE_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut health = self.store.health_changes();
         // The last lasting error that was reported; `watch_store` reports outages.
         let mut reported = None;
         let (mut swept, mut read_after) = (Instant::now(), Instant::now());
         let (mut neighbours, mut check_at) = (Neighbours::default(), Instant::now());
+        let mut known = 0;
         loop {
             let version = self.backend.announce().await;
-            let answered = version.is_ok();
-            self.leases.note_sidecars(self.sidecars());
+            let (answered, sidecars) = (version.is_ok(), self.sidecars());
+            self.leases.note_sidecars(sidecars);
             if Instant::now() >= read_after {
                 match self.read_overrides(version).await {
                     Ok(()) => reported = None,
@@ -66,7 +70,9 @@ impl Service {
                     }
                 }
             }
-            if answered && Instant::now() >= check_at {
+            // Whoever has just come may have other limits.
+            let others_came = std::mem::replace(&mut known, sidecars) < sidecars;
+            if answered && (others_came || Instant::now() >= check_at) {
                 check_at = Instant::now() + CHECK_NEIGHBOURS_EVERY;
                 self.check_neighbours(&mut neighbours).await;
             }
@@ -76,8 +82,14 @@ impl Service {
             }
             if !self.overrides_were_read.load(Ordering::Relaxed) {
                 tokio::time::sleep(FIRST_READ_EVERY).await;
+            } else if self.backend.outage.awaits_others() {
+                tokio::time::sleep(AWAY_EVERY).await;
             } else {
-                ticks.tick().await;
+                tokio::select! {
+                    _ = ticks.tick() => {}
+                    // A store that is back is told at once, because others wait for that.
+                    _ = health.changed() => {}
+                }
             }
         }
     }

@@ -21,8 +21,8 @@ pub struct Queue<A> {
 #[derive(Debug)]
 struct Caller<A> {
     batch: Arc<Batch>,
-    /// With an outcome for each decision that was sent.
-    answer: Answer,
+    /// The number of its decisions that were sent.
+    sent: usize,
     waiter: A,
 }
 
@@ -42,6 +42,12 @@ impl Answer {
             outcomes: vec![None; decisions],
             in_doubt,
         }
+    }
+
+    /// Takes over the answer to the decisions that follow.
+    pub fn append(&mut self, next: Self) {
+        self.outcomes.extend(next.outcomes);
+        self.in_doubt |= next.in_doubt;
     }
 
     /// Takes over the answer to a part of the batch, whose decisions have these indices.
@@ -78,7 +84,7 @@ impl<A> Queue<A> {
     pub fn push(&mut self, batch: Arc<Batch>, waiter: A) {
         self.callers.push_back(Caller {
             batch,
-            answer: Answer::default(),
+            sent: 0,
             waiter,
         });
     }
@@ -102,7 +108,7 @@ impl<A> Queue<A> {
         while call.weight() < MAX_CALL_WEIGHT && call.owners.len() != before {
             before = call.owners.len();
             for (index, (caller, added)) in self.callers.iter().zip(&mut added).enumerate() {
-                let first = caller.answer.outcomes.len() + *added;
+                let first = caller.sent + *added;
                 let turn_ends = call.weight() + TURN_WEIGHT;
                 for decision in caller.batch.decisions.iter().skip(first) {
                     if call.weight() >= turn_ends
@@ -125,30 +131,34 @@ impl<A> Queue<A> {
         let callers = self.callers.iter().zip(&call.added);
         callers
             .filter(|(_, added)| **added > 0)
-            .map(|(caller, _)| (&caller.waiter, caller.answer.outcomes.is_empty()))
+            .map(|(caller, _)| (&caller.waiter, caller.sent == 0))
     }
 
-    /// Distributes a call's outcomes, and whether it is in doubt; removes and returns the callers that are complete.
+    /// Tells each caller in a call the outcomes of its decisions there, and removes those that are complete. So a later call that
+    /// is late costs only its own decisions.
     pub fn answer(
         &mut self,
         call: &Call,
         outcomes: Vec<Option<Outcome>>,
         in_doubt: bool,
-    ) -> Vec<(A, Answer)> {
+        mut tell: impl FnMut(&A, Answer),
+    ) {
         let mut outcomes = outcomes.into_iter();
+        let none = |_| Answer::none(0, in_doubt);
+        let mut answers: Vec<_> = call.added.iter().map(none).collect();
         for owner in &call.owners {
-            if let Some(caller) = self.callers.get_mut(*owner) {
-                caller.answer.outcomes.push(outcomes.next().flatten());
-                caller.answer.in_doubt |= in_doubt;
+            if let Some(answer) = answers.get_mut(*owner) {
+                answer.outcomes.push(outcomes.next().flatten());
             }
         }
-        let callers = std::mem::take(&mut self.callers).into_iter();
-        let is_done =
-            |caller: &Caller<A>| caller.answer.outcomes.len() == caller.batch.decisions.len();
-        let (done, waiting): (VecDeque<_>, _) = callers.partition(is_done);
-        self.callers = waiting;
-        let done = done.into_iter();
-        done.map(|caller| (caller.waiter, caller.answer)).collect()
+        for (caller, answer) in self.callers.iter_mut().zip(answers) {
+            if !answer.outcomes.is_empty() {
+                caller.sent += answer.outcomes.len();
+                tell(&caller.waiter, answer);
+            }
+        }
+        self.callers
+            .retain(|caller| caller.sent < caller.batch.decisions.len());
     }
 }
 
@@ -193,6 +203,20 @@ mod tests {
         test_batches::batch((0..4).map(bucket).collect(), decisions)
     }
 
+    /// Answers a call; whom it told what.
+    fn answer<A: Copy>(
+        queue: &mut Queue<A>,
+        call: &Call,
+        outcomes: Vec<Option<Outcome>>,
+        in_doubt: bool,
+    ) -> Vec<(A, Answer)> {
+        let mut told = vec![];
+        queue.answer(call, outcomes, in_doubt, |caller, answer| {
+            told.push((*caller, answer))
+        });
+        told
+    }
+
     /// Lets the engine decide a call.
     fn work(engine: &mut Memory, call: &Call) -> Vec<Option<Outcome>> {
         let outcomes = engine.decide(1, call.batch()).into_iter();
@@ -211,8 +235,14 @@ mod tests {
         assert_eq!(call.batch().buckets.len(), 2);
         let callers: Vec<_> = queue.callers_in(&call).collect();
         assert_eq!(callers, [(&"large", true), (&"small", true)]);
-        let done = queue.answer(&call, vec![None; MAX_CALL_WEIGHT], true);
-        assert!(done.iter().map(|(caller, _)| *caller).eq(["small"]));
+        let told = answer(&mut queue, &call, vec![None; MAX_CALL_WEIGHT], true);
+        // The large one learns at once what was decided of its own.
+        assert!(
+            told.iter()
+                .map(|(caller, _)| *caller)
+                .eq(["large", "small"])
+        );
+        assert_eq!(told[0].1, Answer::none(MAX_CALL_WEIGHT - 1, true));
         let next = queue.next_call();
         // Its first decisions were in an earlier call.
         assert!(queue.callers_in(&next).eq([(&"large", false)]));
@@ -220,9 +250,14 @@ mod tests {
         while !queue.is_empty() {
             let call = queue.next_call();
             let outcomes = vec![None; call.batch().decisions.len()];
-            rest.extend(queue.answer(&call, outcomes, false));
+            rest.extend(answer(&mut queue, &call, outcomes, false));
         }
-        assert!(rest[0].1.in_doubt, "a call with some of its decisions was");
+        let last = Answer::none(1, false);
+        assert_eq!(
+            rest.last(),
+            Some(&("large", last)),
+            "of its last call alone"
+        );
     }
 
     #[test]
@@ -234,7 +269,7 @@ mod tests {
         queue.push(Arc::new(raised), 1);
         let call = queue.next_call();
         assert_eq!(call.batch().decisions.len(), 1);
-        assert_eq!(queue.answer(&call, vec![None], false).len(), 1);
+        assert_eq!(answer(&mut queue, &call, vec![None], false).len(), 1);
         assert_eq!(queue.next_call().batch().buckets[0].spec, spec(100));
     }
 
@@ -263,7 +298,7 @@ mod tests {
         Arc::new(test_batches::batch(buckets, &decisions))
     }
 
-    /// The weights of the calls until the queue is empty, and the callers that each call answered.
+    /// The weights of the calls until the queue is empty, and the callers that each call completed.
     fn drain<'a>(queue: &mut Queue<&'a str>) -> (Vec<usize>, Vec<Vec<&'a str>>) {
         let (mut weights, mut answered) = (Vec::new(), Vec::new());
         while !queue.is_empty() {
@@ -271,8 +306,13 @@ mod tests {
             assert_eq!(call.weight(), call.batch().weight());
             weights.push(call.weight());
             let none = vec![None; call.owners.len()];
-            let done = queue.answer(&call, none, false).into_iter();
-            answered.push(done.map(|(answer, _)| answer).collect());
+            let told = answer(queue, &call, none, false).into_iter();
+            let waits = |caller: &&str| queue.callers.iter().any(|one| one.waiter == *caller);
+            answered.push(
+                told.map(|(caller, _)| caller)
+                    .filter(|one| !waits(one))
+                    .collect(),
+            );
         }
         (weights, answered)
     }
@@ -339,7 +379,7 @@ mod tests {
             }
             let (mut together, mut apart) = (Memory::default(), Memory::default());
             let mut expected = vec![Vec::new(); callers.len()];
-            let mut answered = 0;
+            let mut answered = vec![Vec::new(); callers.len()];
             let mut waiting: Vec<usize> = (0..callers.len()).collect();
             while !queue.is_empty() {
                 let call = queue.next_call();
@@ -351,13 +391,12 @@ mod tests {
                     expected[number].push(single[0].ok());
                 }
                 let outcomes = work(&mut together, &call);
-                for (number, answer) in queue.answer(&call, outcomes, false) {
-                    prop_assert_eq!(&answer.outcomes, &expected[number]);
-                    waiting.retain(|w| *w != number);
-                    answered += 1;
+                for (number, answer) in answer(&mut queue, &call, outcomes, false) {
+                    answered[number].extend(answer.outcomes);
+                    waiting.retain(|w| *w != number || answered[number].len() < callers[number].len());
                 }
             }
-            prop_assert_eq!(answered, callers.len());
+            prop_assert_eq!(answered, expected);
         }
     }
 }

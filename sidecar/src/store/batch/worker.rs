@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 use sluicegate_engine::{Batch, BatchBuilder};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use super::queue::{Answer, Queue};
 use crate::store::cluster::lanes::{LANES, split};
@@ -41,7 +42,8 @@ pub fn part(batch: &Batch, indices: &[usize]) -> Arc<Batch> {
 struct Waiter {
     since: Instant,
     trace: Option<Parent>,
-    answer: oneshot::Sender<Answer>,
+    /// One answer for each call that has some of its decisions.
+    answers: mpsc::UnboundedSender<Answer>,
 }
 
 /// The queues in front of a store: one, or one per lane.
@@ -130,26 +132,29 @@ impl Batcher {
         trace: Option<Parent>,
     ) -> Answer {
         let decisions = batch.decisions.len();
-        let (answer, answered) = oneshot::channel();
+        let (answers, mut answered) = mpsc::unbounded_channel();
         let waiter = Waiter {
             since: Instant::now(),
             trace,
-            answer,
+            answers,
         };
         if lane.try_send((batch, waiter)).is_err() {
             self.shared.record_failure(FailureKind::Overloaded, WAITED);
             return Answer::none(decisions, false);
         }
-        // At most the call in flight and the caller's own.
+        // For each of its calls: at most the one in flight and its own.
         let max_wait = self.shared.store.timeout() * 2;
-        match tokio::time::timeout(max_wait, answered).await {
-            Ok(Ok(answer)) => answer,
-            // Dropping the receiver removes the caller from the queue. A call with its decisions may be under way.
-            _ => {
+        let mut answer = Answer::default();
+        while answer.outcomes.len() < decisions {
+            let Ok(Some(next)) = timeout(max_wait, answered.recv()).await else {
+                // Dropping the receiver removes the caller from the queue. A call with its decisions may be under way.
                 self.shared.record_failure(FailureKind::Late, WAITED);
-                Answer::none(decisions, true)
-            }
+                answer.append(Answer::none(decisions - answer.outcomes.len(), true));
+                break;
+            };
+            answer.append(next);
         }
+        answer
     }
 }
 
@@ -173,7 +178,7 @@ async fn run_lane(shared: Arc<Shared>, mut arrivals: mpsc::Receiver<(Arc<Batch>,
         while let Ok((batch, caller)) = arrivals.try_recv() {
             queue.push(batch, caller);
         }
-        queue.retain(|caller| !caller.answer.is_closed());
+        queue.retain(|caller| !caller.answers.is_closed());
         if queue.is_empty() {
             continue;
         }
@@ -202,10 +207,10 @@ async fn run_lane(shared: Arc<Shared>, mut arrivals: mpsc::Receiver<(Arc<Batch>,
             span.end(reply.errors.first().map(StoreError::kind));
         }
         let in_doubt = reply.is_in_doubt();
-        for (caller, answer) in queue.answer(&call, reply.decisions, in_doubt) {
+        queue.answer(&call, reply.decisions, in_doubt, |caller, answer| {
             // The caller may have left in the meantime.
-            let _ = caller.answer.send(answer);
-        }
+            let _ = caller.answers.send(answer);
+        });
     }
 }
 

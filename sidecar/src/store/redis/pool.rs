@@ -12,7 +12,7 @@ use tokio::time::timeout_at;
 use super::clock::Clock;
 use super::common::Common;
 use super::connection::{Connection, Deadline};
-use super::probe::{probe, run};
+use super::probe::{is_elsewhere, probe, run};
 use crate::lock::lock;
 use crate::policy::Endpoint;
 use crate::store::error::{ConnectionError, StoreError, is_not_yet};
@@ -138,7 +138,8 @@ impl ConnectionPool {
     /// Notes that Redis refused a batch, if it may have done so for its keys: then it is refused as a whole, since most of the
     /// others may be served, and their limits would hold while nobody knows of those that do not.
     pub fn note_refused(&self, error: &StoreError, batch: &Batch) {
-        if !error.may_be_for_keys() {
+        // In a Cluster, it is no fault of the node that a slot has moved or is on its way.
+        if !error.may_be_for_keys() || (self.clustered && is_elsewhere(error)) {
             return;
         }
         if self.refused.load().is_none() {

@@ -70,7 +70,9 @@ impl LimitMetrics {
     pub(super) fn count_denials(&self, key: Option<&str>, count: u64, now_us: u64) {
         let subject = key.map(Subject::of);
         lock(&self.subjects).denied.count(subject, count, now_us);
-        key.into_iter().for_each(|key| lock(&self.keys).keep(key));
+        if let (Some(subject), Some(key)) = (subject, key) {
+            lock(&self.keys).keep(subject, key);
+        }
     }
 
     /// Records how much of the quota a key's subject has used.
@@ -79,7 +81,7 @@ impl LimitMetrics {
         let used = ratio(used, status.quota);
         self.used.observe(used);
         if lock(&self.subjects).nearest.note(key, used, now_us) {
-            lock(&self.keys).keep(key);
+            lock(&self.keys).keep(Subject::of(key), key);
         }
     }
 
