@@ -298,9 +298,8 @@ fn a_cost_that_some_requests_can_have_is_no_error() {
             true,
         ),
     ] {
-        let policy = format!(
-            "limits: {{ a: {{ match: /a/, key: address, on_failure: deny, {fields} }} }}"
-        );
+        let policy =
+            format!("limits: {{ a: {{ match: /a/, key: address, on_failure: deny, {fields} }} }}");
         let (status, printed) = run_with(&["check-config"], Some(&policy), None);
         assert_eq!(status, 0, "{fields}: {printed}");
         assert_eq!(
