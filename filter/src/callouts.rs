@@ -46,6 +46,9 @@ const MAX_LATE: Duration = Duration::from_secs(10);
 /// time is a second after the start, with or without requests, so that a wrong `sidecar.cluster` is noticed at once.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(15);
 
+/// The same while sidecars have other rules than this filter: one that is idle must hear of all that it may ask, and they of it.
+const ANNOUNCE_OFTEN: Duration = Duration::from_millis(500);
+
 /// While rules are compiled, the timer fires as often as it can, and each time compiles for about a millisecond: meanwhile
 /// the worker serves requests.
 const COMPILE_EVERY: Duration = Duration::from_millis(1);
@@ -393,8 +396,17 @@ impl Callouts {
         let every_second = is_due(&self.reported_us, REPORT_EVERY);
         if every_second {
             reports |= self.plugin.denials.borrow().has_report();
-            let announces = is_due(&self.announced_us, ANNOUNCE_EVERY);
-            announcement = announces.then_some(self.plugin.announcement.as_str());
+        }
+        let is_behind = self.rules.is_behind();
+        let announce_every = if is_behind {
+            ANNOUNCE_OFTEN
+        } else {
+            ANNOUNCE_EVERY
+        };
+        if (every_second || is_behind) && is_due(&self.announced_us, announce_every) {
+            let rules = self.plugin.pushed.as_ref();
+            let rules = rules.map(|pushed| self.rules.report(&self.plugin, pushed, now_us));
+            announcement = Some((self.plugin.announcement.as_str(), rules));
         }
         if reports || announcement.is_some() {
             let leases = self.plugin.leases.borrow_mut().report(now_us, false);
@@ -410,7 +422,7 @@ impl Callouts {
     fn post<'q>(
         &self,
         now_us: u64,
-        (callout, announcement): (Option<CalloutId>, Option<&str>),
+        (callout, announcement): (Option<CalloutId>, Option<(&str, Option<String>)>),
         questions: impl Iterator<Item = (&'q Question, &'q Taken)>,
         leases: LeaseReport,
         timeout_us: u64,
@@ -428,10 +440,11 @@ impl Callouts {
         // Envoy's timeouts are in milliseconds, and 0 means no timeout.
         let timeout = Duration::from_millis(timeout_us.div_ceil(1_000).max(1));
         let cluster = &self.plugin.settings.cluster;
+        let is_announced = announcement.is_some();
         match host::post(cluster, announcement, &spent, &body, timeout) {
             Ok(token) => drop(self.sent.borrow_mut().insert(token, sent)),
             Err(why) => {
-                if announcement.is_some() {
+                if is_announced {
                     self.plugin.not_announced(&why);
                 }
                 self.finish_callout(sent, Err(why));
@@ -466,8 +479,8 @@ impl Callouts {
                 leases.answered(sent.leases, answer.version(), &answer.leases, times);
                 let mut denials = self.plugin.denials.borrow_mut();
                 denials.answered(answer.version(), times);
-                if let Some(digest) = &answer.rules {
-                    self.rules.named(digest, answer.instance, times.answered_us);
+                if self.plugin.pushed.is_some() {
+                    self.rules.named(answer, times.answered_us);
                 }
             }
             Err(_) => {
@@ -565,7 +578,11 @@ impl Callouts {
         let idle_us = if !self.plugin.has_rules() || !self.early.borrow().is_empty() {
             as_us(EARLY_EVERY)
         } else if self.plugin.leases.borrow().is_empty() {
-            as_us(REPORT_EVERY)
+            as_us(if self.rules.is_behind() {
+                ANNOUNCE_OFTEN
+            } else {
+                REPORT_EVERY
+            })
         } else {
             as_us(LEASES_EVERY)
         };

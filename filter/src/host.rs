@@ -253,7 +253,7 @@ pub fn call(
 /// Envoy refuses to send them.
 pub fn post(
     cluster: &str,
-    announcement: Option<&str>,
+    announcement: Option<(&str, Option<String>)>,
     spent: &str,
     body: &[u8],
     timeout: Duration,
@@ -264,8 +264,13 @@ pub fn post(
         (":authority", cluster),
         ("content-type", "application/json"),
         (sluicegate_protocol::LEASES_HEADER, spent),
+        (sluicegate_protocol::UNKNOWN_HEADER, "named"),
     ];
-    headers.extend(announcement.map(|text| (sluicegate_protocol::FILTER_HEADER, text)));
+    if let Some((text, rules)) = &announcement {
+        headers.push((sluicegate_protocol::FILTER_HEADER, text));
+        let rules = rules.as_deref();
+        headers.extend(rules.map(|rules| (sluicegate_protocol::RULES_HEADER, rules)));
+    }
     call(cluster, headers, Some(body), timeout)
 }
 

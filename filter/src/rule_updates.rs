@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use sluicegate_protocol::{FILTER_HEADER, RULES_HEADER, RULES_PATH, RULES_WAIT_S, RulesReport};
+use sluicegate_protocol::{
+    Answer, FILTER_HEADER, RULES_HEADER, RULES_PATH, RULES_WAIT_S, RulesReport,
+};
 use sluicegate_rules::{
     Document, Pushed, RULES_REFUSED, RULES_UPDATED, RuleSet, Updates, VerdictError,
 };
@@ -32,6 +34,8 @@ pub struct RuleUpdates {
     compiling: RefCell<Option<Compiling>>,
     /// The sets before those in force, for a change that is taken back.
     previous: RefCell<Option<(String, Vec<Rc<RuleSet>>)>>,
+    /// Whether it says that a sidecar holds back the rules of another: then it does not bring these.
+    is_held: Cell<bool>,
     /// Since when answers name other rules.
     stale_us: Cell<Option<u64>>,
     /// What was logged last.
@@ -41,7 +45,6 @@ pub struct RuleUpdates {
 /// A document, compiled in part.
 struct Compiling {
     digest: String,
-    instance: u64,
     stage: Stage,
 }
 
@@ -97,10 +100,15 @@ impl RuleUpdates {
         self.compiling.borrow().is_some()
     }
 
-    /// Asks the sidecar for rules that this filter does not have, and tells it which it has.
-    pub fn request(&self, plugin: &Plugin, pushed: &Pushed, now_us: u64) {
-        let mut updates = self.updates.borrow_mut();
-        let refused = updates.refused();
+    /// Whether sidecars have other rules than this filter.
+    pub fn is_behind(&self) -> bool {
+        self.updates.borrow().is_behind()
+    }
+
+    /// Which rules this filter has, for a sidecar.
+    pub fn report(&self, plugin: &Plugin, pushed: &Pushed, now_us: u64) -> String {
+        let updates = self.updates.borrow();
+        let (refused, held) = (updates.refused(), updates.held(now_us));
         let report = RulesReport {
             vm: plugin.vm.as_str().into(),
             node: plugin.node.as_str().into(),
@@ -109,18 +117,28 @@ impl RuleUpdates {
             in_force: updates.in_force().map(Into::into),
             refused: refused.map(|(digest, _)| digest.into()),
             why: refused.map(|(_, why)| why.into()),
+            held: held.map(|(digest, _)| digest.into()),
+            held_by: held.map(|(_, sidecar)| format!("{sidecar:x}").into()),
             pepper: Some(plugin.settings.hasher.pepper_digest().into()),
         };
+        report.to_string()
+    }
+
+    /// Asks the sidecar for rules that this filter does not have, and tells it which it has.
+    pub fn request(&self, plugin: &Plugin, pushed: &Pushed, now_us: u64) {
+        let report = self.report(plugin, pushed, now_us);
+        self.is_held
+            .set(self.updates.borrow().held(now_us).is_some());
         let headers = [
             (":method", "GET"),
             (":path", RULES_PATH),
             (":authority", plugin.settings.cluster.as_str()),
             (FILTER_HEADER, plugin.announcement.as_str()),
-            (RULES_HEADER, &report.to_string()),
+            (RULES_HEADER, report.as_str()),
         ];
         let timeout = Duration::from_secs(RULES_WAIT_S) + GRACE;
         let sent = host::call(&plugin.settings.cluster, headers.to_vec(), None, timeout);
-        updates.sent(now_us);
+        self.updates.borrow_mut().sent(now_us);
         match sent {
             Ok(token) => self.token.set(Some(token)),
             Err(why) => self.say(&why.to_string()),
@@ -144,8 +162,10 @@ impl RuleUpdates {
                 return;
             }
         };
-        let (digest, instance) = (document.head.digest.clone(), document.head.instance);
-        if !updates.named(&digest, instance, now_us) {
+        let head = &document.head;
+        let digest = head.digest.clone();
+        let may = updates.named(&digest, &head.earlier, head.instance, now_us);
+        if !may || (head.lines == 0 && self.is_held.get()) {
             return;
         }
         let mut previous = self.previous.borrow_mut();
@@ -157,19 +177,20 @@ impl RuleUpdates {
             },
         };
         match stage {
-            Ok(stage) => drop(self.compiling.replace(Some(Compiling {
-                digest,
-                instance,
-                stage,
-            }))),
+            Ok(stage) => drop(self.compiling.replace(Some(Compiling { digest, stage }))),
             Err(why) => self.refuse(&mut updates, digest, why),
         }
     }
 
     /// An answer to a question names the rules in force at the sidecar. If the request under way does not bring them, it is
     /// at another sidecar: then it is given up.
-    pub fn named(&self, digest: &str, instance: u64, now_us: u64) {
-        if !self.updates.borrow_mut().named(digest, instance, now_us) || self.is_compiling() {
+    pub fn named(&self, answer: &Answer<'_>, now_us: u64) {
+        let Some(digest) = &answer.rules else {
+            return;
+        };
+        let earlier = answer.earlier.as_deref().unwrap_or_default();
+        let mut updates = self.updates.borrow_mut();
+        if !updates.named(digest, earlier, answer.instance, now_us) || self.is_compiling() {
             return self.stale_us.set(None);
         }
         let since_us = self.stale_us.get().unwrap_or(now_us);
@@ -193,8 +214,7 @@ impl RuleUpdates {
         loop {
             compiling.stage = match compiling.stage.advance(pushed) {
                 Ok(Stage::Done(sets)) => {
-                    let (digest, instance) = (compiling.digest, compiling.instance);
-                    return self.replace(plugin, sets, digest, instance, now_us);
+                    return self.replace(plugin, sets, compiling.digest);
                 }
                 Ok(stage) => stage,
                 Err(why) => {
@@ -212,14 +232,7 @@ impl RuleUpdates {
     }
 
     /// Puts these sets in force, and keeps the earlier ones.
-    fn replace(
-        &self,
-        plugin: &Plugin,
-        sets: Vec<Rc<RuleSet>>,
-        digest: String,
-        instance: u64,
-        now_us: u64,
-    ) {
+    fn replace(&self, plugin: &Plugin, sets: Vec<Rc<RuleSet>>, digest: String) {
         let mut updates = self.updates.borrow_mut();
         let before = updates.in_force().map(str::to_owned);
         self.previous
@@ -228,7 +241,7 @@ impl RuleUpdates {
         self.said.take();
         let line = format!("sluicegate: rules {digest} are in force");
         host::log(host::Level::Info, &line);
-        updates.replaced(digest, instance, now_us);
+        updates.replaced(digest);
     }
 
     fn refuse(&self, updates: &mut Updates, digest: String, why: String) {

@@ -12,7 +12,7 @@
 //! | `schemas.rs` | the JSON Schemas of both forms: fields, and what to give for them |
 //! | `short.rs` | the short form, expanded to the long form |
 //! | `consumers.rs`, `consumers_file.rs` | named consumers: whose bucket a hashed key belongs to, and the file that names them |
-//! | `changes.rs` | what changes from one policy to the next, for people |
+//! | `changes.rs`, `kept.rs` | what changes from one policy to the next, for people; what is kept of earlier ones |
 //! | `files.rs`, `source.rs` | its file and those that it names: read, watched, reloaded |
 
 mod certain;
@@ -24,6 +24,7 @@ mod covering;
 mod fields;
 mod file;
 mod files;
+mod kept;
 mod key_forms;
 mod lease_file;
 mod limits;

@@ -33,6 +33,7 @@
 //! | `withheld` | Envoys that withhold calls from the filter |
 //! | `in_force` | what shows which configuration is in force, and why one is not |
 //! | `pushed` | rules that the sidecar pushes: how they begin, change, come back, and fail |
+//! | `rollouts` | changes of names that reach one sidecar of several after the other |
 //! | `route_cleared` | rule sets that the route chooses, beside filters that clear it |
 //! | `reload` | replacing the policy while requests are served |
 //! | `apart` | rules and plugins that must not affect each other |
@@ -86,6 +87,7 @@ mod reload;
 mod render;
 mod replies;
 mod requested_quotas;
+mod rollouts;
 mod route_cleared;
 mod shutdown;
 mod socket;

@@ -59,7 +59,11 @@ async fn a_limit_that_was_used_and_a_reload_removed_is_told_and_still_answered()
     let before = std::fs::read_to_string(&chain.sidecar.policy).unwrap();
     std::fs::write(&chain.sidecar.policy, before.replace("per-key", "by-key")).unwrap();
     let sidecar = &chain.sidecar;
-    logs(sidecar, "policy reloaded: per-key removed; by-key added").await;
+    logs(
+        sidecar,
+        "policy reloaded: per-key renamed to by-key, whose counts start at zero",
+    )
+    .await;
     let gone = "the new policy does not have a limit that requests have asked for";
     logs(sidecar, gone).await;
     for status in [200, 429] {

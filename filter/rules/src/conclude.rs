@@ -29,7 +29,7 @@ impl Question {
     ) -> (Conclusion, Option<VerdictError>) {
         let mut verdicts = match verdicts {
             Ok(verdicts) => verdicts.iter(),
-            Err(why) => return self.without_verdict(None, why),
+            Err(why) => return self.without_verdict(None, why, &[]),
         };
         let (conclusion, mut why) = if self.checks.is_empty() {
             (Conclusion::Continue(HeaderFields::default()), None)
@@ -45,9 +45,15 @@ impl Question {
     fn enforce(&self, verdict: Option<&Verdict<'_>>) -> (Conclusion, Option<VerdictError>) {
         let Some(verdict) = verdict else {
             let why = VerdictError::Body("it has no verdict".to_owned());
-            return self.without_verdict(None, why);
+            return self.without_verdict(None, why, &[]);
         };
         let conclusion = match (decided_by(&self.checks, verdict), verdict) {
+            (Ok(Some(_)), Verdict::Admitted(LimitStatus { unknown, .. }))
+                if !unknown.is_empty() =>
+            {
+                let why = "its policy lacks a limit".to_owned();
+                return self.without_verdict(None, VerdictError::Refused(why), unknown);
+            }
             (Ok(Some(check)), Verdict::Admitted(limit_status)) => {
                 self.admitted(check, limit_status)
             }
@@ -55,8 +61,10 @@ impl Question {
                 Conclusion::Answer(self.denied(check, limit_status))
             }
             (Ok(_), _) => Conclusion::Answer(self.cost_over_limit()),
-            (Err(why), Verdict::Unavailable { then }) => return self.without_verdict(*then, why),
-            (Err(why), _) => return self.without_verdict(None, why),
+            (Err(why), Verdict::Unavailable { then }) => {
+                return self.without_verdict(*then, why, &[]);
+            }
+            (Err(why), _) => return self.without_verdict(None, why, &[]),
         };
         (conclusion, None)
     }
@@ -140,31 +148,36 @@ impl Question {
         Reply::cost_over_limit(rule, limit, self.grpc)
     }
 
-    /// The policy's `when_store_is_down` overrides the rules' `when_unavailable`.
+    /// The policy's `when_store_is_down` overrides the rules' `when_unavailable`. `of`: the indices of the checks without a verdict if
+    /// the others were admitted, and took their units.
     fn without_verdict(
         &self,
         by_policy: Option<WithoutStore>,
         why: VerdictError,
+        of: &[usize],
     ) -> (Conclusion, Option<VerdictError>) {
         let (counter, reason) = why.kind();
         self.count(counter);
+        let checks = self.checks.iter().enumerate();
+        let checks = checks.filter(|(index, _)| of.is_empty() || of.contains(index));
         // The checks of one rule are adjacent.
-        let checks = self.checks.as_slice();
-        let rules = checks
-            .chunk_by(|a, b| a.rule == b.rule)
-            .filter_map(<[ResolvedCheck]>::first)
-            .map(|check| check.rule);
+        let mut rules: Vec<_> = checks.map(|(_, check)| check.rule).collect();
+        rules.dedup();
+        let known = || rules.iter().filter_map(|rule| self.rules.rules.get(*rule));
+        let by_rules = known().map(|rule| rule.when_unavailable).max();
+        let by_rules = by_rules
+            .filter(|_| !of.is_empty())
+            .unwrap_or(self.when_unavailable);
         let when = match why {
             // The client itself is the reason.
             VerdictError::SubjectFull => WhenUnavailable::Deny,
-            _ => by_policy.map_or(self.when_unavailable, Into::into),
+            _ => by_policy.map_or(by_rules, Into::into),
         };
         // The first rule that decided; none if the policy did, even if a rule says the same.
-        let rule = rules
-            .clone()
-            .filter_map(|rule| self.rules.rules.get(rule))
+        let rule = known()
             .find(|rule| by_policy.is_none() && rule.when_unavailable == when)
             .map(|rule| rule.name.as_str());
+        let rules = rules.iter().copied();
         let counters = &self.rules.counters;
         let conclusion = match when {
             // A request that only shadow rules match never depended on a verdict.

@@ -136,6 +136,10 @@ pub fn validate(file: &schema::Configuration) -> Result<(Settings, Rules), Confi
     let rules = match (file.version, &file.rule_sets) {
         (1, None) if file.until_rules.is_none() => {
             let mut builder = Builder::new(&file.reply, &file.upstream_paths, Windows::Null)?;
+            if file.rules.is_empty() {
+                let why = format_args!("has 0 entries: give 1 to {MAX_RULES}");
+                return invalid("rules", why);
+            }
             for (index, rule) in file.rules.iter().enumerate() {
                 builder.add(&format!("rules[{index}]"), rule)?;
             }
@@ -292,10 +296,6 @@ impl Builder {
     }
 
     fn finish(self) -> Result<RuleSet, ConfigError> {
-        if self.rules.is_empty() {
-            let why = format_args!("has 0 entries: give 1 to {MAX_RULES}");
-            return invalid("rules", why);
-        }
         let (mut parameters, mut methods) = (Vec::new(), Vec::new());
         let rules = self.rules.iter();
         rules.for_each(|rule| rule.names(&mut parameters, &mut methods));

@@ -185,6 +185,7 @@ mod tests {
             retry_after_ms: 60_000,
             until_changed: false,
             hold_ms,
+            unknown: Vec::new(),
             receipt: Vec::new(),
         })
     }

@@ -1,29 +1,57 @@
 //! When to fetch the rules that the sidecar pushes, and which of them to put in force.
 //!
 //! A filter has a request for rules at the sidecar nearly always: the sidecar answers when it has others than the filter
-//! knows. Besides, each answer to a question names the digest of the rules in force. Sidecars behind one cluster may have
-//! different policies, for a while or by mistake; then a filter keeps what it has as long as anyone names that.
+//! knows. Besides, each answer to a question names the digest of the rules in force, and the earlier ones whose limits that
+//! sidecar still decides. Sidecars behind one cluster may have different policies, for a while or by mistake; then a filter
+//! keeps what it has as long as one of them has that in force, and takes no rules that another one cannot decide.
 
-/// How long nobody must have named the digest in force until rules of another sidecar replace it.
-const FORGOTTEN_US: u64 = 2_000_000;
+use sluicegate_protocol::lists;
+
+/// How long a sidecar counts after its last answer, whatever others say. So long are those waited for that may be idle, too.
+const RECENT_US: u64 = 2_000_000;
+/// A sidecar that has not answered while others gave more answers than this is gone. The latest are remembered.
+const MAX_MISSED: u64 = 16;
+const MAX_SIDECARS: usize = 64;
 /// How long to wait after a request that failed, or that was answered at once.
 const RETRY_US: u64 = 500_000;
 /// Longest reason that is kept, in characters: it is sent in a header.
 const MAX_WHY: usize = 500;
-/// Most sidecars that are remembered: the latest.
-const MAX_INSTANCES: usize = 64;
 
 /// Which rules are in force, and who names them.
 #[derive(Debug, Default)]
 pub struct Updates {
     in_force: Option<String>,
-    /// The sidecars that have named them.
-    named_by: Vec<u64>,
-    named_us: u64,
+    sidecars: Vec<Sidecar>,
+    /// Answers so far.
+    answers: u64,
+    /// Since when a sidecar has had others in force.
+    behind_us: Option<u64>,
     /// The newest digest that could not be used, and why.
     refused: Option<(String, String)>,
     /// When to send the next request.
     next_us: u64,
+}
+
+/// A sidecar's latest answer.
+#[derive(Debug, Default)]
+struct Sidecar {
+    instance: u64,
+    at_us: u64,
+    /// The number of this answer.
+    answer: u64,
+    in_force: String,
+    earlier: String,
+}
+
+impl Sidecar {
+    /// Whether it decides all that the rules with this digest ask for.
+    fn names(&self, digest: &str) -> bool {
+        self.in_force == digest || lists(&self.earlier, digest)
+    }
+
+    const fn is_recent(&self, now_us: u64) -> bool {
+        now_us.saturating_sub(self.at_us) < RECENT_US
+    }
 }
 
 impl Updates {
@@ -38,15 +66,31 @@ impl Updates {
         refused.map(|(digest, why)| (digest.as_str(), why.as_str()))
     }
 
-    /// The digest that the sidecar need not send again.
-    pub fn known(&self) -> Option<&str> {
-        let refused = self.refused().map(|(digest, _)| digest);
-        refused.or_else(|| self.in_force())
+    /// Whether the rules with this digest are in force or refused.
+    fn knows(&self, digest: &str) -> bool {
+        let refused = self.refused().map(|(refused, _)| refused);
+        [self.in_force(), refused].contains(&Some(digest))
     }
 
     /// Whether to send a request now, if none is under way.
     pub const fn is_due(&self, now_us: u64) -> bool {
         now_us >= self.next_us
+    }
+
+    /// Whether a sidecar has other rules in force: the filter asks and reports more often then, to hear of all sidecars and to
+    /// have all keep what it needs.
+    pub const fn is_behind(&self) -> bool {
+        self.behind_us.is_some()
+    }
+
+    /// The digest that a sidecar has in force, and another one for whose sake this filter has not.
+    pub fn held(&self, now_us: u64) -> Option<(&str, u64)> {
+        let is_own = |one: &&Sidecar| Some(one.in_force.as_str()) == self.in_force();
+        let mut newest = self.sidecars.iter().rev();
+        let by = newest.clone().find(is_own)?;
+        let held = newest.find(|one| !self.knows(&one.in_force))?;
+        let may = self.may_replace(&held.in_force, now_us);
+        (!may).then_some((&held.in_force, by.instance))
     }
 
     /// A request has been sent.
@@ -59,37 +103,59 @@ impl Updates {
         self.next_us = now_us.saturating_add(RETRY_US * 10);
     }
 
-    /// A sidecar names a digest. Returns whether its rules may replace those in force.
-    pub fn named(&mut self, digest: &str, instance: u64, now_us: u64) -> bool {
-        let known_by = self.named_by.contains(&instance);
-        if self.in_force() == Some(digest) {
-            self.named_us = now_us;
-            if !known_by {
-                // Each restart of a sidecar is another instance.
-                let surplus = (self.named_by.len() + 1).saturating_sub(MAX_INSTANCES);
-                self.named_by.drain(..surplus);
-                self.named_by.push(instance);
-            }
-            // The old file is back.
-            if known_by {
+    /// A sidecar names the digest in force there, and earlier ones. Returns whether its rules may replace those in force here.
+    pub fn named(&mut self, digest: &str, earlier: &str, instance: u64, now_us: u64) -> bool {
+        self.answers += 1;
+        let index = self
+            .sidecars
+            .iter()
+            .position(|one| one.instance == instance);
+        let mut sidecar = index.map_or_else(Sidecar::default, |index| self.sidecars.remove(index));
+        let is_in_force = self.in_force() == Some(digest);
+        if sidecar.in_force != digest || sidecar.earlier != earlier {
+            if is_in_force && index.is_some() && sidecar.in_force != digest {
+                // The old file is back.
                 self.refused = None;
             }
+            (sidecar.in_force, sidecar.earlier) = (digest.to_owned(), earlier.to_owned());
+        }
+        (sidecar.instance, sidecar.at_us, sidecar.answer) = (instance, now_us, self.answers);
+        let surplus = (self.sidecars.len() + 1).saturating_sub(MAX_SIDECARS);
+        self.sidecars.drain(..surplus);
+        self.sidecars.push(sidecar);
+        let answers = self.answers;
+        self.sidecars
+            .retain(|one| one.is_recent(now_us) || answers - one.answer <= MAX_MISSED);
+        let mut in_force = self.sidecars.iter().map(|one| one.in_force.as_str());
+        let is_behind = in_force.any(|other| self.in_force() != Some(other));
+        self.behind_us = is_behind.then(|| self.behind_us.unwrap_or(now_us));
+        self.may_replace(digest, now_us)
+    }
+
+    /// Whether the rules with this digest may replace those in force now.
+    fn may_replace(&self, digest: &str, now_us: u64) -> bool {
+        if self.knows(digest) {
             return false;
         }
-        let is_refused = self.refused().is_some_and(|(refused, _)| refused == digest);
-        let forgotten = now_us.saturating_sub(self.named_us) >= FORGOTTEN_US;
-        !is_refused && (self.in_force.is_none() || known_by || forgotten)
+        let Some(in_force) = self.in_force() else {
+            return true;
+        };
+        let recent = self.sidecars.iter().filter(|one| one.is_recent(now_us));
+        let is_wanted = recent
+            .clone()
+            .all(|one| one.in_force != in_force && one.names(digest));
+        // Then none of those that answer can decide by the rules in force here.
+        let is_stuck = !recent.clone().any(|one| one.names(in_force));
+        let since_us = self.behind_us.unwrap_or(now_us);
+        let all_heard = self.sidecars.iter().all(|one| one.names(digest))
+            || now_us.saturating_sub(since_us) >= RECENT_US;
+        (is_stuck && recent.count() == 1) || ((is_wanted || is_stuck) && all_heard)
     }
 
     /// These rules are in force now.
-    pub fn replaced(&mut self, digest: String, instance: u64, now_us: u64) {
-        *self = Self {
-            in_force: Some(digest),
-            named_by: vec![instance],
-            named_us: now_us,
-            refused: None,
-            next_us: now_us,
-        };
+    pub fn replaced(&mut self, digest: String) {
+        self.in_force = Some(digest);
+        (self.behind_us, self.refused, self.next_us) = (None, None, 0);
     }
 
     /// These cannot be used.
@@ -103,54 +169,135 @@ mod tests {
     use super::*;
 
     const S: u64 = 1_000_000;
+    const A: &str = "aaaaaaaaaaaa";
+    const B: &str = "bbbbbbbbbbbb";
+    const C: &str = "cccccccccccc";
 
     fn running(digest: &str) -> Updates {
         let mut updates = Updates::default();
-        assert!(updates.named(digest, 1, 0));
-        updates.replaced(digest.to_owned(), 1, 0);
+        assert!(updates.named(digest, "", 1, 0));
+        updates.replaced(digest.to_owned());
         updates
     }
 
     #[test]
-    fn the_sidecar_that_named_the_rules_in_force_may_replace_them_at_once() {
-        let mut updates = running("a");
-        assert!(!updates.named("a", 1, 1));
-        assert!(updates.named("b", 1, 2));
+    fn the_only_sidecar_that_answers_replaces_the_rules_at_once() {
+        for earlier in ["", "aaaaaa"] {
+            let mut updates = running(A);
+            assert!(!updates.named(A, "", 1, 1));
+            assert!(updates.named(B, earlier, 1, 2), "{earlier}");
+        }
     }
 
+    /// Each step: a sidecar, what it has in force and what it decides besides, when, and whether these rules come into force.
     #[test]
-    fn another_sidecar_may_only_when_nobody_has_named_them_for_two_seconds() {
-        let mut updates = running("a");
-        for second in 1..100 {
-            assert!(!updates.named("b", 2, second * S));
-            assert!(!updates.named("a", 1, second * S));
+    fn rules_are_replaced_when_all_that_answer_decide_the_next_and_none_has_the_earlier_in_force() {
+        for (what, steps) in [
+            (
+                "a roll-out, with either sidecar first",
+                &[
+                    (2, A, "", 0, false),
+                    (1, B, "aaaaaa", 1_000, false),
+                    (2, A, "", 1_900, false),
+                    (1, B, "aaaaaa", 2_500, false),
+                    (2, B, "aaaaaa", 2_600, true),
+                ][..],
+            ),
+            (
+                "a rollback of one: the earlier rules stay although both decide both",
+                &[
+                    (2, A, "bbbbbb", 0, false),
+                    (1, B, "aaaaaa", 0, false),
+                    (1, B, "aaaaaa", 1_900, false),
+                    (2, B, "aaaaaa", 1_950, true),
+                ],
+            ),
+            (
+                "one that has the file never, and then is gone",
+                &[
+                    (2, A, "", 0, false),
+                    (1, B, "", 1_000, false),
+                    (2, A, "", 9_000, false),
+                    (1, B, "", 10_900, false),
+                    (1, B, "", 11_000, true),
+                ],
+            ),
+            (
+                "one that may be idle is waited for",
+                &[
+                    (2, A, "", 0, false),
+                    (1, B, "aaaaaa", 30_000, false),
+                    (1, B, "aaaaaa", 31_900, false),
+                    (1, B, "aaaaaa", 32_000, true),
+                ],
+            ),
+            (
+                "a restart with another file: the only one that answers cannot decide",
+                &[
+                    (1, A, "", 0, false),
+                    (2, B, "", 1_000, false),
+                    (2, B, "", 1_999, false),
+                    (2, B, "", 2_000, true),
+                ],
+            ),
+            (
+                "two of which neither decides by the earlier rules any more",
+                &[
+                    (2, A, "", 0, false),
+                    (1, B, "", 100, false),
+                    (2, C, "", 200, false),
+                    (1, B, "", 2_100, true),
+                ],
+            ),
+        ] {
+            let mut updates = running(A);
+            // Nobody has answered for long.
+            updates.sidecars.iter_mut().for_each(|one| one.at_us = 0);
+            for (instance, digest, earlier, at_ms, replaces) in steps {
+                let at_us = 10 * S + at_ms * 1_000;
+                let may = updates.named(digest, earlier, *instance, at_us);
+                assert_eq!(may, *replaces, "{what}: {instance} {digest} at {at_ms}");
+            }
         }
-        assert!(!updates.named("b", 2, 100 * S));
-        assert!(updates.named("b", 2, 101 * S));
     }
 
     #[test]
     fn refused_rules_are_not_fetched_again_until_others_are_named() {
-        let mut updates = running("a");
-        assert!(updates.named("b", 1, S));
-        updates.refuse("b".to_owned(), &"é".repeat(16_384));
-        assert_eq!(updates.refused(), Some(("b", "é".repeat(500).as_str())));
-        assert_eq!(updates.known(), Some("b"));
-        assert!(!updates.named("b", 1, S));
-        assert!(updates.named("c", 1, S), "others may replace them");
-        assert!(!updates.named("a", 1, S), "the old file is back");
-        assert_eq!((updates.known(), updates.refused()), (Some("a"), None));
+        let mut updates = running(A);
+        assert!(updates.named(B, "", 1, S));
+        updates.refuse(B.to_owned(), &"é".repeat(16_384));
+        assert_eq!(updates.refused(), Some((B, "é".repeat(500).as_str())));
+        assert!(!updates.named(B, "", 1, S));
+        assert!(updates.named(C, "", 1, S), "others may replace them");
+        assert!(!updates.named(A, "", 1, S), "the old file is back");
+        assert_eq!(updates.refused(), None);
     }
 
     #[test]
-    fn a_sidecar_that_has_restarted_often_may_still_replace_them_at_once() {
-        let mut updates = running("a");
+    fn the_sidecar_that_holds_rules_back_is_known() {
+        let mut updates = running(A);
+        updates.named(A, "", 2, S);
+        assert!(!updates.is_behind());
+        updates.named(B, "aaaaaa", 1, S);
+        assert!(updates.is_behind());
+        assert_eq!(updates.held(S), Some((B, 2)));
+        assert_eq!(updates.held(9 * S), None, "nobody answers any more");
+        updates.refuse(B.to_owned(), "why");
+        assert_eq!(updates.held(S), None);
+    }
+
+    #[test]
+    fn sidecars_that_restart_often_are_forgotten() {
+        let mut updates = running(A);
         for instance in 2..1_000 {
-            assert!(!updates.named("a", instance, S));
+            assert!(!updates.named(A, "", instance, S));
         }
-        assert!(updates.named("b", 999, S));
-        assert!(!updates.named("b", 1, S), "that was long ago");
-        assert_eq!(updates.named_by.len(), MAX_INSTANCES);
+        assert_eq!(updates.sidecars.len(), MAX_SIDECARS);
+        for _ in 0..=MAX_MISSED {
+            updates.named(A, "", 999, 4 * S);
+        }
+        assert_eq!(updates.sidecars.len(), 1);
+        assert!(updates.named(B, "aaaaaa", 999, 4 * S));
     }
 
     #[test]

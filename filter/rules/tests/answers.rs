@@ -161,6 +161,49 @@ fn without_a_verdict_when_unavailable_applies_and_the_cause_is_counted() {
     }
 }
 
+/// The sidecar has decided by the limits that it knows; of the others it gives the indices.
+#[test]
+fn for_limits_that_the_sidecar_does_not_know_their_own_rules_decide() {
+    let one = |name: &str, when: &str| {
+        format!(
+            r#"{{"name":"{name}","checks":[{{"limit":"{name}","key":[{{"constant":"c"}}]}}],"when_unavailable":"{when}"}}"#
+        )
+    };
+    let both = rules(&format!(
+        "{},{}",
+        one("open", "allow"),
+        one("closed", "deny")
+    ));
+    let asked = question(&both, &get("/", &[]));
+    let answer = |outcome: &str, check: usize, unknown: usize| {
+        let verdict = verdict(outcome).replace(r#""check":0"#, &format!(r#""check":{check}"#));
+        let unknown = format!(r#","unknown":[{unknown}]}}"#);
+        answer(&[verdict.replace('}', &unknown)])
+    };
+    let of_rule = |rule: &str, what: &str| format!("rule=.={rule};.;rule_unavailable_{what}");
+    let (conclusion, counted) = answered(&asked, &answer("admitted", 1, 0));
+    let unmetered = "sluicegate_unmetered{rule=open,reason=decision}".to_owned();
+    assert_eq!(conclusion, Conclusion::Unmetered(unmetered));
+    let expected = [
+        "unavailable_allowed",
+        "error_decision",
+        &of_rule("open", "allowed"),
+    ];
+    assert_eq!(counted, expected);
+    let (conclusion, counted) = answered(&asked, &answer("admitted", 0, 1));
+    assert_eq!(reply(conclusion).status, 503);
+    let expected = [
+        "unavailable_denied",
+        "error_decision",
+        &of_rule("closed", "denied"),
+    ];
+    assert_eq!(counted, expected);
+    let (conclusion, _) = answered(&asked, &answer("denied", 1, 0));
+    assert_eq!(reply(conclusion).status, 429, "nothing hides a denial");
+    let (conclusion, _) = answered(&asked, &answer("admitted", 0, 7));
+    assert_eq!(reply(conclusion).status, 503, "no such check");
+}
+
 #[test]
 fn when_store_is_down_overrides_when_unavailable() {
     let then = |then: &str| format!(r#"{{"outcome":"unavailable","then":"{then}"}}"#);

@@ -68,6 +68,7 @@ impl Certificates {
         self.ends.insert((ends_us, Arc::clone(&fingerprint)));
         let status = LimitStatus {
             limit: Cow::Borrowed(""),
+            unknown: Vec::new(),
             receipt: Vec::new(),
             ..status.clone().into_owned()
         };
@@ -175,6 +176,7 @@ mod tests {
             retry_after_ms,
             until_changed: false,
             hold_ms,
+            unknown: Vec::new(),
             receipt: Vec::new(),
         }
     }

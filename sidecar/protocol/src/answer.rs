@@ -27,6 +27,9 @@ pub struct Answer<'a> {
     /// For the filter only: the digest of the rules in force, if the policy has any.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub rules: Option<Cow<'a, str>>,
+    /// For the filter only: the first digits of earlier digests, separated by spaces. All limits of their rules are decided.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub earlier: Option<Cow<'a, str>>,
 }
 
 /// A policy version of a sidecar process. Answers with the same version apply the same limits.
@@ -119,6 +122,9 @@ pub struct LimitStatus<'a> {
     /// becomes available sooner. 0 or absent when admitted.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub hold_ms: u64,
+    /// For the filter only: the indices of checks whose limits the policy does not have. They took no part in the verdict.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<usize>,
     /// For each check, in order, an opaque string for returning its units; present only if the decision asked for a
     /// receipt. Checks of the same limit and key have one string together, which returns the units of all of them. Anyone who
     /// has it can return the units, so keep it secret.
@@ -139,6 +145,7 @@ impl LimitStatus<'_> {
             retry_after_ms: self.retry_after_ms,
             until_changed: self.until_changed,
             hold_ms: self.hold_ms,
+            unknown: self.unknown,
             receipt: self.receipt,
         }
     }

@@ -45,11 +45,11 @@ pub use overrides::{
 pub use problem::{Code, PROBLEM_JSON, Problem, ProblemDetails, UNAVAILABLE_RETRY_S};
 pub use request::{
     BODY, CachedDenials, Check, DECISIONS, Decision, GIVE_BACKS, GiveBack, GiveBacks, RESETS, Read,
-    Request, Reset, Resets, read_decisions, read_give_backs, read_resets,
+    Request, Reset, Resets, UNKNOWN_HEADER, read_decisions, read_give_backs, read_resets,
 };
 pub use rules::{
-    FILTERS_PATH, FilterList, FilterState, RULES_HEADER, RULES_PATH, RULES_WAIT_S, RulesReport,
-    RulesState,
+    FILTERS_PATH, FilterList, FilterState, MAX_EARLIER, RULES_HEADER, RULES_PATH, RULES_WAIT_S,
+    RulesReport, RulesState, list_of, lists,
 };
 pub use top::{Top, TopDenied, TopLimit, TopNearest};
 

@@ -19,6 +19,8 @@ pub const DECISIONS: &str = "decisions";
 pub const GIVE_BACKS: &str = "give_backs";
 /// The list in the body of `POST /v1/reset`.
 pub const RESETS: &str = "resets";
+/// The header of a filter that reads [`crate::LimitStatus::unknown`]: without it, a decision with an unknown limit is an error.
+pub const UNKNOWN_HEADER: &str = "sluicegate-unknown";
 /// Stands for the whole body where an error names a field.
 pub const BODY: &str = "body";
 

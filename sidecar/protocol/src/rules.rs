@@ -19,6 +19,22 @@ pub const RULES_HEADER: &str = "sluicegate-rules";
 /// For how many seconds the sidecar keeps a request for rules waiting while it has none that the filter does not know.
 pub const RULES_WAIT_S: u64 = 20;
 
+/// Most earlier digests that a sidecar names, and how many of their digits: two in a million differ in the others alone.
+pub const MAX_EARLIER: usize = 32;
+const SHORT_DIGITS: usize = 6;
+
+/// The list of earlier digests that answers carry.
+pub fn list_of<'d>(digests: impl Iterator<Item = &'d str>) -> String {
+    let short = digests.filter_map(|digest| digest.get(..SHORT_DIGITS));
+    short.collect::<Vec<_>>().join(" ")
+}
+
+/// Whether such a list has this one.
+pub fn lists(earlier: &str, digest: &str) -> bool {
+    let mut all = earlier.split(' ');
+    all.any(|short| short.len() == SHORT_DIGITS && digest.starts_with(short))
+}
+
 /// Which rules a filter has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RulesReport<'a> {
@@ -42,6 +58,12 @@ pub struct RulesReport<'a> {
     /// Why.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub why: Option<Cow<'a, str>>,
+    /// The digest of newer rules that it would have if another sidecar did not hold them back.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<Cow<'a, str>>,
+    /// That sidecar, by its [`crate::Answer::instance`] in hexadecimal digits.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub held_by: Option<Cow<'a, str>>,
     /// The digest of its pepper. Older filters tell none.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub pepper: Option<Cow<'a, str>>,
@@ -53,6 +75,12 @@ pub struct RulesReport<'a> {
 pub struct FilterList {
     /// The digest of the policy's rules.
     pub rules: String,
+    /// The sidecar that answers, by its number in hexadecimal digits.
+    #[serde(default)]
+    pub sidecar: String,
+    /// Why the policy file as it is now is refused; absent if it is in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<String>,
     /// The filters that asked this sidecar for rules within the last minute, by node.
     pub filters: Vec<FilterState>,
     /// Whether there are more: at most 4,096 are listed.
@@ -87,6 +115,9 @@ pub struct FilterState {
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// The sidecar whose answers name earlier rules, if the filter keeps these for its sake.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_by: Option<String>,
     /// The digest of its pepper; absent if it is too old to tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pepper: Option<String>,
@@ -110,11 +141,19 @@ pub enum RulesState {
     Refused,
     /// It has no rules yet.
     None,
+    /// Not heard of for ten seconds: its Envoy has ended, or asks other sidecars.
+    Gone,
 }
 
 impl RulesState {
     /// All.
-    pub const ALL: [Self; 4] = [Self::InForce, Self::Behind, Self::Refused, Self::None];
+    pub const ALL: [Self; 5] = [
+        Self::InForce,
+        Self::Behind,
+        Self::Refused,
+        Self::None,
+        Self::Gone,
+    ];
 
     /// As in JSON and in metrics.
     pub const fn name(self) -> &'static str {
@@ -123,6 +162,7 @@ impl RulesState {
             Self::Behind => "behind",
             Self::Refused => "refused",
             Self::None => "none",
+            Self::Gone => "gone",
         }
     }
 }
@@ -131,16 +171,21 @@ impl<'a> RulesReport<'a> {
     /// Reads the header's value. `None`: no filter can have written it.
     pub fn read(value: &'a str) -> Option<Self> {
         let report: Self = serde_json::from_str(value).ok()?;
-        let digests = report.in_force.iter().chain(&report.refused);
+        let digests = report
+            .in_force
+            .iter()
+            .chain(&report.refused)
+            .chain(&report.held);
         let mut digests = digests.chain(&report.pepper);
         let are_digests = digests.all(|digest| is_digits(digest, DIGEST_DIGITS));
         let valid = is_digits(&report.vm, 32) && are_digests;
         valid.then_some(report)
     }
 
-    /// The digest that the filter need not be sent.
-    pub fn known(&self) -> Option<&str> {
-        self.refused.as_deref().or(self.in_force.as_deref())
+    /// Whether the filter need not be sent the rules with this digest.
+    pub fn knows(&self, digest: &str) -> bool {
+        let known = [&self.in_force, &self.refused, &self.held];
+        known.into_iter().flatten().any(|known| known == digest)
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use sluicegate::lint::{Finding, Found, FoundPolicy, Plugin, Severity, WrittenPolicy, lint};
-use sluicegate::policy::{Files, line_and_why};
+use sluicegate::policy::{Files, Policy, changes, line_and_why};
 use sluicegate_rules::config::fingerprint;
 
 use super::Failure;
@@ -30,6 +30,9 @@ pub struct CheckConfig {
     /// times; all files are checked together. Without it, only the policy is checked.
     #[arg(long, value_name = "FILE", required_unless_present = "policy")]
     envoy: Vec<PathBuf>,
+    /// The policy that `--policy` is to replace: prints what changes, and which counts start at zero.
+    #[arg(long, value_name = "FILE", requires = "policy")]
+    before: Option<PathBuf>,
     /// Output format; `json` prints one object with all findings.
     #[arg(long, short, value_enum, default_value_t)]
     output: Output,
@@ -133,6 +136,7 @@ impl Report {
 impl CheckConfig {
     pub fn run(self) -> Result<(), Failure> {
         let mut report = Report::default();
+        let before = self.before.as_deref().map(given).transpose()?;
         let given = self.policy.as_deref().map(given).transpose()?;
         let mut policies: Vec<_> = given.iter().map(|one| report.policy(one)).collect();
         // What `serve` would use in this environment.
@@ -143,6 +147,23 @@ impl CheckConfig {
         ] = policies.as_slice()
         {
             store_address(policy, None)?;
+        }
+
+        if let (
+            Some(before),
+            [
+                WrittenPolicy {
+                    policy: Ok(new), ..
+                },
+            ],
+        ) = (before, policies.as_slice())
+        {
+            let old = Policy::read(&before.text, &mut before.files.clone());
+            let file = before.source.file;
+            let old = old.map_err(|why| Failure::usage(format!("{file}: {why}")))?;
+            for change in changes(&old, new) {
+                line!(report.text, "since {file}: {change}");
+            }
         }
         if self.envoy.is_empty() {
             if report.errors == 0 {

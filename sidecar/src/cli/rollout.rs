@@ -14,9 +14,6 @@ use super::stdout::line;
 /// How often the sidecar is asked.
 const EVERY: Duration = Duration::from_millis(200);
 
-/// A filter asks again after five seconds at the latest.
-const LATELY_S: u64 = 10;
-
 /// Arguments of `rollout`.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  sluicegate rollout --wait --timeout 30s\n\n\
@@ -56,6 +53,9 @@ impl Rollout {
 
     /// What is missing to a complete rollout.
     fn missing(&self, list: &FilterList) -> Option<String> {
+        if let Some(why) = &list.refusal {
+            return Some(format!("the sidecar refuses its policy file: {why}"));
+        }
         if let Some(wanted) = self.rules.as_ref().filter(|wanted| **wanted != list.rules) {
             return Some(format!(
                 "the sidecar's rules are {}, not {wanted}: it has not read the new policy, or refused it",
@@ -66,8 +66,8 @@ impl Rollout {
             return Some("there are more filters than the sidecar lists".to_owned());
         }
         // One that has ended with its Envoy is known for a minute.
-        let lately = |filter: &&FilterState| filter.seen_seconds <= LATELY_S;
-        let filters: Vec<_> = list.filters.iter().filter(lately).collect();
+        let is_there = |filter: &&FilterState| filter.state != RulesState::Gone;
+        let filters: Vec<_> = list.filters.iter().filter(is_there).collect();
         if filters.is_empty() {
             return Some("no filter has asked this sidecar for rules lately".to_owned());
         }
@@ -79,7 +79,10 @@ impl Rollout {
 }
 
 fn text(list: &FilterList) -> String {
-    let mut page = format!("rules {}\n", list.rules);
+    let mut page = format!("sidecar {}, rules {}\n", list.sidecar, list.rules);
+    if let Some(why) = &list.refusal {
+        line!(page, "the policy file is refused: {why}");
+    }
     line!(
         page,
         "{:<24}{:<10}{:<14}{:<10}{:>8}",
@@ -92,13 +95,22 @@ fn text(list: &FilterList) -> String {
     for filter in &list.filters {
         let digest = filter.digest.as_deref().unwrap_or("-");
         let vm = filter.vm.get(..8).unwrap_or(&filter.vm);
-        let (node, state, since) = (&filter.node, filter.state.name(), filter.since_seconds);
+        let node = Some(filter.node.as_str()).filter(|node| !node.is_empty());
+        let (node, state) = (node.unwrap_or("-"), filter.state.name());
+        let since = filter.since_seconds;
         line!(
             page,
             "{node:<24}{vm:<10}{digest:<14}{state:<10}{since:>6} s"
         );
         if filter.other_pepper {
             line!(page, "    another pepper than the policy's consumers");
+        }
+        if let Some(sidecar) = &filter.held_by {
+            let digest = filter.digest.as_deref().unwrap_or_default();
+            line!(
+                page,
+                "    waits for sidecar {sidecar}, which has {digest} in force"
+            );
         }
         if let Some((refused, why)) = filter.refused.as_ref().zip(filter.why.as_ref()) {
             line!(page, "    refused {refused}: {why}");

@@ -204,6 +204,7 @@ mod tests {
             retry_after_ms: 60_000,
             until_changed: false,
             hold_ms: 60_000,
+            unknown: Vec::new(),
             receipt: Vec::new(),
         })
     }

@@ -44,6 +44,8 @@ pub struct EffectiveChecks<'a> {
     pub most_hold_leased_ms: u64,
     /// The limits of checks with a quota that the policy does not accept.
     pub refused_quotas: Vec<&'a Arc<Limit>>,
+    /// The indices of checks with unknown limits, which are left out.
+    pub unknown: Vec<usize>,
 }
 
 /// The longest time for which a denial may be cached.
@@ -104,7 +106,8 @@ impl<'a> EffectiveCheck<'a> {
 }
 
 impl<'a> EffectiveChecks<'a> {
-    /// Looks up the limits and overrides of a decision's checks.
+    /// Looks up the limits and overrides of a decision's checks. `names_unknown`: the answer may say which limits are unknown, if
+    /// others are known.
     ///
     /// # Errors
     /// The policy lacks a limit, or a cost is more than its limit ever admits.
@@ -112,6 +115,7 @@ impl<'a> EffectiveChecks<'a> {
         policy: &'a Policy,
         asked: &'a Asked<'a>,
         overrides: OverridesNow<'a>,
+        names_unknown: bool,
     ) -> Result<Self, Problem> {
         let mut all = Self {
             most_hold_ms: denial_ttl_ms(policy),
@@ -119,9 +123,14 @@ impl<'a> EffectiveChecks<'a> {
             ..Self::default()
         };
         for (index, check) in asked.checks.iter().enumerate() {
-            let limit = policy.limit(&check.limit).ok_or_else(|| {
-                unknown_limit(policy, &format!("checks[{index}].limit"), &check.limit)
-            })?;
+            let Some(limit) = policy.limit(&check.limit) else {
+                all.unknown.push(index);
+                if !names_unknown || all.unknown.len() == asked.checks.len() || asked.receipt {
+                    let field = format!("checks[{index}].limit");
+                    return Err(unknown_limit(policy, &field, &check.limit));
+                }
+                continue;
+            };
             if check.quota.is_some() && limit.accepted_quota(check.quota).is_none() {
                 all.refused_quotas.push(limit);
             }

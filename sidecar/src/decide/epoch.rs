@@ -2,14 +2,14 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use super::overrides::Overrides;
-use crate::lock::lock;
+use crate::clock;
+use crate::lock::{lock, try_lock};
 use crate::policy::{Policy, PolicyError, PolicySource, RuleSets, changes};
 use crate::store::StoredOverrides;
 use crate::telemetry::events::EventKind;
@@ -30,12 +30,7 @@ pub struct Epoch {
     pub overrides: Overrides,
     /// The metrics of the limits.
     pub metrics: Arc<PolicyMetrics>,
-    /// When limits were removed for which decisions are still made.
-    removed: Option<Instant>,
 }
-
-/// Filters have new rules a second later, and requests that were matched by the old ones wait no longer than this.
-const REMOVED_LIMITS_LAST: Duration = Duration::from_mins(1);
 
 /// The policy in force. A request uses the epoch that was current when it began until it is answered.
 #[derive(Debug)]
@@ -62,7 +57,6 @@ impl Epoch {
             metrics: Arc::new(metrics.policy_loaded(policy_number, &policy)),
             overrides: Overrides::new(&policy, stored),
             policy: Arc::new(policy),
-            removed: None,
         }
     }
 }
@@ -114,8 +108,8 @@ impl PolicyHandle {
             for limit in gone.filter(|name| totals.get(*name).is_some_and(|counts| *counts != Counts::default())) {
                 warn!(
                     limit,
-                    "the new policy does not have a limit that requests have asked for: they are answered for another minute; \
-                     then they get no verdict, and each rule's `when_unavailable` decides"
+                    "the new policy does not have a limit that requests have asked for: they are answered for as long as filters \
+                     have rules that name it, and for a minute; then they get no verdict, and each rule's `when_unavailable` decides"
                 );
             }
             self.put_in_force(&before, policy_number, policy, metrics);
@@ -133,26 +127,11 @@ impl PolicyHandle {
     }
 
     /// Puts a loaded policy in force. If its limits are those before, cached denials and leases stay. The caller holds `changing`.
-    fn put_in_force(
-        &self,
-        before: &Epoch,
-        policy_number: u64,
-        mut policy: Policy,
-        metrics: &Metrics,
-    ) {
+    fn put_in_force(&self, before: &Epoch, policy_number: u64, policy: Policy, metrics: &Metrics) {
         let number = before.number + u64::from(!policy.limits_as(&before.policy));
-        policy.keep_removed(&before.policy);
-        let is_new = |name: &String| before.policy.removed().all(|before| before != name);
-        let removed = if policy.removed().any(is_new) {
-            Some(Instant::now())
-        } else {
-            // Changes of something else do not keep them for longer.
-            before.removed
-        };
         let stored = before.overrides.stored.clone();
         let newest = Arc::clone(&policy.rules);
-        let mut epoch = Epoch::loaded((number, policy_number), policy, stored, metrics);
-        epoch.removed = removed;
+        let epoch = Epoch::loaded((number, policy_number), policy, stored, metrics);
         self.current.store(Arc::new(epoch));
         // Only now: filters that have these rules ask for the limits that are new.
         self.rules.send_if_modified(|rules| {
@@ -164,24 +143,26 @@ impl PolicyHandle {
         });
     }
 
-    /// Stops answering for limits that a change removed a while ago.
-    pub fn forget_removed(&self, metrics: &Metrics) {
-        let is_over = |removed: Instant| removed.elapsed() >= REMOVED_LIMITS_LAST;
-        if !self.current.load().removed.is_some_and(is_over) {
+    /// Stops answering for what changes removed a while ago, unless a filter has rules that name it: of the digests of rules,
+    /// `is_used` tells which.
+    pub fn forget_removed(&self, metrics: &Metrics, is_used: impl Fn(&str) -> bool) {
+        // A reload keeps it for long, and this thread makes decisions: the next call is soon enough.
+        let Some(_changing) = try_lock(&self.changing) else {
             return;
-        }
-        let _changing = lock(&self.changing);
+        };
         let before = self.current.load_full();
-        if before.removed.is_some_and(is_over)
-            && let Some(policy) = before.policy.without_removed()
-        {
+        let without = before.policy.without_unused(is_used, clock::now_us());
+        if let Some((policy, has_fewer)) = without {
             self.current.store(Arc::new(Epoch {
-                number: before.number + 1,
+                number: before.number + u64::from(has_fewer),
                 policy_number: before.policy_number,
-                metrics: Arc::new(metrics.of_policy(&policy)),
+                metrics: if has_fewer {
+                    Arc::new(metrics.of_policy(&policy))
+                } else {
+                    Arc::clone(&before.metrics)
+                },
                 overrides: Overrides::new(&policy, before.overrides.stored.clone()),
                 policy: Arc::new(policy),
-                removed: None,
             }));
         }
     }
@@ -216,7 +197,6 @@ impl PolicyHandle {
             policy: Arc::clone(&before.policy),
             overrides: Overrides::new(&before.policy, stored),
             metrics: Arc::clone(&before.metrics),
-            removed: before.removed,
         }));
     }
 }

@@ -1,6 +1,6 @@
 //! The filters that get rules from this sidecar, and which rules each has.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -16,6 +16,10 @@ const MAX_FILTERS: usize = 4_096;
 const MAX_WAITING: usize = 1_024;
 /// How long a filter is known after it was last heard of.
 const FORGET_AFTER_US: u64 = 60_000_000;
+/// A filter asks again after five seconds at the latest, or has ended.
+const GONE_AFTER_US: u64 = 10_000_000;
+/// Most filters of which is told why they do not take the rules.
+const MAX_TOLD: usize = 4;
 /// Bytes that are kept of what a filter says.
 const MAX_TEXT: usize = 256;
 
@@ -75,12 +79,28 @@ impl Filters {
 
     /// A filter asks for rules and says which it has. It may wait as long as it keeps what is returned, if anything is.
     pub fn asks(&self, report: &RulesReport<'_>, version: &str, now_us: u64) -> Option<Waits> {
+        let permit = Arc::clone(&self.waiting).try_acquire_owned().ok();
+        let is_listed = self.hears(report, version, now_us, usize::from(permit.is_some()));
+        Some(Waits {
+            vm: report.vm.to_string(),
+            known: Arc::clone(&self.known),
+            _permit: permit.filter(|_| is_listed)?,
+        })
+    }
+
+    /// A filter says which rules it has, in so many requests that may wait. `false`: there are too many filters.
+    pub fn hears(
+        &self,
+        report: &RulesReport<'_>,
+        version: &str,
+        now_us: u64,
+        waiting: usize,
+    ) -> bool {
         let mut filters = lock(&self.known);
         if filters.len() >= MAX_FILTERS && !filters.contains_key(report.vm.as_ref()) {
             self.unlisted_us.store(now_us, Ordering::Relaxed);
-            return None;
+            return false;
         }
-        let permit = Arc::clone(&self.waiting).try_acquire_owned().ok();
         // Anybody may have sent it, and people read it on their terminals. A filter writes ASCII.
         let plain = |c: char| if matches!(c, ' '..='~') { c } else { '?' };
         let text = |text: &str| text.chars().take(MAX_TEXT).map(plain).collect::<String>();
@@ -96,6 +116,7 @@ impl Filters {
             since_seconds: 0,
             refused: report.refused.as_deref().map(str::to_owned),
             why: report.why.as_deref().map(text),
+            held_by: report.held_by.as_deref().map(text),
             pepper: report.pepper.as_deref().map(str::to_owned),
             other_pepper: false,
             seen_seconds: 0,
@@ -105,15 +126,11 @@ impl Filters {
         let known = Known {
             since_us: same.map_or(now_us, |same| same.since_us),
             seen_us: now_us,
-            waiting: before.map_or(0, |before| before.waiting) + usize::from(permit.is_some()),
+            waiting: before.map_or(0, |before| before.waiting) + waiting,
             state,
         };
         filters.insert(report.vm.to_string(), known);
-        Some(Waits {
-            vm: report.vm.to_string(),
-            known: Arc::clone(&self.known),
-            _permit: permit?,
-        })
+        true
     }
 
     /// Completes when the sidecar stops: nobody should wait any longer.
@@ -144,15 +161,48 @@ impl Filters {
         });
     }
 
+    /// The digests of the rules that they have.
+    pub fn digests(&self) -> BTreeSet<String> {
+        let known = lock(&self.known);
+        let digests = known.values().map(|known| known.state.digest.clone());
+        digests.flatten().collect()
+    }
+
     /// How many filters are in which state.
-    pub fn states(&self, rules: &str) -> BTreeMap<&'static str, usize> {
+    pub fn states(&self, rules: &str, now_us: u64) -> BTreeMap<&'static str, usize> {
         let mut states = BTreeMap::new();
         for known in lock(&self.known).values() {
-            *states
-                .entry(state_of(&known.state, rules).name())
-                .or_insert(0) += 1;
+            *states.entry(known.state(rules, now_us).name()).or_insert(0) += 1;
         }
         states
+    }
+
+    /// How many filters keep earlier rules for the sake of this sidecar.
+    pub fn held_by(&self, sidecar: &str) -> usize {
+        let known = lock(&self.known);
+        let held = known
+            .values()
+            .filter(|known| known.state.held_by.as_deref() == Some(sidecar));
+        held.count()
+    }
+
+    /// The filters that do not take the policy's rules, and why; not all of many.
+    pub fn apart(&self, policy: &Policy, now_us: u64) -> Vec<String> {
+        let told = self.list(policy, now_us).into_iter().filter_map(|filter| {
+            let why = match (filter.state, filter.why, filter.held_by) {
+                (RulesState::Refused, Some(why), _) => format!("refuses the rules: {why}"),
+                (RulesState::Behind, _, Some(by)) => {
+                    format!("waits with the rules for sidecar {by}, which has others in force")
+                }
+                _ => return None,
+            };
+            let (vm, keeps) = (filter.vm.get(..8)?, filter.digest.unwrap_or_default());
+            Some(format!(
+                "filter {vm} of `{}`, which keeps {keeps:?}, {why}",
+                filter.node
+            ))
+        });
+        told.take(MAX_TOLD).collect()
     }
 
     /// How many filters have another pepper than this policy's consumers.
@@ -169,7 +219,7 @@ impl Filters {
         let told = filters.values().map(|known| {
             let seconds = |since_us: u64| now_us.saturating_sub(since_us) / 1_000_000;
             FilterState {
-                state: state_of(&known.state, &policy.rules.digest),
+                state: known.state(&policy.rules.digest, now_us),
                 other_pepper: has_other_pepper(&known.state, policy),
                 since_seconds: seconds(known.since_us),
                 seen_seconds: if known.waiting > 0 {
@@ -191,11 +241,16 @@ fn has_other_pepper(filter: &FilterState, policy: &Policy) -> bool {
     pepper.is_some_and(|pepper| policy.peppers().any(|other| other != pepper))
 }
 
-fn state_of(filter: &FilterState, rules: &str) -> RulesState {
-    match (&filter.digest, &filter.refused) {
-        (Some(digest), _) if digest == rules => RulesState::InForce,
-        (_, Some(refused)) if refused == rules => RulesState::Refused,
-        (Some(_), _) => RulesState::Behind,
-        (None, _) => RulesState::None,
+impl Known {
+    fn state(&self, rules: &str, now_us: u64) -> RulesState {
+        match (&self.state.digest, &self.state.refused) {
+            _ if self.waiting == 0 && now_us.saturating_sub(self.seen_us) >= GONE_AFTER_US => {
+                RulesState::Gone
+            }
+            (Some(digest), _) if digest == rules => RulesState::InForce,
+            (_, Some(refused)) if refused == rules => RulesState::Refused,
+            (Some(_), _) => RulesState::Behind,
+            (None, _) => RulesState::None,
+        }
     }
 }

@@ -37,6 +37,8 @@ pub struct Basis<'a> {
     pub policy: &'a Policy,
     /// The overrides in force.
     pub overrides: OverridesNow<'a>,
+    /// Whether answers may say which limits are unknown.
+    pub names_unknown: bool,
     /// The cached denials, and when they were looked at.
     pub certificates: Option<(&'a Denials, Moment)>,
     /// The leases, and the epoch of the request.
@@ -50,6 +52,7 @@ impl<'a> Basis<'a> {
             start: Start::Done,
             policy,
             overrides,
+            names_unknown: false,
             certificates: None,
             leases: None,
         }
@@ -109,6 +112,7 @@ impl<'a> Plan<'a> {
                 Ok(asked) => {
                     let mut open = Open::new(index, asked);
                     let decided = before_the_store(&basis, &mut open);
+                    let decided = decided.map(|decided| open.naming_unknown(decided));
                     plan.refused_quotas.append(&mut open.all.refused_quotas);
                     let decided = decided.or_else(|| open.add_to(&mut builder));
                     if decided.is_none() {
@@ -165,7 +169,8 @@ impl<'a> Plan<'a> {
         let mut next_open = || {
             let mut open = open.next()?;
             let decided = after_the_store(outcomes, fallbacks, now_us, &mut open);
-            Some(decided.unwrap_or_else(|| open.unavailable(None, Source::Store)))
+            let decided = decided.unwrap_or_else(|| open.unavailable(None, Source::Store));
+            Some(open.naming_unknown(decided))
         };
         let decided = self.decided.into_iter();
         let decided = decided.filter_map(|decided| decided.or_else(&mut next_open));

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use sluicegate_protocol::{Answer, Read, RulesState};
+use sluicegate_protocol::{Answer, Read, RulesState, UNKNOWN_HEADER};
 use tokio::runtime::Handle;
 
 use super::backend::Backend;
@@ -59,6 +59,8 @@ pub struct Service {
     pub filters: Filters,
     /// Whether it was logged that some have another pepper than the policy's consumers.
     warned_of_pepper: AtomicBool,
+    /// What was logged last of filters that do not take the rules.
+    warned_of_filters: Mutex<Vec<String>>,
 }
 
 impl Service {
@@ -99,6 +101,7 @@ impl Service {
             traces: Traces::default(),
             filters: Filters::default(),
             warned_of_pepper: AtomicBool::new(false),
+            warned_of_filters: Mutex::default(),
         }
     }
 
@@ -135,13 +138,14 @@ impl Service {
         let traceparents = asked
             .iter()
             .map(|asked| asked.as_ref().ok()?.traceparent.as_deref());
-        let trace = self.traces.decide(header, traceparents);
+        let trace = self.traces.decide(&header, traceparents);
         let moment = self.denials.moment(epoch.number);
         let overrides = epoch.overrides.at(clock::unix_ms());
         let basis = Basis {
             start,
             policy: &epoch.policy,
             overrides,
+            names_unknown: header(UNKNOWN_HEADER).is_some(),
             certificates: Some((&self.denials, moment)),
             leases: Some((&self.leases, epoch.number)),
         };
@@ -199,6 +203,7 @@ impl Service {
             verdicts: decided.into_iter().map(|decided| decided.verdict).collect(),
             leases,
             rules: epoch.policy.rules.told().map(Into::into),
+            earlier: epoch.policy.earlier(),
         }
     }
 
@@ -240,6 +245,8 @@ impl Service {
         }
         let others = self.filters.with_other_pepper(&epoch.policy);
         families.other_pepper.set(others as f64);
+        families.held_back.set(self.holds_back() as f64);
+        families.kept.set(epoch.policy.kept_ratio());
         families.rules.reset();
         if let Some(digest) = epoch.policy.rules.told() {
             let source = if self.policy.source.is_last_good() {

@@ -22,6 +22,7 @@ pub fn in_window(
         retry_after_ms: 0,
         until_changed: false,
         hold_ms: 0,
+        unknown: Vec::new(),
         receipt: Vec::new(),
     }
 }

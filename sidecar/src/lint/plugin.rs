@@ -74,7 +74,9 @@ pub fn lint(
         };
         let remedy = match nearest(name, policy.sets.keys().map(String::as_str)) {
             Some(near) => format!("did you mean `{near}`?"),
-            None => "add it to `rules` in the policy".to_owned(),
+            None => format!(
+                "add it to `rules` in the policy, without rules as `{name}: {{ rules: [] }}`"
+            ),
         };
         let message = format!("the policy has no rule set `{name}`");
         findings.error(field, message, &remedy);

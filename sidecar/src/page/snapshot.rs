@@ -33,6 +33,8 @@ pub fn snapshot(service: &Service, after_ms: u64) -> Value {
             // The digest of the rules for filters, and how many filters have them.
             "rules": policy.rules.told(),
             "filters": service.filter_states(),
+            // Those that do not take the rules, and why.
+            "filters_apart": service.filters_apart(),
             "filters_with_other_pepper": service.filters_with_other_pepper(),
             "store_timeout_ms": clock::micros(policy.store_timeout) / 1_000,
             "denial_ttl_ms": clock::micros(policy.denial_ttl) / 1_000,

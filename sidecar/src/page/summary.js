@@ -211,9 +211,9 @@ export function summarize(view) {
     if (mild) Object.assign(state, OURS);
     notes.push(`The policy file was refused; the one before stays in force: ${policy.refused}`);
   }
-  if (policy.filters.refused) {
+  if (policy.filters_apart.length) {
     if (mild) Object.assign(state, OURS);
-    notes.push(`Filters refuse the policy's rules (${policy.filters.refused}) and keep their earlier ones, if any: sluicegate rollout says why.`);
+    notes.push(...policy.filters_apart.map((told) => `${capital(told)}.`));
   }
   if (policy.filters_with_other_pepper) {
     if (mild) Object.assign(state, OURS);

@@ -18,10 +18,20 @@ pub fn changes(before: &Policy, after: &Policy) -> Vec<String> {
     if ttls.0 != ttls.1 {
         found.push(format!("denial_ttl {:?} -> {:?}", ttls.0, ttls.1));
     }
-    let gone = before.limits().filter(|limit| !after.has(&limit.name));
-    found.extend(gone.map(|limit| format!("{} removed", limit.name)));
+    let mut new: Vec<_> = after
+        .limits()
+        .filter(|limit| !before.has(&limit.name))
+        .collect();
+    for gone in before.limits().filter(|limit| !after.has(&limit.name)) {
+        let renamed = new.iter().position(|new| new.windows == gone.windows);
+        found.push(match renamed.map(|index| &new.remove(index).name) {
+            Some(new) => format!("{} renamed to {new}, whose counts start at zero", gone.name),
+            None => format!("{} removed", gone.name),
+        });
+    }
     for limit in after.limits() {
         let what = match before.limits.get(&limit.name) {
+            None if !new.contains(&limit) => continue,
             None => " added".to_owned(),
             Some(before) if before == limit => continue,
             Some(before) => format!(": {}", of_limit(before, limit).join(", ")),
@@ -40,6 +50,11 @@ pub fn changes(before: &Policy, after: &Policy) -> Vec<String> {
             keys(after)
         ));
     }
+    let sets = [&before.rules.sets, &after.rules.sets];
+    let gone = sets[0].keys().filter(|set| !sets[1].contains_key(*set));
+    found.extend(gone.map(|set| {
+        format!("rule set {set} removed: filters that list it keep all rules that they have")
+    }));
     if before.rules != after.rules {
         let digest = |rules: &RuleSets| match rules.digest.as_str() {
             "" => "none".to_owned(),
@@ -144,7 +159,8 @@ mod tests {
              per: 10m }] | per: 10m }], when_store_is_down: deny | l: when_store_is_down changed
              per: 10m }] | per: 10m }], overrides: [{ key: k, blocked: true }] | l: overrides changed
              per: 10m }] | per: 10m }], enforce: false | l: no longer enforced
-             l: | n: | l removed; n added
+             l: | n: | l renamed to n, whose counts start at zero
+             l: { algorithm: sliding_log, windows: [{ quota: 20 | n: { algorithm: sliding_log, windows: [{ quota: 21 | l removed; n added
              limits: | consumers: { p: { pepper: '0123456789ab', keys: {}, limits: { default: l } } }\\nlimits: | consumers changed: 0 -> 0 keys
              limits: | consumers: { p: { pepper: '0123456789ab', keys: { 00112233445566778899aabbccddeeff: acme }, limits: { default: l } }, q: { pepper: '0123456789ab', keys: { 00112233445566778899aabbccddeeff: acme }, limits: { default: l } } }\\nlimits: | consumers changed: 0 -> 1 keys
              limits: | denial_ttl: 2s\\nlimits: | denial_ttl 1s -> 2s

@@ -125,6 +125,12 @@ impl Consumers {
         found.map_or("", String::as_str)
     }
 
+    /// Whether rules ask for an entry with keys such as this, and not for a limit of the same name.
+    pub fn is_asked_with(key: &str) -> bool {
+        let (_, own) = split_shadow(key);
+        parts(own).is_some() || own.starts_with(CONSUMER) || own.starts_with(MISSING)
+    }
+
     /// The limits that count their keys.
     pub fn limits(&self) -> impl Iterator<Item = &String> {
         self.limits.values()
@@ -142,9 +148,7 @@ impl Consumers {
     /// The limit and the key of a bucket, for a key of the filter. Other programs may give a consumer's key; another key of
     /// theirs stays as it is.
     pub fn resolve<'k>(&self, key: &'k str) -> (&str, Cow<'k, str>) {
-        // A shadow rule counts under keys of its own.
-        let of_shadow = key.starts_with(SHADOW).then(|| key.find(';')).flatten();
-        let (shadow, own) = key.split_at(of_shadow.map_or(0, |end| end + 1));
+        let (shadow, own) = split_shadow(key);
         if let Some(consumer) = own.strip_prefix(CONSUMER) {
             return (self.limit_of(consumer), key.into());
         }
@@ -159,6 +163,12 @@ impl Consumers {
             None => (self.limit_of(DEFAULT), format!("{shadow}{instead}").into()),
         }
     }
+}
+
+/// What a shadow rule puts before its keys, to count under keys of its own, and the rest.
+fn split_shadow(key: &str) -> (&str, &str) {
+    let of_shadow = key.starts_with(SHADOW).then(|| key.find(';')).flatten();
+    key.split_at(of_shadow.map_or(0, |end| end + 1))
 }
 
 /// The hash in a key of the filter, and the key of a request without it.
@@ -269,26 +279,39 @@ rules:
             .split_once("consumers:")
             .map(|(limits, _)| (limits.to_owned(), ()))
             .unwrap();
-        let mut after = Policy::parse(&limits).unwrap();
+        let after = Policy::parse(&limits).unwrap();
         assert!(!after.limits_as(&before));
-        after.keep_removed(&before);
+        let after = before.may_become(after, 0).unwrap();
         assert_eq!(
             resolved(&after, "partner", "@consumer=acme"),
             "partner.acme @consumer=acme"
         );
-        let forgotten = after.without_removed().unwrap();
+        let (forgotten, _) = after.without_unused(|_| false, 60_000_000).unwrap();
         assert_eq!(
             resolved(&forgotten, "partner", "@consumer=acme"),
             "partner @consumer=acme"
         );
-        // A limit that has the name now is what is asked for.
-        let named = limits.replace("partner.acme", "partner");
-        let mut after = Policy::parse(&named).unwrap();
-        after.keep_removed(&before);
-        assert_eq!(
-            resolved(&after, "partner", "@consumer=acme"),
-            "partner @consumer=acme"
-        );
+    }
+
+    /// `partner` was a limit and became an entry, or the reverse: rules of before and after ask for it with keys of their own.
+    #[test]
+    fn a_limit_that_became_an_entry_of_consumers_is_told_from_it_by_the_keys() {
+        let entry = Policy::parse(&text()).unwrap();
+        let (limits, _) = text()
+            .split_once("consumers:")
+            .map(|(limits, _)| (limits.to_owned(), ()))
+            .unwrap();
+        let limit = Policy::parse(&limits.replace("partner.acme", "partner")).unwrap();
+        let missing = "@missing/x-api-key=192.0.2.1";
+        let own = format!("x-api-key#{HASH}");
+        for [before, after] in [[&entry, &limit], [&limit, &entry]] {
+            let policy = before.may_become(after.clone(), 0).unwrap();
+            assert_eq!(resolved(&policy, "partner", &own), format!("partner {own}"));
+            assert_eq!(
+                resolved(&policy, "partner", &format!("{own};{missing}")),
+                "partner.acme @consumer=acme"
+            );
+        }
     }
 
     #[test]
@@ -346,7 +369,7 @@ rules:
     fn filters_are_told_the_windows_of_consumers_that_share_one_limit() {
         let windows = |text: &str| {
             let policy = Policy::parse(text).unwrap();
-            let document = policy.rules.document(&[], None, 1);
+            let document = policy.rules.document(&[], false, (1, ""));
             document.contains(r#""partner":[[5,60000]]"#)
         };
         assert!(!windows(&text()));

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::consumers::ConsumersByLimit;
+use super::consumers::{Consumers, ConsumersByLimit};
+use super::kept::Kept;
 use super::limits::Limit;
 use super::rules::RuleSets;
 use super::store::StoreAddress;
@@ -21,9 +22,6 @@ pub const DEFAULT_DENIAL_TTL: Duration = Duration::from_secs(1);
 /// Default of `memory_limit`, the bytes that the embedded store may use: some 700,000 keys of one window.
 pub const DEFAULT_MEMORY_LIMIT: usize = 256 << 20;
 
-/// Most limits that no policy has any more and that are still answered for: policies may change again and again.
-const MAX_REMOVED: usize = 1_000;
-
 /// A loaded policy.
 #[derive(Clone, Debug)]
 pub struct Policy {
@@ -37,12 +35,10 @@ pub struct Policy {
     pub denial_ttl: Duration,
     /// By name.
     pub(super) limits: BTreeMap<String, Arc<Limit>>,
-    /// Limits that an earlier policy had: a filter may ask for them until it has the new rules.
-    pub(super) removed: BTreeMap<String, Arc<Limit>>,
     /// Whose the keys are that rules of these names ask with.
     pub(super) consumers: ConsumersByLimit,
-    /// Those that an earlier policy had.
-    pub(super) removed_consumers: ConsumersByLimit,
+    /// What earlier policies had: a filter may ask for it until it has the new rules.
+    pub(super) kept: Kept,
     /// The rules for filters.
     pub rules: Arc<RuleSets>,
 }
@@ -53,11 +49,11 @@ impl Policy {
         format!("{:?}", self.limits)
     }
 
-    /// Checks that a running sidecar can replace this policy with `next`.
+    /// Checks that a running sidecar can replace this policy with `next`, which keeps what filters may still ask for.
     ///
     /// # Errors
-    /// A change that requires a restart.
-    pub fn may_become(&self, next: Self) -> Result<Self, String> {
+    /// A change that requires a restart, or after which too much would be kept.
+    pub fn may_become(&self, mut next: Self, now_us: u64) -> Result<Self, String> {
         let changed = if self.store != next.store {
             "store"
         } else if self.store_timeout != next.store_timeout {
@@ -65,6 +61,7 @@ impl Policy {
         } else if self.memory_limit != next.memory_limit {
             "memory_limit"
         } else {
+            next.kept = Kept::after(self, &next, now_us)?;
             return Ok(next);
         };
         Err(format!(
@@ -74,7 +71,8 @@ impl Policy {
 
     /// The limit with this name.
     pub fn limit(&self, name: &str) -> Option<&Arc<Limit>> {
-        self.limits.get(name).or_else(|| self.removed.get(name))
+        let kept = || self.kept.limits.get(name);
+        self.limits.get(name).or_else(kept)
     }
 
     /// Whether a policy has a limit of this name, and not just an earlier one.
@@ -89,30 +87,36 @@ impl Policy {
             && self.consumers == other.consumers
     }
 
-    /// Keeps answering for the limits that `before` had.
-    pub fn keep_removed(&mut self, before: &Self) {
-        self.removed = gone([&before.limits, &before.removed], &self.limits);
-        let consumers = [&before.consumers, &before.removed_consumers];
-        self.removed_consumers = gone(consumers, &self.consumers);
+    /// The earlier rules by which filters may ask, as answers list them.
+    pub fn earlier(&self) -> Option<Cow<'static, str>> {
+        let earlier = self.kept.earlier();
+        (!earlier.is_empty()).then(|| earlier.into())
     }
 
-    /// The names that rules of earlier policies may ask for, and those of this one do not.
-    pub fn removed(&self) -> impl Iterator<Item = &String> {
-        self.removed.keys().chain(self.removed_consumers.keys())
+    /// How much is kept of earlier policies, of what may be: 0 to 1.
+    pub fn kept_ratio(&self) -> f64 {
+        self.kept.ratio()
     }
 
-    /// The same without what earlier policies had; nothing if there is none of it.
-    pub fn without_removed(&self) -> Option<Self> {
-        self.removed().next().is_some().then(|| Self {
-            removed: BTreeMap::new(),
-            removed_consumers: BTreeMap::new(),
+    /// The same without what filters should not ask for any more, and whether that has limits or entries of `consumers`; nothing
+    /// if all is kept. `is_used`: whether a filter has the rules with this digest.
+    pub fn without_unused(
+        &self,
+        is_used: impl Fn(&str) -> bool,
+        now_us: u64,
+    ) -> Option<(Self, bool)> {
+        let mut kept = self.kept.clone();
+        let (is_other, has_fewer) = kept.drop_unused(is_used, now_us);
+        let policy = || Self {
+            kept,
             ..self.clone()
-        })
+        };
+        is_other.then(|| (policy(), has_fewer))
     }
 
     /// All limits for which decisions are made.
     pub fn decided_limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
-        self.limits.values().chain(self.removed.values())
+        self.limits.values().chain(self.kept.limits.values())
     }
 
     /// All limits, sorted by name.
@@ -131,10 +135,15 @@ impl Policy {
 
     /// The limit and the key that a check is for, if it names an entry of `consumers`.
     pub fn resolve<'k>(&self, limit: &str, key: &'k str) -> Option<(&str, Cow<'k, str>)> {
-        let removed = || self.removed_consumers.get(limit);
-        let found = self.consumers.get(limit);
-        let found = found.or_else(|| removed().filter(|_| !self.has(limit)));
-        found.map(|consumers| consumers.resolve(key))
+        // If a change has made one of the other, rules of before and after ask for the same name with keys of other forms.
+        let (entry, has_both) = match self.consumers.get(limit) {
+            Some(entry) => (
+                entry,
+                self.kept.limits.contains_key(limit) && !self.has(limit),
+            ),
+            None => (self.kept.consumers.get(limit)?, self.has(limit)),
+        };
+        (!has_both || Consumers::is_asked_with(key)).then(|| entry.resolve(key))
     }
 
     /// The same in place.
@@ -147,7 +156,7 @@ impl Policy {
     /// Entries of a request with the names that this gives them; without consumers, the entries themselves.
     pub fn renamed<'e, T: Clone>(&self, asked: &'e [T], rename: impl Fn(&mut T)) -> Cow<'e, [T]> {
         let mut asked = Cow::Borrowed(asked);
-        if !(self.consumers.is_empty() && self.removed_consumers.is_empty()) {
+        if !(self.consumers.is_empty() && self.kept.consumers.is_empty()) {
             asked.to_mut().iter_mut().for_each(rename);
         }
         asked
@@ -163,15 +172,4 @@ impl Policy {
     pub fn peppers(&self) -> impl Iterator<Item = &str> {
         self.consumers.values().map(|of| of.pepper.as_str())
     }
-}
-
-/// What earlier policies had, without what there is now.
-fn gone<T>(
-    before: [&BTreeMap<String, Arc<T>>; 2],
-    now: &BTreeMap<String, Arc<T>>,
-) -> BTreeMap<String, Arc<T>> {
-    let gone = before.into_iter().flatten();
-    let gone = gone.filter(|(name, _)| !now.contains_key(*name));
-    let gone = gone.map(|(name, one)| (name.clone(), Arc::clone(one)));
-    gone.take(MAX_REMOVED).collect()
 }

@@ -19,6 +19,7 @@ use super::consumers::{self, Consumers};
 use super::contents::{DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Policy};
 use super::fields::{AlgorithmName, MAX_NAME_BYTES, duration, is_name};
 use super::files::Files;
+use super::kept::Kept;
 use super::lease_file::LeaseFile;
 use super::limits::{Limit, WhenStoreIsDown};
 use super::override_file::{self, OverrideFile};
@@ -233,9 +234,8 @@ fn parse(text: &str, not_yaml: Option<&str>, mistakes: &mut Vec<String>) -> Resu
     }
     Ok(Policy {
         rules: Arc::new(rules),
-        removed: BTreeMap::new(),
         consumers,
-        removed_consumers: BTreeMap::new(),
+        kept: Kept::default(),
         store,
         store_timeout: store_timeout.unwrap_or(DEFAULT_STORE_TIMEOUT),
         memory_limit: memory_limit.unwrap_or(DEFAULT_MEMORY_LIMIT),

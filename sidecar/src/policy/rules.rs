@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use sluicegate_engine::{Algorithm, BucketSpec};
@@ -27,6 +28,8 @@ pub struct RuleSets {
     pub digest: String,
     /// Each as it would stand in a filter's own configuration, by name.
     pub sets: BTreeMap<String, Value>,
+    /// The limits that they name.
+    pub(super) names: Arc<BTreeSet<String>>,
     /// The lines that a document has for each.
     lines: BTreeMap<String, String>,
     /// The names of shadow rules, each with one of the limits that it asks for.
@@ -122,6 +125,7 @@ impl RuleSets {
             (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let mut shadows = BTreeSet::new();
         let (mut mistakes, mut expressions, mut bytes) = (Vec::new(), 0, 0);
+        let mut names = BTreeSet::new();
         for (name, set) in file {
             let set = ValueWithLines::new(set, 0);
             let (read, found) = match check(name, &set, limits, &is_of_consumers) {
@@ -131,6 +135,7 @@ impl RuleSets {
                     continue;
                 }
             };
+            names.extend(named_limits(&read).map(|(_, limit)| limit.to_owned()));
             let of_set = named_limits(&read).filter_map(|(_, limit)| {
                 let windows = windows_of((*limits.get(limit)?)?);
                 Some((limit.to_owned(), windows))
@@ -189,6 +194,7 @@ impl RuleSets {
         Ok(Self {
             digest: fingerprint(&json!([sets, windows])),
             sets,
+            names: Arc::new(names),
             lines,
             shadows,
         })
@@ -205,16 +211,22 @@ impl RuleSets {
         document::validate(&file).ok().map(|(set, _)| set)
     }
 
-    /// The document for a filter that may run these sets and has the rules with this digest; without names, of all sets.
-    pub fn document(&self, names: &[Cow<'_, str>], known: Option<&str>, instance: u64) -> String {
+    /// The document of a sidecar for a filter that may run these sets, of all sets without names; without rules for one that has
+    /// them. `earlier`: the other rules that the sidecar decides by.
+    pub fn document(
+        &self,
+        names: &[Cow<'_, str>],
+        is_known: bool,
+        (instance, earlier): (u64, &str),
+    ) -> String {
         let is_wanted = |name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
         let mut lines = String::new();
-        if known != Some(self.digest.as_str()) {
+        if !is_known {
             let sets = self.lines.iter().filter(|(name, _)| is_wanted(name));
             lines.extend(sets.map(|(_, text)| text.as_str()));
         }
         let head = json!({
-            "format": document::FORMAT, "digest": self.digest, "instance": instance, "lines": lines.lines().count(),
+            "format": document::FORMAT, "digest": self.digest, "instance": instance, "earlier": earlier, "lines": lines.lines().count(),
         });
         format!("{head}\n{lines}")
     }

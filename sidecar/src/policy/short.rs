@@ -329,7 +329,8 @@ impl Long {
             all.push(rule);
         }
         let limits = get(file, "limits").unwrap_or(file);
-        if !all.is_empty() {
+        // A set without rules is one, too: Envoys list it.
+        if !all.is_empty() || !own.is_empty() {
             set.extend(of_set);
             set.push(named("rules", placed(limits, Data::List(all))));
             sets.push(named(SET, placed(limits, Data::Fields(set))));

@@ -9,6 +9,7 @@ use tracing::warn;
 use super::contents::Policy;
 use super::files::{Files, read, read_own, replace_file};
 use super::short::Expanded;
+use crate::clock;
 use crate::lock::lock;
 
 /// Why a policy cannot be used.
@@ -166,7 +167,7 @@ impl PolicySource {
                 return Ok(None);
             }
             let policy = newest.read(&self.path, text)?;
-            let policy = current.may_become(policy);
+            let policy = current.may_become(policy, clock::now_us());
             policy
                 .map(Some)
                 .map_err(|message| PolicyError::Invalid(self.path.clone(), message))

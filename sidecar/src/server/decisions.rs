@@ -26,6 +26,7 @@ use super::body::{json, ok, turns, whole};
 use super::describe::{Describe, of};
 use super::refusal::{Refusal, with_fallbacks};
 use super::web_pages::{BAD_HOST, NOT_JSON, ORIGIN_FIELD, from_a_page, not_from_a_page};
+use crate::clock;
 use crate::decide::Service;
 
 /// In the query of `/v1/decide`: answer with the verdict as the HTTP status.
@@ -134,6 +135,11 @@ async fn decide(
 ) -> Result<Response, Refusal> {
     if let Some(info) = named(&headers)(FILTER_HEADER).and_then(FilterInfo::read) {
         service.metrics.filter_seen(info);
+        if let Some(report) = named(&headers)(RULES_HEADER).and_then(RulesReport::read) {
+            service
+                .filters
+                .hears(&report, info.version, clock::now_us(), 0);
+        }
     }
     let mut parts = query.as_deref().unwrap_or_default().split('&');
     let as_status = parts.find_map(|part| part.strip_prefix(AS_STATUS));

@@ -16,7 +16,7 @@ def limit(name, denied=0, since=None, last=None):
 
 
 def policy(**changed):
-    return {"epoch": 3, "refused": None, "unknown_limits": [], "rules": "a41c09d2e7f3", "filters": {"in_force": 6}, **changed}
+    return {"epoch": 3, "refused": None, "unknown_limits": [], "rules": "a41c09d2e7f3", "filters": {"in_force": 6}, "filters_apart": [], **changed}
 
 
 def view(**changed):
@@ -90,10 +90,10 @@ SENTENCES = [
      "Compare rules and policy with sluicegate check-config."),
     (view(policy=policy(unknown_limits=["login", "a", "b"])), "us",
      "Requests ask for limit login and 2 more, which the policy does not have.", None),
-    (view(policy=policy(filters={"in_force": 4, "behind": 1, "refused": 2})), "us", "Nobody is being limited.",
-     "Filters refuse the policy's rules (2) and keep their earlier ones, if any: sluicegate rollout says why."),
-    (view(policy=policy(filters={"refused": 2}), limits=A, total=rates(denied=120)), "them", "429s: 120/s on a for 3 min.",
-     "Filters refuse the policy's rules (2) and keep their earlier ones, if any: sluicegate rollout says why."),
+    (view(policy=policy(filters_apart=["filter 1a2b3c4d refuses the rules: why"])), "us", "Nobody is being limited.",
+     "Filter 1a2b3c4d refuses the rules: why."),
+    (view(policy=policy(filters_apart=["filter 1a2b3c4d refuses the rules: why"]), limits=A, total=rates(denied=120)), "them", "429s: 120/s on a for 3 min.",
+     "Filter 1a2b3c4d refuses the rules: why."),
     (view(total=rates(shadow_denied=7)), "calm", "Nobody is being limited.", "Shadow rules would have denied 7 requests/s."),
     (view(up=20_000), "calm", "Nobody is being limited.", "This sidecar started 20 s ago."),
     (view(unreachable_since=NOW - 9_000), "us", "The sidecar has not answered since 22:13:11.", "Everything below is the last known state."),

@@ -164,5 +164,6 @@ fn answer(input: &mut Input<'_>) -> Answer<'static> {
         verdicts: input.list(4, verdict),
         leases: input.list(3, part),
         rules: input.flag().then(|| input.text(13).into()),
+        earlier: input.flag().then(|| input.text(20).into()),
     }
 }

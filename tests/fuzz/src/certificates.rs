@@ -91,6 +91,7 @@ impl List {
             reset_ms: after(status.reset_ms),
             retry_after_ms: after(status.retry_after_ms),
             hold_ms: (ends_us - now_us) / 1_000,
+            unknown: Vec::new(),
             receipt: Vec::new(),
             ..status.clone()
         })

@@ -186,6 +186,7 @@ fn verdict(input: &mut Input<'_>) -> Verdict<'static> {
         retry_after_ms: 60_000,
         until_changed: false,
         hold_ms: 500 * u64::from(input.byte()),
+        unknown: Vec::new(),
         receipt: Vec::new(),
     };
     match kind % 8 {

@@ -44,6 +44,8 @@ pub struct Head {
     pub digest: String,
     /// The sidecar process that sent it.
     pub instance: u64,
+    /// Earlier digests whose limits that process decides, as in answers to questions.
+    pub earlier: String,
     /// How many lines follow.
     pub lines: usize,
 }
@@ -57,6 +59,11 @@ impl Head {
             format: number("format")?,
             digest: valid.then(|| digest.to_owned())?,
             instance: number("instance")?,
+            earlier: line
+                .get("earlier")
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned(),
             lines: usize::try_from(number("lines")?).ok()?,
         })
     }

@@ -121,8 +121,8 @@ pub struct RuleSetFile {
     /// choice by itself.
     #[serde(default)]
     pub upstream_paths: UpstreamPaths,
-    /// Rules, evaluated in order.
-    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 256)))]
+    /// Rules, evaluated in order; `[]`: nothing is limited.
+    #[cfg_attr(feature = "schema", schemars(length(max = 256)))]
     pub rules: Vec<Rule>,
 }
 
@@ -196,7 +196,7 @@ pub struct Rule {
 }
 
 /// What to do with a request that has no verdict.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum WhenUnavailable {

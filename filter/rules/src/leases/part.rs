@@ -112,6 +112,7 @@ impl KeyParts {
                 retry_after_ms: 0,
                 until_changed: false,
                 hold_ms: 0,
+                unknown: Vec::new(),
                 receipt: Vec::new(),
             },
         })

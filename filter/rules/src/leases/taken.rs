@@ -97,12 +97,20 @@ impl Taken {
         let index = |check: usize| asked.get(check).copied().unwrap_or(usize::MAX);
         if let Verdict::Admitted(status) | Verdict::Denied(status) = &mut verdict {
             status.check = index(status.check);
+            status
+                .unknown
+                .iter_mut()
+                .for_each(|check| *check = index(*check));
         }
         if let Verdict::Admitted(status) = &mut verdict
             && let Some(taken) = self.tightest()
             && taken.remaining < status.remaining
         {
-            *status = taken.clone();
+            let unknown = std::mem::take(&mut status.unknown);
+            *status = LimitStatus {
+                unknown,
+                ..taken.clone()
+            };
         }
         verdict
     }

@@ -73,6 +73,7 @@ mod tests {
             retry_after_ms,
             until_changed: false,
             hold_ms: 0,
+            unknown: Vec::new(),
             receipt: Vec::new(),
         };
         let mut text = String::new();

@@ -125,6 +125,7 @@ mod tests {
             retry_after_ms: 0,
             until_changed: false,
             hold_ms: 0,
+            unknown: Vec::new(),
             receipt: Vec::new(),
         }
     }

@@ -43,7 +43,12 @@ fn by_certificate(basis: &Basis<'_>, open: &Open<'_>) -> Option<Decided> {
 }
 
 fn by_policy<'a>(basis: &Basis<'a>, open: &mut Open<'a>) -> Option<Decided> {
-    match EffectiveChecks::of(basis.policy, open.asked, basis.overrides) {
+    match EffectiveChecks::of(
+        basis.policy,
+        open.asked,
+        basis.overrides,
+        basis.names_unknown,
+    ) {
         Ok(all) => open.all = all,
         Err(problem) => return Some(open.refused(problem)),
     }

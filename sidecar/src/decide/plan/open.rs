@@ -170,6 +170,14 @@ impl<'a> Open<'a> {
         Decided::by(source, Verdict::Admitted(status))
     }
 
+    /// The same with the checks that took no part.
+    pub fn naming_unknown(&mut self, mut decided: Decided) -> Decided {
+        if let Verdict::Admitted(status) | Verdict::Denied(status) = &mut decided.verdict {
+            status.unknown = std::mem::take(&mut self.all.unknown);
+        }
+        decided
+    }
+
     /// No verdict.
     pub fn unavailable(&self, then: Option<WithoutStore>, source: Source) -> Decided {
         let first = self.all.checks.first();

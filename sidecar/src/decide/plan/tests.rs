@@ -70,3 +70,65 @@ fn a_denial_by_a_limit_with_leases_is_not_cached_for_longer_than_a_lease_lasts()
     // Units may come back as soon as another sidecar's lease ends.
     assert_eq!(status(options, false, false, Source::Store).hold_ms, 10_000);
 }
+
+#[test]
+fn limits_that_are_not_known_are_left_out_and_named_for_those_who_read_that() {
+    let policy = "limits: { l: { algorithm: fixed_window, windows: [{ quota: 2, per: 24h }] } }";
+    let policy = Policy::parse(policy).unwrap();
+    let overrides = Overrides::new(&policy, None);
+    let decided = |limits: &[&str], names_unknown: bool, receipt: bool, admitted: bool| {
+        let check = |limit: &&str| Check {
+            limit: (*limit).to_owned().into(),
+            key: "k".into(),
+            cost: 1,
+            quota: None,
+        };
+        let asked = [Ok(Asked {
+            checks: limits.iter().map(check).collect(),
+            peek: false,
+            receipt,
+            shadow: None,
+            traceparent: None,
+        })];
+        let basis = Basis {
+            names_unknown,
+            ..Basis::of(&policy, overrides.at(0))
+        };
+        let plan = Plan::new(basis, &asked);
+        let outcome = plan.batch.decisions.first().map(|decision| {
+            assert_eq!(decision.takes.len(), 1, "what is known is taken");
+            Outcome {
+                admitted,
+                decided_by: 0,
+                remaining: 0,
+                reset_us: 0,
+                retry_after_us: 0,
+                at_us: 0,
+            }
+        });
+        match &plan.verdicts(&[outcome], &[], 0)[0].verdict {
+            Verdict::Admitted(status) => Some((true, status.check, status.unknown.clone())),
+            Verdict::Denied(status) => Some((false, status.check, status.unknown.clone())),
+            _ => None,
+        }
+    };
+    for admitted in [true, false] {
+        let known = decided(&["x", "l", "y"], true, false, admitted);
+        assert_eq!(known, Some((admitted, 1, vec![0, 2])));
+    }
+    assert_eq!(
+        decided(&["l", "x"], false, false, true),
+        None,
+        "an older filter"
+    );
+    assert_eq!(
+        decided(&["l", "x"], true, true, true),
+        None,
+        "receipts are in order"
+    );
+    assert_eq!(
+        decided(&["x", "y"], true, false, true),
+        None,
+        "nothing is known"
+    );
+}

@@ -33,9 +33,17 @@ impl Service {
         // What was leased under earlier policies and overrides is returned.
         self.leases.return_ended();
         self.backend.outage.sweep();
-        self.policy.forget_removed(&self.metrics);
         self.filters.forget(clock::now_us());
+        let digests = self.filters.digests();
+        self.policy
+            .forget_removed(&self.metrics, |digest| digests.contains(digest));
         self.warn_of_pepper();
+        let apart = self.filters_apart();
+        let mut told = lock(&self.warned_of_filters);
+        for line in apart.iter().filter(|line| !told.contains(line)) {
+            warn!("{line}: docs/rules.md#what-happens-when");
+        }
+        *told = apart;
     }
 
     fn warn_of_pepper(&self) {

@@ -19,9 +19,10 @@ impl Service {
             }
             None => (RulesReport::default(), None),
         };
-        let known = report.known();
         if let Some(waits) = waits {
-            let changed = rules.wait_for(|rules| known != Some(rules.digest.as_str()));
+            let begun = rules.borrow().digest.clone();
+            let changed =
+                rules.wait_for(|rules| rules.digest != begun || !report.knows(&rules.digest));
             tokio::select! {
                 _ = changed => {}
                 () = tokio::time::sleep(Duration::from_secs(RULES_WAIT_S)) => {}
@@ -30,19 +31,39 @@ impl Service {
             drop(waits);
         }
         let rules = rules.borrow();
-        rules.document(&report.sets, known, self.instance)
+        let earlier = self.policy.current().policy.earlier().unwrap_or_default();
+        let sidecar = (self.instance, earlier.as_ref());
+        rules.document(&report.sets, report.knows(&rules.digest), sidecar)
     }
 
     /// How many filters are in which state.
     pub fn filter_states(&self) -> BTreeMap<&'static str, usize> {
         let rules = &self.policy.current().policy.rules;
-        self.filters.states(&rules.digest)
+        self.filters.states(&rules.digest, clock::now_us())
     }
 
     /// How many filters have another pepper than the policy's consumers.
     pub fn filters_with_other_pepper(&self) -> usize {
         let policy = &self.policy.current().policy;
         self.filters.with_other_pepper(policy)
+    }
+
+    /// How many filters keep earlier rules for the sake of this sidecar.
+    pub fn holds_back(&self) -> usize {
+        self.filters.held_by(&format!("{:x}", self.instance))
+    }
+
+    /// The filters that do not take the rules of the policy, and why.
+    pub fn filters_apart(&self) -> Vec<String> {
+        let policy = &self.policy.current().policy;
+        let mut told = self.filters.apart(policy, clock::now_us());
+        let held = self.holds_back();
+        if held > 0 {
+            told.push(format!(
+                "filters wait for this sidecar to have newer rules: {held}"
+            ));
+        }
+        told
     }
 
     /// The filters that have asked for rules lately.
@@ -53,6 +74,8 @@ impl Service {
             more: self.filters.has_unlisted(now_us),
             filters: self.filters.list(policy, now_us),
             rules: policy.rules.digest.clone(),
+            sidecar: format!("{:x}", self.instance),
+            refusal: self.policy.source.refusal(),
         }
     }
 }

@@ -106,9 +106,13 @@ families! {
     filter_info: GaugeVec = "sluicegate_filter_info" by ["version", "configuration"],
         "Always 1; filters that announced themselves in the last minute, by version and configuration.";
     filter_rules: GaugeVec = "sluicegate_filter_rules" by ["state"],
-        "Filters that asked for rules in the last minute, by whether they have those of the policy.";
+        "Filters that were heard of in the last minute, by whether they have the rules of the policy.";
     other_pepper: Gauge = "sluicegate_filters_with_other_pepper",
         "Filters that asked for rules in the last minute and have another pepper than the policy's consumers.";
+    held_back: Gauge = "sluicegate_filters_held_back",
+        "Filters that have newer rules ready and keep earlier ones for the sake of this sidecar, whose policy has those.";
+    kept: Gauge = "sluicegate_kept_ratio",
+        "Share of the room for limits that the policy does not have any more and filters may still ask for, 0 to 1.";
     rules: GaugeVec = "sluicegate_rules_info" by ["digest", "source"],
         "Always 1; the digest of the policy's rules, and whether the policy is from its file or the last good one.";
     epoch: Gauge = "sluicegate_policy_epoch",

@@ -62,7 +62,9 @@ impl PolicyMetrics {
             (Some(limit_metrics), None) => limit_metrics.count(verdict, *source, key, now_us),
             (None, None) => self.shared.without_limit.count(outcome, *source, 1),
         }
-        if matches!(verdict, Verdict::Error(problem) if problem.code == Code::UnknownLimit) {
+        let is_unknown =
+            matches!(verdict, Verdict::Error(problem) if problem.code == Code::UnknownLimit);
+        if is_unknown || status.is_some_and(|status| !status.unknown.is_empty()) {
             self.note_unknown_limits(checks);
         }
     }

@@ -1,0 +1,288 @@
+//! A change of names reaches two sidecars behind one cluster one after the other, and is taken back: under load, nobody gets more
+//! than the quotas, and no request lacks a verdict.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sluicegate_tests::client::{client, status_for};
+use sluicegate_tests::envoy::{Envoy, at};
+use sluicegate_tests::process::eventually;
+use sluicegate_tests::redis::Redis;
+use sluicegate_tests::sidecar::{Sidecar, binary};
+
+use super::support::{Policy, envoy, pushed};
+
+const ENDPOINTS: &str = "/static_resources/clusters/1/load_assignment/endpoints/0/lb_endpoints";
+/// The quota of each limit, but for that of `wide`.
+const QUOTA: u64 = 20;
+/// What a rule says if there is no verdict, and the path that it is for.
+const FAILURES: [&str; 2] = ["allow", "deny"];
+
+/// An Envoy whose cluster has several sidecars.
+async fn behind(sidecars: &[Sidecar], plugin: Value) -> Envoy {
+    let planned = Envoy::asking(sidecars[0].port).plugin(plugin);
+    let add = |config: &mut Value| {
+        let endpoints = at(config, ENDPOINTS);
+        for sidecar in &sidecars[1..] {
+            let mut other = endpoints[0].clone();
+            *at(&mut other, "/endpoint/address/socket_address/port_value") = json!(sidecar.port);
+            endpoints.as_array_mut().unwrap().push(other);
+        }
+    };
+    planned.patch(add).alone().await
+}
+
+/// A policy of these limits, each twice, and of these sets, in which rules ask for all of them by the API key. A limit is a name, an
+/// algorithm, and `+` if it is that of an entry of `consumers` with the name before the dot.
+fn text(store: &str, limits: &str, sets: &str) -> String {
+    let mut policy = Policy::on(store).line("denial_ttl: 100ms");
+    let (mut rules, mut consumers) = (Vec::new(), json!({}));
+    for failure in FAILURES {
+        let mut checks = Vec::new();
+        for limit in limits.split(", ") {
+            let mut words = limit.split(' ');
+            let [name, algorithm] = [(); 2].map(|()| words.next().unwrap());
+            let name = format!("{failure}-{name}");
+            let quota = if limit.starts_with("wide") {
+                2 * QUOTA
+            } else {
+                QUOTA
+            };
+            policy = policy.window(&name, algorithm, quota, "30d");
+            let mut check = json!({ "limit": name, "key": [{ "header": "x-api-key" }] });
+            if words.next().is_some() {
+                let entry = name.split('.').next().unwrap();
+                consumers[entry] =
+                    json!({ "pepper": "0123456789ab", "keys": {}, "limits": { "default": name } });
+                check["limit"] = json!(entry);
+                check["consumers"] = json!(true);
+                check["when_missing"] = json!({ "address": {} });
+            }
+            checks.push(check);
+        }
+        rules.push(
+            json!({ "name": failure, "match": { "path": format!("/{failure}") },
+            "checks": checks, "when_unavailable": failure }),
+        );
+    }
+    let sets = sets
+        .split(' ')
+        .map(|set| (set.to_owned(), json!({ "rules": rules })));
+    let sets = Value::Object(sets.collect());
+    let policy = policy.line(&format!("consumers: {consumers}"));
+    format!("{}\nrules: {sets}\n", policy.text())
+}
+
+async fn change(sidecar: &Sidecar, text: &str) {
+    let before = sidecar.metric("sluicegate_policy_epoch").await;
+    let new = sidecar.policy.with_extension("new");
+    std::fs::write(&new, text).unwrap();
+    std::fs::rename(new, &sidecar.policy).unwrap();
+    sidecar.signal("HUP");
+    eventually("the policy is in force", async || {
+        sidecar.metric("sluicegate_policy_epoch").await > before
+    })
+    .await;
+    // What the filters make of it, under load.
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
+}
+
+/// Sends requests with one key, or each with another, until told to stop; counts those that passed, and those with 5xx.
+fn load(url: String, key: Option<&str>, go_on: &Arc<AtomicBool>) -> [Arc<AtomicU64>; 2] {
+    let counts: [Arc<AtomicU64>; 2] = Default::default();
+    let (go_on, [passed, failed]) = (Arc::clone(go_on), counts.clone());
+    let key = key.map(str::to_owned);
+    tokio::spawn(async move {
+        let client = client();
+        for n in 0.. {
+            if !go_on.load(Ordering::Relaxed) {
+                return;
+            }
+            let own = key.clone().unwrap_or_else(|| format!("other-{n}"));
+            match status_for(&client, &url, &own).await {
+                Some(200) => _ = passed.fetch_add(1, Ordering::Relaxed),
+                Some(429) => {}
+                _ => _ = failed.fetch_add(1, Ordering::Relaxed),
+            }
+            tokio::time::sleep(Duration::from_millis(4)).await;
+        }
+    });
+    counts
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_kind_of_change_is_rolled_out_and_back_over_two_sidecars_without_a_loss() {
+    // The kind; limits and sets before and after; the most that one key may get.
+    for (kind, before, after, most) in [
+        (
+            "add",
+            ["one fixed_window", "s"],
+            ["one fixed_window, wide fixed_window", "s"],
+            QUOTA,
+        ),
+        (
+            "remove",
+            ["one fixed_window, wide fixed_window", "s"],
+            ["one fixed_window", "s"],
+            QUOTA,
+        ),
+        (
+            "rename",
+            ["one fixed_window", "s"],
+            ["uno fixed_window", "s"],
+            2 * QUOTA,
+        ),
+        (
+            "algorithm",
+            ["one fixed_window", "s"],
+            ["one sliding_log", "s"],
+            2 * QUOTA,
+        ),
+        (
+            "tiers",
+            ["one fixed_window", "s"],
+            ["one.default fixed_window +", "s"],
+            2 * QUOTA,
+        ),
+        (
+            "consumers",
+            ["one.a fixed_window +", "s"],
+            ["one.b fixed_window +", "s"],
+            2 * QUOTA,
+        ),
+        // The filter refuses the rules.
+        (
+            "sets",
+            ["one fixed_window", "s other"],
+            ["uno fixed_window", "s"],
+            QUOTA,
+        ),
+    ] {
+        let redis = Redis::start().await;
+        let [before, after] =
+            [before, after].map(|[limits, sets]| text(&redis.url(), limits, sets));
+        let sidecars = [Sidecar::alone(&before).await, Sidecar::alone(&before).await];
+        let mut plugin = pushed();
+        if kind == "sets" {
+            plugin["rule_sets"]["others"] = json!(["other"]);
+            plugin["rule_sets"]["by"] = json!("route_name");
+        }
+        let envoy = behind(&sidecars, plugin).await;
+        let go_on = Arc::new(AtomicBool::new(true));
+        let url = |failure: &str| envoy.url(&format!("/{failure}"));
+        let one = FAILURES.map(|failure| load(url(failure), Some("k"), &go_on));
+        let others = FAILURES.map(|failure| load(url(failure), None, &go_on));
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        // There is a filter in the worker, and one in the main thread.
+        let mut updated = 2;
+        envoy.counts(&[("rules_updated", updated)]).await;
+        // The rules are the same if only an algorithm changes, or the limits of an entry.
+        let moves = !["algorithm", "consumers", "sets"].contains(&kind);
+        for order in [[0, 1], [1, 0]] {
+            for text in [&after, &before] {
+                for index in order {
+                    change(&sidecars[index], text).await;
+                }
+                if moves {
+                    eventually("the filter has the rules of both", async || {
+                        envoy.counted("rules_updated").await > updated
+                    })
+                    .await;
+                    updated = envoy.counted("rules_updated").await;
+                }
+            }
+        }
+        go_on.store(false, Ordering::Relaxed);
+        let counts = |of: &[[Arc<AtomicU64>; 2]; 2], index: usize| {
+            [0, 1].map(|failure| of[failure][index].load(Ordering::Relaxed))
+        };
+        let passed = counts(&one, 0);
+        let failed = [counts(&one, 1), counts(&others, 1)];
+        let unmetered = envoy.counted("unavailable_allowed").await;
+        eprintln!("{kind}: {passed:?} of {most} passed, 5xx {failed:?}, unmetered {unmetered}");
+        // Of those whose entry has no keys, all share the bucket of the address.
+        let is_shared = ["tiers", "consumers"].contains(&kind);
+        let least = if is_shared { 1 } else { QUOTA };
+        assert!(
+            passed.iter().all(|passed| (least..=most).contains(passed)),
+            "{kind}: {passed:?}"
+        );
+        assert_eq!((failed, unmetered), ([[0; 2]; 2], 0), "{kind}");
+        if !moves {
+            assert_eq!(envoy.counted("rules_updated").await, updated, "{kind}");
+        }
+        envoy.is_well().await;
+    }
+}
+
+/// The policy drops a set that Envoy lists, and renames a limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_filter_that_refuses_rules_keeps_its_limits_for_as_long_as_it_runs_and_is_told() {
+    let [before, after] = [("one", "s other"), ("uno", "s")]
+        .map(|(limit, sets)| text("memory", &format!("{limit} fixed_window"), sets));
+    let sidecar = Sidecar::alone(&before).await;
+    let mut plugin = pushed();
+    plugin["rule_sets"]["others"] = json!(["other"]);
+    plugin["rule_sets"]["by"] = json!("route_name");
+    let sidecars = [sidecar];
+    let envoy = behind(&sidecars, plugin).await;
+    assert_eq!(envoy.status("/deny", "k").await, 200);
+    change(&sidecars[0], &after).await;
+    sidecars[0]
+        .reports("the policy has no rule set `other`")
+        .await;
+    // Longer than everything is kept.
+    tokio::time::sleep(Duration::from_secs(65)).await;
+    let mut passed = 1;
+    for _ in 0..2 * QUOTA {
+        match envoy.status("/deny", "k").await {
+            200 => passed += 1,
+            status => assert_eq!(status, 429),
+        }
+    }
+    assert_eq!(passed, QUOTA);
+    assert_eq!(envoy.counted("unavailable_denied").await, 0);
+    assert!(sidecars[0].metric("sluicegate_kept_ratio").await > 0.0);
+}
+
+/// What `sluicegate rollout` exits with, and all that it prints.
+fn rollout(sidecar: &Sidecar, arguments: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(binary());
+    command.args(["rollout", "--admin", &sidecar.admin("")]);
+    let output = command.args(arguments).output().unwrap();
+    let both = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    (output.status.code(), both.concat())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rollout_tells_a_refused_file_and_leaves_filters_that_are_gone_out() {
+    let before = text("memory", "one fixed_window", "s");
+    let sidecar = Sidecar::alone(&before).await;
+    let mut ended = envoy(sidecar.port, pushed()).await;
+    let (code, told) = rollout(&sidecar, &["--wait"]);
+    assert_eq!(code, Some(0), "{told}");
+
+    std::fs::write(&sidecar.policy, "limits: [").unwrap();
+    sidecar.signal("HUP");
+    sidecar.reports("the policy file is refused").await;
+    let (code, told) = rollout(&sidecar, &["--wait", "--timeout", "1s"]);
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains("refuses its policy file: "), "{told}");
+    assert!(
+        told.contains(" in_force "),
+        "the filter has the rules: {told}"
+    );
+
+    change(&sidecar, &text("memory", "uno fixed_window", "s")).await;
+    ended.kill();
+    let _envoy = envoy(sidecar.port, pushed()).await;
+    eventually("the one that has ended is gone", async || {
+        rollout(&sidecar, &[]).1.contains(" gone ")
+    })
+    .await;
+    let (code, told) = rollout(&sidecar, &["--wait"]);
+    assert_eq!(code, Some(0), "{told}");
+}
