@@ -35,6 +35,7 @@ const WITHOUT_SETUP: [&str; 16] = [
     "chart",
     "dashboards",
     "world",
+    "world-fresh",
     "world-mutations",
     "release-twice",
     "clean",
