@@ -21,7 +21,7 @@ fn the_context_of_the_images_is_a_whole_workspace() {
 }
 
 /// Targets that need Rust alone; `demo` and `test` install in a Make of their own, and fuzzing in its script.
-const WITHOUT_SETUP: [&str; 16] = [
+const WITHOUT_SETUP: [&str; 17] = [
     "help",
     "demo",
     "test",
