@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
-use axum::routing::get as route;
+use axum::http::Uri;
 use serde_json::{Value, json};
 use sluicegate_tests::client::{answers, client, get};
 use sluicegate_tests::envoy::{MANAGER, at};
@@ -81,14 +81,17 @@ async fn a_pod_that_ends_answers_what_is_under_way_and_closes_kept_connections()
     let (release, released) = watch::channel(false);
     let arrived = Arc::new(AtomicUsize::new(0));
     let waiting = Arc::clone(&arrived);
-    let slow = move || {
-        waiting.fetch_add(1, Ordering::SeqCst);
+    let router = Router::new().fallback(move |uri: Uri| {
+        let is_slow = uri.path() == "/slow";
+        waiting.fetch_add(usize::from(is_slow), Ordering::SeqCst);
         let mut released = released.clone();
-        async move { released.wait_for(|yes| *yes).await.map(|_| "late").unwrap() }
-    };
-    let router = Router::new()
-        .route("/slow", route(slow))
-        .fallback(async || "soon");
+        async move {
+            if !is_slow {
+                return "soon";
+            }
+            released.wait_for(|yes| *yes).await.map(|_| "late").unwrap()
+        }
+    });
     let manifests = with_timeout("60s");
     let mut pod = Pod::start(&manifests, upstream::serve(router).await).await;
 
