@@ -271,9 +271,9 @@ fn the_notes_warn_of_a_policy_that_may_have_no_store() {
 #[test]
 fn the_notes_tell_of_alerts_that_nothing_is_scraped_for() {
     for (changes, told) in [
-        (&["alerts.enabled: true"][..], true),
+        (&["podMonitor.enabled: false"][..], true),
         (
-            &["alerts.enabled: true", "podMonitor.enabled: true"][..],
+            &["podMonitor.enabled: false", "alerts.enabled: false"][..],
             false,
         ),
         (&[][..], false),
