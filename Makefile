@@ -31,7 +31,7 @@ test: ## the loop while you work: lints, unit tests, the engine, the store, the 
 	@echo "test: unit tests, engine, store, chain, jobs, one fault"
 	@$(LINTED) $(CARGO_TEST) $(CRATES) -- $(AT_ONCE) $(addprefix --skip ,$(LONG))
 
-test-full: setup-full test rest ## everything, before you open a pull request: `make test`, then mutations, more faults, browser, Prometheus, chart, Docker (half an hour more; as root)
+test-full: setup-full test rest ## everything, before you open a pull request: `make test`, then mutations, more faults, browser, Prometheus, chart, host (half an hour more; as root)
 
 # What `make test` leaves out.
 rest: setup-full
@@ -46,7 +46,6 @@ rest: setup-full
 	@FIRST=1 SEEDS=2000 SECONDS=120 $(MAKE) --no-print-directory world
 	@echo "rest: OpenAPI, clients, browser, Prometheus, chart, host, traces, certificates"
 	@$(CARGO_TEST) -p sluicegate-tests-full -- --test-threads=2 --skip collector:: --skip release:: --skip upgrade::
-	@$(MAKE) --no-print-directory compose
 	@echo "rest: fifty sidecars, and the faults of their Redis"
 	@EVENTS=1 cargo run --quiet --locked --no-default-features -p sluicegate-tests --example fleet
 	@echo "rest: memory that comes back, with jemalloc"
@@ -164,7 +163,7 @@ dashboards: ## regenerate deploy/grafana/dashboards/*.json from deploy/grafana/d
 	@SLUICEGATE_WRITE=1 $(CARGO_TEST) -p sluicegate-tests-full --test full -- the_committed_dashboards
 
 # The engine has no network: crates are fetched first, and by `filter` those of the standard library.
-compose: setup-compose filter ## compile and run docker-compose.yml in a Docker engine of its own (eight minutes; needs root)
+compose: setup-compose filter ## compile and run docker-compose.yml in a Docker engine of its own (a quarter of an hour; needs root)
 	@echo "compose: docker-compose.yml in a Docker engine of its own, which compiles both images"
 	@cargo fetch --quiet --locked
 	@cargo run --quiet --locked --no-default-features -p sluicegate-tests-full --bin compose
@@ -185,9 +184,9 @@ mesh: setup-mesh images ## run the chart in a real Kubernetes, with its own Envo
 	@echo "mesh: Kubernetes, Envoy Gateway and Istio, with the chart (twelve minutes)"
 	@cargo run --quiet --locked --no-default-features -p sluicegate-tests-full --bin mesh
 
-nightly: setup-full setup-release setup-mesh release ## what takes longer than `make test-full` has: the files of a release, the host page with its archive, the chart in a Kubernetes (two hours, the first time three; as root)
+nightly: setup-full setup-compose setup-release setup-mesh release ## what takes longer than `make test-full` has: docker-compose.yml, the files of a release, the host page with its archive, the chart in a Kubernetes (two hours, the first time three; as root)
 	@SLUICEGATE_ARCHIVE=target/release-artifacts $(MAKE) --no-print-directory host
-	@$(MAKE) --no-print-directory release-test mesh
+	@$(MAKE) --no-print-directory compose release-test mesh
 
 bench: setup-bench filter ## compare the whole chain with Envoy without a filter: a table, a chart and target/bench/end_to_end.json (eight minutes; SLUICEGATE_BEFORE=FILE.wasm or SLUICEGATE_BEFORE_SIDECAR=FILE: also compare an earlier build)
 	@$(MAKE) --no-print-directory build
