@@ -1,7 +1,7 @@
 //! Sluicegate's plugin configurations in a document: an Envoy file, an Istio WasmPlugin or EnvoyFilter, an Envoy Gateway
 //! EnvoyExtensionPolicy, or a configuration alone.
 
-use super::messages::{any, enumerated, lasts, names};
+use super::messages::{any, enumerated, is_called, is_sluicegate, lasts, names};
 use super::neighbours::Neighbour;
 use crate::yaml::{
     Node, ValueWithLines, at, children, entries, fields, get, integer, is_true, line_of,
@@ -197,12 +197,6 @@ fn plugin(
     })
 }
 
-/// Our configurations have `sidecar`, and `rules` or `version`; another plugin's are unlikely to.
-pub fn is_sluicegate(node: &Node) -> bool {
-    let has = |name| get(node, name).is_some();
-    has("sidecar") && (has("rules") || has("version"))
-}
-
 /// Whether the holder of a configuration has our name.
 fn is_named_sluicegate(node: &Node) -> bool {
     let name = |field| get(node, field).and_then(text);
@@ -214,7 +208,8 @@ fn is_named_sluicegate(node: &Node) -> bool {
 fn manager(node: &Node, earlier: &[Node], later: &[Node]) -> Manager {
     let options = get(node, "common_http_protocol_options").unwrap_or(node);
     let action = enumerated(options, "headers_with_underscores_action");
-    let neighbours = |list: &[Node]| list.iter().map(|one| Neighbour::read(one, node)).collect();
+    let neighbour = |one: &Node| Neighbour::read(one, node, has_ours(one));
+    let neighbours = |list: &[Node]| list.iter().map(neighbour).collect();
     let routes = get(node, "route_config");
     let is_endless = |one: &Node| get(one, "idle_timeout").is_some() && !lasts(one, "idle_timeout");
     let is_endless = routes.is_some_and(|routes| any(routes, &is_endless));
@@ -271,15 +266,8 @@ fn rewrites_paths(node: &Node) -> bool {
 }
 
 /// Whether a filter is ours.
-pub fn has_ours(filter: &Node) -> bool {
+fn has_ours(filter: &Node) -> bool {
     any(filter, &|node| !plugins_of(node, None, 0).is_empty())
-}
-
-/// Whether a filter has this in its name or in its type's.
-pub fn is_called(filter: &Node, what: &str) -> bool {
-    let names = [&["name"][..], &["typed_config", "@type"]];
-    let mut names = names.iter().filter_map(|path| at(filter, path));
-    names.any(|name| text(name).is_some_and(|name| name.contains(what)))
 }
 
 /// Filters that copy what clients send into dynamic metadata, by default into a namespace of their full name.

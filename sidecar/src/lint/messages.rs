@@ -1,7 +1,6 @@
 //! Fields as protobuf reads them from YAML: in two spellings, enumerations in any case, durations as texts.
 
-use super::envoy_yaml::is_sluicegate;
-use crate::yaml::{Data, Node, children, get, text};
+use crate::yaml::{Data, Node, at, children, get, text};
 
 /// Spells fields in snake_case, as all who read them here do: Envoy takes lowerCamelCase too, and both in one file. Plugin
 /// configurations, in which only one spelling is right, and the names of files in a ConfigMap stay.
@@ -50,4 +49,17 @@ pub fn any(node: &Node, is: &dyn Fn(&Node) -> bool) -> bool {
 pub fn names(node: &Node, field: &str, what: &str) -> bool {
     let has = |node: &Node| text(node).is_some_and(|text| text.to_lowercase().contains(what));
     get(node, field).is_some_and(|value| any(value, &has))
+}
+
+/// Our configurations have `sidecar`, and `rules` or `version`; another plugin's are unlikely to.
+pub fn is_sluicegate(node: &Node) -> bool {
+    let has = |name| get(node, name).is_some();
+    has("sidecar") && (has("rules") || has("version"))
+}
+
+/// Whether a filter has this in its name or in its type's.
+pub fn is_called(filter: &Node, what: &str) -> bool {
+    let names = [&["name"][..], &["typed_config", "@type"]];
+    let mut names = names.iter().filter_map(|path| at(filter, path));
+    names.any(|name| text(name).is_some_and(|name| name.contains(what)))
 }

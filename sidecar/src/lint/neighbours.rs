@@ -1,8 +1,7 @@
 //! Other filters of the connection manager: which of them may clear the route, ask for it, or change the path or headers, in
 //! Envoy 1.40.
 
-use super::envoy_yaml::{has_ours, is_called};
-use super::messages::{any, enumerated, spelled};
+use super::messages::{any, enumerated, is_called, spelled};
 use crate::yaml::{Node, at, children, entries, get, is_true, text};
 
 /// May clear the route, whatever their configurations say.
@@ -39,8 +38,8 @@ pub struct Neighbour {
 }
 
 impl Neighbour {
-    /// Reads a filter of this connection manager.
-    pub fn read(filter: &Node, manager: &Node) -> Self {
+    /// Reads a filter of this connection manager; `is_ours`: it has a configuration of ours, and so clears no route.
+    pub fn read(filter: &Node, manager: &Node, is_ours: bool) -> Self {
         let name = get(filter, "name").and_then(text).unwrap_or_default();
         let mut nodes = vec![filter];
         of_routes(manager, &spelled(name), &mut nodes);
@@ -75,7 +74,7 @@ impl Neighbour {
             name: name.to_owned(),
             is_cors: is_called(filter, "http.cors"),
             is_router: is_called(filter, "http.router"),
-            clears_route: !has_ours(filter)
+            clears_route: !is_ours
                 && (is(CLEAR)
                     || is(CLEAR_IF_TOLD) && says(&tells)
                     || is(CLEAR_UNLESS_TOLD) && !says(&forbids)),
