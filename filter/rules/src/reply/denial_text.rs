@@ -15,17 +15,29 @@ const UNITS: [(u64, &str); 5] = [
 
 /// Appends the text of a denial of so many units by this limit.
 pub fn write_denial(text: &mut String, limit: &str, status: &LimitStatus<'_>, cost: u64) {
+    if status.until_changed {
+        text.push_str("limit `");
+        text.push_str(limit);
+        text.push_str("` denies this request until its operator changes that");
+    } else {
+        write_window(text, limit, (status.quota, status.window_ms));
+        write_state(text, status, cost);
+    }
+}
+
+/// The beginning of the text, which is the same for all denials by a window: its quota, and its length in milliseconds.
+pub(super) fn write_window(text: &mut String, limit: &str, (quota, window_ms): (u64, u64)) {
     text.push_str("limit `");
     text.push_str(limit);
-    if status.until_changed {
-        text.push_str("` denies this request until its operator changes that");
-        return;
-    }
     text.push_str("` allows ");
-    number(text, status.quota);
+    number(text, quota);
     text.push_str(" per ");
-    span(text, status.window_ms, "");
+    span(text, window_ms, "");
     text.push_str(", this request costs ");
+}
+
+/// The rest of the text: what the request costs, what is left, and when it is admitted.
+pub(super) fn write_state(text: &mut String, status: &LimitStatus<'_>, cost: u64) {
     number(text, cost);
     text.push_str(", ");
     number(text, status.remaining);

@@ -45,16 +45,15 @@ impl HeaderFields {
     /// In the proxy-wasm ABI's encoding: the number of fields, the lengths of all names and values, then these, each with a zero.
     pub fn to_pairs(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(512);
-        let mut lengths = vec![self.fields.len()];
+        let mut length = |length| bytes.extend(u32::try_from(length).unwrap_or(0).to_le_bytes());
+        length(self.fields.len());
         for (name, value) in self.iter() {
-            lengths.extend([name.len(), value.len()]);
-        }
-        for length in lengths {
-            bytes.extend(u32::try_from(length).unwrap_or(0).to_le_bytes());
+            length(name.len());
+            length(value.len());
         }
         for (name, value) in self.iter() {
             for text in [name, "\0", value, "\0"] {
-                bytes.extend(text.as_bytes());
+                bytes.extend_from_slice(text.as_bytes());
             }
         }
         bytes

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sluicegate_protocol::LimitStatus;
 
-use super::denial_text::write_denial;
+use super::denial_text::{write_denial, write_state, write_window};
 use super::details::details;
 use super::header_fields::number;
 use super::header_style::policy;
@@ -32,6 +32,8 @@ pub(crate) struct LimitTexts {
     pub policies: String,
     /// The problem detail of a denial: what is before and after its human-readable text.
     problem: (String, String),
+    /// The window that denied last, by quota and length, and its problem detail up to the numbers of a denial.
+    window: RefCell<((u64, u64), String)>,
     /// The key that was denied last, and [`LimitTexts::subject`] of it.
     last: RefCell<(String, Arc<str>)>,
 }
@@ -56,6 +58,7 @@ impl LimitTexts {
             windows,
             policies,
             problem: (before.to_owned(), after.to_owned()),
+            window: RefCell::default(),
             last: RefCell::default(),
         }
     }
@@ -75,16 +78,26 @@ impl LimitTexts {
         let mut text = String::with_capacity(384);
         if grpc {
             write_denial(&mut text, &self.name, limit_status, cost);
-            return text;
-        }
-        text.push_str(&self.problem.0);
-        write_denial(&mut text, &self.name, limit_status, cost);
-        text.push_str(&self.problem.1);
-        if !limit_status.until_changed {
+        } else if limit_status.until_changed {
+            text.push_str(&self.problem.0);
+            write_denial(&mut text, &self.name, limit_status, cost);
+            text.push_str(&self.problem.1);
+            text.push('}');
+        } else {
+            let window = (limit_status.quota, limit_status.window_ms);
+            let mut last = self.window.borrow_mut();
+            if last.0 != window || last.1.is_empty() {
+                last.0 = window;
+                last.1.clone_from(&self.problem.0);
+                write_window(&mut last.1, &self.name, window);
+            }
+            text.push_str(&last.1);
+            write_state(&mut text, limit_status, cost);
+            text.push_str(&self.problem.1);
             text.push_str(",\"retry_after_ms\":");
             number(&mut text, limit_status.retry_after_ms);
+            text.push('}');
         }
-        text.push('}');
         text
     }
 }
