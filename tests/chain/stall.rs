@@ -199,7 +199,10 @@ async fn a_request_behind_a_lost_callout_gets_its_verdict() {
         }
         drop(lost);
     });
-    let envoy = envoy(port, patient("deny")).await;
+    // The second asks anew after a quarter of this, and a busy machine has the rest to answer it.
+    let mut patient = patient("deny");
+    patient["sidecar"]["timeout"] = json!("4s");
+    let envoy = envoy(port, patient).await;
     let request = b"GET / HTTP/1.1\r\nhost: h\r\nx-api-key: k\r\n\r\n";
     let ask = |mut wire: Wire| async move { wire.once(request).await.unwrap().status };
     let first = tokio::spawn(ask(Wire::new(envoy.port)));
