@@ -40,8 +40,10 @@ async fn remove(sidecar: &Sidecar, limit: &str, key: &str) -> Value {
     answer
 }
 
+/// Waits until a sidecar that has just started has read the store's.
 async fn list(sidecar: &Sidecar) -> Vec<Value> {
     let url = sidecar.admin("/v1/overrides");
+    eventually("a list", async || get(&url).await.0 != 503).await;
     let (status, answer) = get(&url).await;
     assert_eq!(status, 200, "{answer}");
     let answer: Value = serde_json::from_str(&answer).unwrap();

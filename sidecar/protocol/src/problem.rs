@@ -73,7 +73,7 @@ pub enum Code {
     Internal,
     /// The store holds the maximum number or size of overrides.
     TooManyOverrides,
-    /// The store did not confirm a change. It may have made it.
+    /// The store did not confirm a change, which it may have made, or its overrides have never been read.
     StoreUnavailable,
     /// A code that this version does not know. Never sent: it lets an older filter read the other verdicts.
     #[serde(other)]

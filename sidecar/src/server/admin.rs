@@ -52,6 +52,10 @@ const UNCONFIRMED: Refusal = Refusal::of_server(
     Code::StoreUnavailable,
     "the store did not confirm the change; it may have made it, and repeating the request is safe",
 );
+const UNREAD: Refusal = Refusal::of_server(
+    Code::StoreUnavailable,
+    "the store's overrides have not been read since this sidecar started",
+);
 
 /// The state of the handlers.
 #[derive(Clone)]
@@ -77,7 +81,7 @@ pub(super) fn routes() -> OpenApiRouter<Admin> {
         .refusing(&[NOT_JSON])
         .route_layer(from_fn(only_json));
     let guarded = changes
-        .routes(routes!(list_overrides))
+        .routes(routes!(list_overrides).refusing(&[UNREAD]))
         .refusing(&[NEEDS_TOKEN]);
     let operators = guarded
         .routes(routes!(metrics).refusing(&[NOT_ENCODED]))
@@ -176,8 +180,8 @@ async fn reset(State(admin): State<Admin>, body: Body) -> Result<Response, Refus
     operation_id = "listOverrides",
     responses((status = 200, description = "The overrides.", body = ref(of::<OverrideList>()))),
 )]
-async fn list_overrides(State(admin): State<Admin>) -> Response {
-    ok(&admin.service.list_overrides())
+async fn list_overrides(State(admin): State<Admin>) -> Result<Response, Refusal> {
+    Ok(ok(&admin.service.list_overrides().await?))
 }
 
 /// Give a key another quota, lift its limit or block it

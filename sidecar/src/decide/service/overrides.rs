@@ -9,7 +9,7 @@ use sluicegate_protocol::{
     BODY, Code, OverrideList, OverrideSource, OverrideWasRemoved, OverrideWasSet, Problem,
     RemoveOverride, SetOverride, Whom,
 };
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tracing::warn;
 
 use super::Service;
@@ -33,6 +33,8 @@ const AWAY_EVERY: Duration = Duration::from_millis(100);
 const FIRST_READ_EVERY: Duration = Duration::from_millis(50);
 /// The same, while decisions wait for it.
 const FIRST_READ_AGAIN_AFTER: Duration = Duration::from_millis(2);
+/// How long a list waits for it: longer than decisions, since no client waits.
+const LIST_WITHIN: Duration = Duration::from_secs(1);
 /// The same, after more than a store may hold, or a refusal: each reading takes all of them from Redis.
 const REFUSED_READ_EVERY: Duration = Duration::from_secs(5);
 /// How often to look for ended overrides.
@@ -131,7 +133,7 @@ impl Service {
                 tokio::time::sleep(FIRST_READ_AGAIN_AFTER).await;
             }
         };
-        let _ = tokio::time::timeout(within, read).await;
+        let _ = timeout(within, read).await;
     }
 
     /// Reads the store's overrides if they changed.
@@ -233,10 +235,24 @@ impl Service {
     }
 
     /// The overrides of the policy file and the store.
-    pub fn list_overrides(&self) -> OverrideList {
+    ///
+    /// # Errors
+    /// The store's have never been read.
+    pub async fn list_overrides(&self) -> Result<OverrideList, Problem> {
+        self.wait_for_overrides(LIST_WITHIN).await;
+        if self.policy.current().overrides.stored.is_none() {
+            let read = timeout(self.store.timeout(), self.read_overrides_now()).await;
+            let read = read.unwrap_or_else(|_| Err(StoreError::Timeout(self.store.timeout())));
+            read.map_err(|error| {
+                let why = format_args!(
+                    "the store's overrides have not been read since this sidecar started, so only the policy file's are in force: {error}"
+                );
+                Problem::new(Code::StoreUnavailable, why)
+            })?;
+        }
         let epoch = self.policy.current();
         let overrides = epoch.overrides.list(&epoch.policy, clock::unix_ms());
-        OverrideList { overrides }
+        Ok(OverrideList { overrides })
     }
 
     /// Sets an override on all sidecars.

@@ -49,6 +49,20 @@ async fn decisions_wait_while_the_first_reading_is_under_way() {
 }
 
 #[tokio::test]
+async fn a_list_waits_too_and_never_leaves_out_what_was_not_read() {
+    let service = blocked().await;
+    let reading = service.reading_overrides.lock().await;
+    let unread = service.list_overrides().await.unwrap_err();
+    assert_eq!(unread.code, sluicegate_protocol::Code::StoreUnavailable);
+    let read = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        drop(reading);
+    };
+    let (list, ()) = tokio::join!(service.list_overrides(), read);
+    assert_eq!(list.unwrap().overrides.len(), 3);
+}
+
+#[tokio::test]
 async fn decisions_do_not_wait_beyond_their_deadline_and_then_nothing_decides() {
     let service = blocked().await;
     let reading = service.reading_overrides.lock().await;
@@ -78,4 +92,6 @@ async fn a_store_that_is_down_is_not_waited_for() {
     }
     let free = ask(&service, check_of("free")).await;
     assert_eq!(free["outcome"], "admitted", "the policy file's");
+    let unread = service.list_overrides().await.unwrap_err();
+    assert!(unread.message.contains("refused"), "{unread}");
 }
