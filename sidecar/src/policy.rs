@@ -29,6 +29,7 @@ mod key_forms;
 mod lease_file;
 mod limits;
 mod named_window;
+mod overridden_names;
 mod override_file;
 mod overrides;
 mod quotas;
@@ -42,7 +43,7 @@ mod yaml_error;
 
 pub use certain::too_many_checks;
 pub use changes::{changes, describe_window};
-pub use consumers::consumer_key;
+pub use consumers::{consumer_key, consumer_of};
 pub use consumers_file::{ConsumersFile, MAX_CONSUMER_KEYS, read as read_consumers, start_of};
 pub use contents::{DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Policy};
 pub use covering::{covers, excludes};

@@ -51,7 +51,8 @@ fn keys_are_added_listed_and_removed() {
     let of_acme = list.lines().next().unwrap();
     let hashes: Vec<_> = of_acme.split_whitespace().skip(1).collect();
     assert_eq!(hashes.len(), 2, "{list}");
-    run(&format!("remove acme --hash {}", hashes[0]), "");
+    let told = run(&format!("remove acme --hash {}", hashes[0]), "");
+    has_all(&told, "removed 1, refuses its policy, stay valid");
     let list = run("list", "");
     lacks(&list, hashes[0]);
     has_all(&list, &format!("{}, beta", hashes[1]));

@@ -132,7 +132,7 @@ async fn the_keys_of_a_consumer_share_its_bucket_and_all_others_that_of_their_ad
             > 0.0
     })
     .await;
-    // An override of the consumer is one of its bucket, whichever of the limit's names is given.
+    // An override of the consumer follows it, whichever of the limit's names is given.
     for (limit, quota) in [("partner", "9"), ("partner.acme", "7")] {
         let mut command = Command::new(binary());
         command.args([
@@ -150,7 +150,8 @@ async fn the_keys_of_a_consumer_share_its_bucket_and_all_others_that_of_their_ad
             .output()
             .unwrap();
         let printed = String::from_utf8_lossy(&set.stdout);
-        assert!(printed.contains("limit `partner.acme`"), "{set:?}");
+        let told = "limit `partner`, consumer acme: quota";
+        assert!(printed.contains(told), "{set:?}");
         assert!(
             printed.contains("units are counted for this key now"),
             "{set:?}"

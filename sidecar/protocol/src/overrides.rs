@@ -121,7 +121,7 @@ pub enum Whom {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("unevaluatedProperties" = false)))]
 pub struct SetOverride {
-    /// The limit's name in the policy.
+    /// The name of a limit, or of an entry of `consumers`, in the policy.
     pub limit: String,
     /// The keys.
     #[serde(flatten)]
@@ -129,7 +129,7 @@ pub struct SetOverride {
     /// What the key may take.
     #[serde(flatten)]
     pub terms: OverrideTerms,
-    /// Even if the key has in plain text what all rules hash.
+    /// Even if the policy has nobody of this name, or the key has in plain text what all rules hash.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
 }
@@ -139,7 +139,7 @@ pub struct SetOverride {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("unevaluatedProperties" = false)))]
 pub struct RemoveOverride {
-    /// The limit's name in the policy.
+    /// The name of a limit, or of an entry of `consumers`, in the policy.
     pub limit: String,
     /// The keys.
     #[serde(flatten)]
@@ -191,7 +191,7 @@ pub enum OverrideState {
     Ended,
     /// It is in the policy file, and the store has another one for the same limit and key.
     Hidden,
-    /// The policy has no such limit, or the limit has no such window.
+    /// The policy has no such limit, window or consumer. It acts for as long as filters ask for it by earlier rules.
     Unfit,
 }
 

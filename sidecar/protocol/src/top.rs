@@ -32,6 +32,9 @@ pub struct TopLimit {
 pub struct TopDenied {
     /// The first 20 hexadecimal digits of the SHA-256 of its key.
     pub subject: String,
+    /// The consumer whose key it is, if it is one's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consumer: Option<String>,
     /// Denials, estimated: the true number lies between `count - error` and `count`.
     pub count: u64,
     /// The maximum error of `count`.
@@ -44,6 +47,9 @@ pub struct TopDenied {
 pub struct TopNearest {
     /// The first 20 hexadecimal digits of the SHA-256 of its key.
     pub subject: String,
+    /// The consumer whose key it is, if it is one's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consumer: Option<String>,
     /// The highest share of the limit that it used, 0 to 1.
     pub used_ratio: f64,
 }

@@ -150,7 +150,9 @@ impl Consumers {
             return self.refuse("there is no such key: `sluicegate consumers list` shows all");
         }
         self.write(&all)?;
-        print(&format!("removed {removed} of the keys of `{name}`\n"))
+        print(&format!(
+            "removed {removed} of the keys of `{name}`; they stay valid where a sidecar refuses its policy: see its /readyz\n"
+        ))
     }
 }
 

@@ -373,7 +373,9 @@ fn tell(question: &Question, check: &ResolvedCheck, policy: Option<&Policy>, tex
             for window in &limit.windows {
                 line!(text, "    {} per {}", window.quota, window_name(window));
             }
-            let own = limit.overrides.get(&Whom::Key(key.into_owned()));
+            let own = Whom::Key(key.into_owned());
+            let own = policy.in_file(&policy.acts_on(&limit.name, &own));
+            let own = own.map(|(_, one)| one);
             if let Some(one) = own.or_else(|| limit.overrides.get(&Whom::AllKeys(true))) {
                 let until = one.terms.until.as_deref().unwrap_or("removed");
                 line!(

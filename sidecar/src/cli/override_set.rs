@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use clap::ArgGroup;
 use reqwest::Method;
-use sluicegate_protocol::{OVERRIDES_PATH, OverrideTerms, OverrideWasSet, SetOverride, Whom};
+use sluicegate::policy::consumer_of;
+use sluicegate_protocol::{
+    OVERRIDES_PATH, OverrideState, OverrideTerms, OverrideWasSet, SetOverride, Whom,
+};
 
 use super::Failure;
 use super::admin::Admin;
@@ -14,6 +17,8 @@ use super::stdout::print;
 
 const BY_DIGITS: &str = "a key with a header, cookie, query or path component in plain text is not matched by its digits, since a client can choose it\n";
 const NO_RULE: &str = "warning: no rule of the policy makes this key: `sluicegate explain` prints the key of a request\n";
+const UNFIT: &str = "warning: the policy has nobody of this name: it acts only if somebody asks for it all the same\n";
+const COUNTED: &str = "units are counted for this key now\n";
 const NOT_COUNTED: &str = "nothing is counted for this key now: if its requests are limited, they have another key (headers, cookies and query parameters are hashed in keys); `--subject` takes the digits that `sluicegate top` and Envoy's access log show, and `sluicegate explain` prints the key of a request\n";
 
 /// Arguments of `override set`.
@@ -42,7 +47,7 @@ pub struct Set {
     /// How long the override lasts from now: `2h`.
     #[arg(long = "for", id = "lasts", value_name = "DURATION", value_parser = lasts)]
     lasts: Option<Duration>,
-    /// Set it even if the key has in plain text what all rules of the limit hash.
+    /// Set it even if the policy has no such consumer, or the key has in plain text what all rules of the limit hash.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -82,17 +87,24 @@ impl Set {
         } else {
             ""
         };
-        let whom = match &now.subject {
-            Some(digits) => format!("subject {digits}"),
-            None => "all keys".to_owned(),
+        let consumer = now.key.as_deref().and_then(consumer_of);
+        let whom = match (consumer, &now.subject) {
+            (Some(consumer), _) => format!("consumer {consumer}"),
+            (None, Some(digits)) => format!("subject {digits}"),
+            (None, None) => "all keys".to_owned(),
         };
         let hint = match (&set.whom, answer.counted) {
+            _ if now.state == OverrideState::Unfit => UNFIT,
+            (_, counted) if consumer.is_some() => match counted {
+                Some(true) => COUNTED,
+                _ => "",
+            },
             (Whom::Subject(_), Some(_)) => BY_DIGITS,
             (Whom::Subject(_), None) => {
                 &format!("this sidecar has not seen its key lately\n{BY_DIGITS}")
             }
             _ if answer.no_rule => NO_RULE,
-            (_, Some(true)) => "units are counted for this key now\n",
+            (_, Some(true)) => COUNTED,
             (_, Some(false)) => NOT_COUNTED,
             (_, None) => "",
         };

@@ -88,7 +88,7 @@ fn text(top: &Top) -> String {
         tell(&mut page, limit);
     }
     page.push_str(
-        "A subject is a hash of a key; `sluicegate explain` prints the subjects of a request.\n",
+        "A subject is a consumer or a hash of a key; `sluicegate explain` prints the subjects of a request.\n",
     );
     page
 }
@@ -108,7 +108,7 @@ fn tell(page: &mut String, limit: &TopLimit) {
             error => format!("-{error}"),
         };
         let share = one.count.saturating_mul(100) / denied.max(1);
-        let (subject, count) = (&one.subject, one.count);
+        let (subject, count) = (whose(&one.subject, one.consumer.as_ref()), one.count);
         line!(page, "  {subject:<22}{count:>10}{error:>8}{share:>6} %");
     }
     if !limit.nearest.is_empty() {
@@ -116,9 +116,14 @@ fn tell(page: &mut String, limit: &TopLimit) {
     }
     for near in &limit.nearest {
         let used = (near.used_ratio * 100.0).floor();
-        line!(page, "  {:<22}{used:>8.0} %", near.subject);
+        let subject = whose(&near.subject, near.consumer.as_ref());
+        line!(page, "  {subject:<22}{used:>8.0} %");
     }
     page.push('\n');
+}
+
+fn whose(subject: &str, consumer: Option<&String>) -> String {
+    consumer.map_or(subject.to_owned(), |name| format!("consumer {name}"))
 }
 
 #[cfg(test)]
@@ -130,6 +135,7 @@ mod tests {
     fn a_page_names_subjects_with_their_counts_and_how_exact_they_are() {
         let denied = |subject: &str, count, error| TopDenied {
             subject: subject.to_owned(),
+            consumer: None,
             count,
             error,
         };
@@ -143,6 +149,7 @@ mod tests {
             ],
             nearest: vec![TopNearest {
                 subject: "0123456789abcdef0123".to_owned(),
+                consumer: Some("acme".to_owned()),
                 used_ratio: 0.96,
             }],
         };
@@ -157,7 +164,7 @@ mod tests {
                 "  0123456789abcdef0123          90      -3    75 %",
                 "  ba987654321001234567          30       0    25 %",
                 "  nearest                     used",
-                "  0123456789abcdef0123        96 %",
+                "  consumer acme               96 %",
             ]
         );
     }

@@ -7,6 +7,9 @@ use sluicegate_rules::config::nearest;
 use super::overrides::{Effect, OverridesNow};
 use crate::policy::Policy;
 
+/// Most tiers that an error names.
+const MAX_TIERS: usize = 8;
+
 /// The buckets of a limit for a key.
 ///
 /// # Errors
@@ -44,19 +47,19 @@ pub fn unknown_limit(policy: &Policy, field: &str, name: &str) -> Problem {
     // It may be as long as a body, and comparing takes time by its length.
     if let Some(near) = nearest(name, known.filter(|known| name.len() < 2 * known.len())) {
         why += &format!("; did you mean `{near}`?");
-    } else if let Some(tier) = tier_of(policy, name) {
-        why += &format!("; its tiers are limits: `{tier}`");
+    } else {
+        let limits = policy.limits().map(|limit| limit.name.as_str());
+        let tiers = limits.filter(|limit| {
+            let tier = limit.strip_prefix(name);
+            tier.is_some_and(|tier| tier.starts_with('.'))
+        });
+        let tiers: Vec<_> = tiers
+            .take(MAX_TIERS)
+            .map(|tier| format!("`{tier}`"))
+            .collect();
+        if !tiers.is_empty() {
+            why += &format!("; its tiers are limits: {}", tiers.join(", "));
+        }
     }
     Problem::new(Code::UnknownLimit, why).at(field)
-}
-
-/// A tier of what has no limit of its own.
-fn tier_of<'p>(policy: &'p Policy, name: &str) -> Option<&'p str> {
-    let limits = policy.limits().map(|limit| limit.name.as_str());
-    let mut tiers = limits.filter(|limit| {
-        limit
-            .strip_prefix(name)
-            .is_some_and(|rest| rest.starts_with('.'))
-    });
-    tiers.next()
 }

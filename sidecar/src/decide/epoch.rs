@@ -1,20 +1,25 @@
 //! The policy in force and its counters, and their replacement while requests are served.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
+use sluicegate_protocol::{ListedOverride, OverrideSource, Whom};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use super::overrides::Overrides;
+use super::overrides::{Overrides, listed};
 use crate::clock;
 use crate::lock::{lock, try_lock};
-use crate::policy::{Policy, PolicyError, PolicySource, RuleSets, changes};
+use crate::policy::{Override, Policy, PolicyError, PolicySource, RuleSets, changes};
 use crate::store::StoredOverrides;
 use crate::telemetry::events::EventKind;
 use crate::telemetry::history::Counts;
 use crate::telemetry::metrics::{Metrics, PolicyMetrics};
+
+/// Most names in a line of the log.
+const MAX_TOLD: usize = 8;
 
 /// A policy with its overrides.
 #[derive(Debug)]
@@ -44,6 +49,32 @@ pub struct PolicyHandle {
 }
 
 impl Epoch {
+    /// The list entry of an override of this name.
+    pub fn listed(
+        &self,
+        (limit, whom): (&str, &Whom),
+        one: &Override,
+        source: OverrideSource,
+    ) -> ListedOverride {
+        let state =
+            (self.overrides).state(&self.policy, (limit, whom), one, source, clock::unix_ms());
+        listed(limit, whom, one, source, state)
+    }
+
+    /// What to tell of overrides that do not fit the policy, but did `before`.
+    fn unfit_since(&self, before: &Self) -> Option<String> {
+        let now_ms = clock::unix_ms();
+        let known = before.overrides.unfit(&before.policy, now_ms);
+        let unfit = self.overrides.unfit(&self.policy, now_ms);
+        let new: Vec<_> = unfit.difference(&known).map(|(limit, _)| *limit).collect();
+        let limits: BTreeSet<_> = new.iter().map(|limit| format!("`{limit}`")).collect();
+        let limits: Vec<_> = limits.into_iter().take(MAX_TOLD).collect();
+        (!new.is_empty()).then(|| {
+            let (count, limits) = (new.len(), limits.join(", "));
+            format!("overrides that do not fit the policy any more: {count}, of {limits}")
+        })
+    }
+
     /// The epoch in which a loaded policy comes into force.
     fn loaded(
         (number, policy_number): (u64, u64),
@@ -101,7 +132,7 @@ impl PolicyHandle {
         let mut event = None;
         let tried = self.source.reload(&before.policy, |policy| {
             let policy_number = before.policy_number + 1;
-            let changes = changes(&before.policy, &policy).join("; ");
+            let mut changes = changes(&before.policy, &policy);
             let totals = metrics.totals();
             let gone = before.policy.limits().map(|limit| limit.name.as_str());
             let gone = gone.filter(|name| !policy.has(name));
@@ -113,6 +144,8 @@ impl PolicyHandle {
                 );
             }
             self.put_in_force(&before, policy_number, policy, metrics);
+            changes.extend(self.current.load().unfit_since(&before));
+            let changes = changes.join("; ");
             info!(epoch = policy_number, "policy reloaded: {changes}");
             let detail = format!("epoch {policy_number}: {changes}");
             event = Some((EventKind::PolicyLoaded, detail));
@@ -180,6 +213,9 @@ impl PolicyHandle {
         let changed = known.map_or(!stored.entries.is_empty(), |known| *known != stored.entries);
         let number = before.number + u64::from(changed);
         self.replace(&before, number, Some(Arc::new(stored)));
+        if let Some(unfit) = self.current.load().unfit_since(&before) {
+            warn!("{unfit}");
+        }
     }
 
     /// Begins an epoch with the same policy and overrides, so that filters void their denial certificates.

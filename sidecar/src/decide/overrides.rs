@@ -4,7 +4,7 @@
 //! not parse or compare: it costs one hash for a limit without overrides, three for a limit with some, a SHA-256 more where some
 //! are by digits, and nothing but a reading of the clock for each request if there are no overrides.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use sluicegate_engine::BucketSpec;
@@ -132,23 +132,32 @@ impl Overrides {
         let mut overrides = Self::default();
         for limit in policy.decided_limits() {
             for (whom, one) in &limit.overrides {
-                overrides.for_whom(&limit.name, whom).policy = Timed::of(limit, one);
+                let (of, timed) = overrides.of(policy, &limit.name, whom, one);
+                of.policy = timed;
             }
         }
         let entries = stored.iter().flat_map(|stored| &stored.entries);
         for ((limit, whom), entry) in entries.filter(|(_, entry)| entry.is_in_force()) {
-            let of_policy = policy.limit(limit);
-            let timed = of_policy.and_then(|limit| Timed::of(limit, &entry.one));
-            overrides.for_whom(limit, whom).store = timed;
+            let (of, timed) = overrides.of(policy, limit, whom, &entry.one);
+            of.store = timed;
         }
         overrides.stored = stored;
         overrides
     }
 
-    fn for_whom(&mut self, limit: &str, whom: &Whom) -> &mut KeyOverrides {
-        let of_limit = self.by_limit.entry(limit.to_owned()).or_default();
+    /// The place of an override of this name, and what it does there, if anything.
+    fn of(
+        &mut self,
+        policy: &Policy,
+        limit: &str,
+        whom: &Whom,
+        one: &Override,
+    ) -> (&mut KeyOverrides, Option<Timed>) {
+        let (limit, whom) = policy.acts_on(limit, whom);
+        let timed = policy.limit(&limit).and_then(|limit| Timed::of(limit, one));
+        let of_limit = self.by_limit.entry(limit).or_default();
         of_limit.any_by_digits |= matches!(whom, Whom::Subject(_));
-        of_limit.of.entry(whom.clone()).or_default()
+        (of_limit.of.entry(whom).or_default(), timed)
     }
 
     /// The overrides at this time, in milliseconds since 1970.
@@ -159,91 +168,118 @@ impl Overrides {
         }
     }
 
-    /// The number of overrides in force, by what they allow.
-    pub fn counts(&self, now_ms: u64) -> [(&'static str, usize); 3] {
-        let [mut quota, mut unlimited, mut blocked] = [0; 3];
-        let by_limit = self.by_limit.values();
-        for entry in by_limit.flat_map(|of_limit| of_limit.of.values()) {
-            match entry.now(now_ms).map(|timed| &timed.effect) {
-                Some(Effect::Windows(_)) => quota += 1,
-                Some(Effect::Unlimited) => unlimited += 1,
-                Some(Effect::Blocked) => blocked += 1,
-                None => {}
+    /// The number of overrides in force, by what they allow, and of those that do not fit the policy.
+    pub fn counts(&self, policy: &Policy, now_ms: u64) -> [(&'static str, usize); 4] {
+        let [mut quota, mut unlimited, mut blocked, mut unfit] = [0; 4];
+        for (_, _, one, _, state) in self.states(policy, now_ms) {
+            match (state, &one.grant) {
+                (OverrideState::Unfit, _) => unfit += 1,
+                (OverrideState::InForce | OverrideState::Restored, Grant::Quotas(_)) => quota += 1,
+                (OverrideState::InForce | OverrideState::Restored, Grant::Unlimited) => {
+                    unlimited += 1;
+                }
+                (OverrideState::InForce | OverrideState::Restored, Grant::Blocked) => blocked += 1,
+                _ => {}
             }
         }
         [
             ("quota", quota),
             ("unlimited", unlimited),
             ("blocked", blocked),
+            ("unfit", unfit),
         ]
     }
 
     /// All overrides, including those not in force, sorted by limit, key and source.
     pub fn list(&self, policy: &Policy, now_ms: u64) -> Vec<ListedOverride> {
-        let of_policy = policy.limits().flat_map(|limit| {
-            let listed = move |(whom, one): (&Whom, _)| {
-                self.listed(&limit.name, whom, one, OverrideSource::Policy, now_ms)
-            };
-            limit.overrides.iter().map(listed)
-        });
-        let stored = self.stored.iter().flat_map(|stored| &stored.entries);
-        let stored = stored.filter(|(_, entry)| !entry.is_removal());
-        let stored = stored.map(|((limit, whom), entry)| {
-            let listed = self.listed(limit, whom, &entry.one, OverrideSource::Store, now_ms);
-            let state = match (entry.mark, listed.state) {
-                (Mark::Restored, OverrideState::InForce) => OverrideState::Restored,
-                (Mark::Returned, OverrideState::Unfit) => OverrideState::Returned,
-                (_, state) => state,
-            };
-            ListedOverride { state, ..listed }
-        });
-        let mut list: Vec<_> = of_policy.chain(stored).collect();
+        let states = self.states(policy, now_ms);
+        let listed =
+            states.map(|(limit, whom, one, source, state)| listed(limit, whom, one, source, state));
+        let mut list: Vec<_> = listed.collect();
         list.sort_by(|a, b| (&a.limit, &a.key, &a.subject).cmp(&(&b.limit, &b.key, &b.subject)));
         list
     }
 
-    /// The list entry of an override.
-    pub fn listed(
+    /// The names of those that do not fit the policy.
+    pub fn unfit<'o>(&'o self, policy: &'o Policy, now_ms: u64) -> BTreeSet<(&'o str, &'o Whom)> {
+        let states = self.states(policy, now_ms);
+        let unfit = states.filter(|(.., state)| *state == OverrideState::Unfit);
+        unfit.map(|(limit, whom, ..)| (limit, whom)).collect()
+    }
+
+    /// Names and terms of all overrides, where they are, and whether they are in force.
+    fn states<'o>(
+        &'o self,
+        policy: &'o Policy,
+        now_ms: u64,
+    ) -> impl Iterator<
+        Item = (
+            &'o str,
+            &'o Whom,
+            &'o Override,
+            OverrideSource,
+            OverrideState,
+        ),
+    > {
+        let of_policy = policy.limits().flat_map(move |limit| {
+            limit.overrides.iter().map(move |(whom, one)| {
+                let source = OverrideSource::Policy;
+                let state = self.state(policy, (&limit.name, whom), one, source, now_ms);
+                (limit.name.as_str(), whom, one, source, state)
+            })
+        });
+        let stored = self.stored.iter().flat_map(|stored| &stored.entries);
+        let stored = stored.filter(|(_, entry)| !entry.is_removal());
+        let stored = stored.map(move |((limit, whom), entry)| {
+            let source = OverrideSource::Store;
+            let state = self.state(policy, (limit, whom), &entry.one, source, now_ms);
+            let state = match (entry.mark, state) {
+                (Mark::Restored, OverrideState::InForce) => OverrideState::Restored,
+                (Mark::Returned, OverrideState::Unfit) => OverrideState::Returned,
+                (_, state) => state,
+            };
+            (limit.as_str(), whom, &entry.one, source, state)
+        });
+        of_policy.chain(stored)
+    }
+
+    /// Whether an override of this name is in force.
+    pub fn state(
         &self,
-        limit: &str,
-        whom: &Whom,
+        policy: &Policy,
+        (limit, whom): (&str, &Whom),
         one: &Override,
         source: OverrideSource,
         now_ms: u64,
-    ) -> ListedOverride {
-        let key = match whom {
+    ) -> OverrideState {
+        if one.has_ended(now_ms) {
+            return OverrideState::Ended;
+        }
+        let lacks = policy.lacks(limit, whom).is_some();
+        let (limit, whom) = policy.acts_on(limit, whom);
+        let of_limit = self.by_limit.get(&limit);
+        let entry = of_limit.and_then(|of_limit| of_limit.of.get(&whom));
+        let own = entry.and_then(|entry| match source {
+            OverrideSource::Store => entry.store.as_ref(),
+            OverrideSource::Policy => entry.policy.as_ref(),
+        });
+        if lacks || own.is_none() {
+            return OverrideState::Unfit;
+        }
+        let by_digits = of_limit.zip(match &whom {
             Whom::Key(key) => Some(key),
             Whom::Subject(_) | Whom::AllKeys(_) => None,
-        };
-        let of_limit = self.by_limit.get(limit);
-        let entry = of_limit.and_then(|of_limit| of_limit.of.get(whom));
-        let store = entry.and_then(|entry| entry.store.as_ref());
-        let by_digits = of_limit.zip(key).and_then(|(of, key)| of.by_digits(key));
-        let (own, hiding) = match source {
-            OverrideSource::Store => (store, [None, None]),
-            OverrideSource::Policy => (
-                entry.and_then(|entry| entry.policy.as_ref()),
-                [store, by_digits],
-            ),
-        };
-        let mut hiding = hiding.into_iter().flatten();
-        let state = if one.has_ended(now_ms) {
-            OverrideState::Ended
-        } else if own.is_none() {
-            OverrideState::Unfit
-        } else if hiding.any(|one| !one.has_ended(now_ms)) {
+        });
+        let by_digits = by_digits.and_then(|(of, key)| of.by_digits(key));
+        let mut hiding = entry
+            .and_then(|entry| entry.store.as_ref())
+            .into_iter()
+            .chain(by_digits);
+        let is_hidden = hiding.any(|one| !one.has_ended(now_ms));
+        if source == OverrideSource::Policy && is_hidden {
             OverrideState::Hidden
         } else {
             OverrideState::InForce
-        };
-        ListedOverride {
-            limit: limit.to_owned(),
-            key: key.cloned(),
-            subject: Subject::of_whom(whom),
-            all_keys: matches!(whom, Whom::AllKeys(_)),
-            terms: one.terms.clone(),
-            source,
-            state,
         }
     }
 }
@@ -253,6 +289,28 @@ impl KeyOverrides {
         let both = [&self.store, &self.policy];
         let mut not_ended = both.into_iter().flatten();
         not_ended.find(|timed| !timed.has_ended(now_ms))
+    }
+}
+
+/// The list entry of an override.
+pub fn listed(
+    limit: &str,
+    whom: &Whom,
+    one: &Override,
+    source: OverrideSource,
+    state: OverrideState,
+) -> ListedOverride {
+    ListedOverride {
+        limit: limit.to_owned(),
+        key: match whom {
+            Whom::Key(key) => Some(key.clone()),
+            Whom::Subject(_) | Whom::AllKeys(_) => None,
+        },
+        subject: Subject::of_whom(whom),
+        all_keys: matches!(whom, Whom::AllKeys(_)),
+        terms: one.terms.clone(),
+        source,
+        state,
     }
 }
 
@@ -283,188 +341,4 @@ impl<'a> OverridesNow<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::store::StoredOverride;
-
-    const POLICY: &str = "
-limits:
-  l:
-    algorithm: sliding_log
-    windows: [{ quota: 5, per: 1s }]
-    overrides:
-      - { key: a, quota: 50 }
-      - { key: b, blocked: true, until: 1970-01-01T00:00:05Z }
-  m: { algorithm: sliding_log, windows: [{ quota: 5, per: 1s }] }
-";
-
-    fn stored(entries: &[(&str, &str, &str)]) -> Option<Arc<StoredOverrides>> {
-        let entry = |(limit, key, terms): &(&str, &str, &str)| {
-            let terms = serde_json::from_str(terms).unwrap();
-            let entry = StoredOverride {
-                version: 1,
-                mark: Mark::Set,
-                one: Override::read(terms).unwrap(),
-            };
-            let whom = match *key {
-                "" => Whom::AllKeys(true),
-                key => match key.strip_prefix('#') {
-                    Some(digits) => Whom::Subject(digits.to_owned()),
-                    None => Whom::Key(key.to_owned()),
-                },
-            };
-            (((*limit).to_owned(), whom), entry)
-        };
-        Some(Arc::new(StoredOverrides {
-            version: 1,
-            entries: entries.iter().map(entry).collect(),
-            ..StoredOverrides::default()
-        }))
-    }
-
-    fn quota(effect: Option<(&Effect, Option<u64>)>) -> Option<u64> {
-        match effect {
-            Some((Effect::Windows(windows), _)) => Some(windows[0].quota),
-            _ => None,
-        }
-    }
-
-    #[test]
-    fn the_stores_override_comes_before_the_policys_until_it_ends() {
-        let policy = Policy::parse(POLICY).unwrap();
-        let ends = r#"{"unlimited":true,"until":"1970-01-01T00:00:03Z"}"#;
-        let stored = stored(&[("l", "a", ends), ("m", "a", r#"{"quota":7}"#)]);
-        let overrides = Overrides::new(&policy, stored);
-        let at = |now_ms| overrides.at(now_ms);
-        let unlimited = (&Effect::Unlimited, Some(2_000));
-        assert_eq!(at(1_000).find("l", "a"), Some(unlimited));
-        assert_eq!(quota(at(3_000).find("l", "a")), Some(50), "it has ended");
-        assert_eq!(quota(at(1_000).find("m", "a")), Some(7));
-        assert_eq!(at(1_000).find("m", "b"), None);
-        assert_eq!(at(4_999).find("l", "b"), Some((&Effect::Blocked, Some(1))));
-        assert_eq!(at(5_000).find("l", "b"), None);
-        let counts = [("quota", 1), ("unlimited", 1), ("blocked", 1)];
-        assert_eq!(overrides.counts(0), counts);
-    }
-
-    #[test]
-    fn a_list_says_which_overrides_have_an_effect() {
-        use OverrideSource::{Policy as InPolicy, Store};
-        use OverrideState::{Ended, Hidden, InForce, Unfit};
-        let policy = Policy::parse(POLICY).unwrap();
-        let stored = stored(&[
-            ("l", "a", r#"{"unlimited":true}"#),
-            ("l", "c", r#"{"windows":[{"quota":5,"per":"1h"}]}"#),
-            ("gone", "a", r#"{"quota":7}"#),
-        ]);
-        let overrides = Overrides::new(&policy, stored);
-        let list = overrides.list(&policy, 6_000);
-        let states = list.iter();
-        let states = states.map(|one| {
-            let key = one.key.as_deref().unwrap_or("");
-            (&*one.limit, key, one.source, one.state)
-        });
-        assert!(states.eq([
-            ("gone", "a", Store, Unfit),
-            ("l", "a", InPolicy, Hidden),
-            ("l", "a", Store, InForce),
-            ("l", "b", InPolicy, Ended),
-            ("l", "c", Store, Unfit),
-        ]));
-        assert_eq!(list[0].subject, Some(Subject::of("a").to_string()));
-    }
-
-    const UNLIMITED: &str = r#"{"unlimited":true}"#;
-    const BLOCKED: &str = r#"{"blocked":true}"#;
-
-    #[test]
-    fn digits_match_their_key_unless_a_client_can_choose_its_text() {
-        let hash = "ab3f1704f76fd869f6c1c98eb2dd779e";
-        let hashed = format!("x-tenant#{hash}");
-        let composed = format!("@address=192.0.2.1;@cookie/a#{hash};@mtls/spiffe=a");
-        let shadow = format!("@shadow=r;{hashed}");
-        let matched = ["worker-7", "@jwt/sub=s:alice", &hashed, &composed, &shadow];
-        let partly = format!("{hashed};x-team=a");
-        let whole = format!("~{hash}");
-        let refused = [
-            "x-tenant=acme",
-            "@cookie/sid=a",
-            "@query/account=a",
-            "@path=/a",
-            "@template/id=a",
-            "@host=a",
-            "@metadata/a/b=a",
-            "@attribute/request.path=a",
-            "@addressed=a",
-            &partly,
-            &whole,
-        ];
-        let policy = Policy::parse(POLICY).unwrap();
-        for (keys, expected) in [(&matched[..], true), (&refused, false)] {
-            for key in keys {
-                let digits = format!("#{}", Subject::of(key));
-                let stored = stored(&[("m", &digits, UNLIMITED)]);
-                let overrides = Overrides::new(&policy, stored);
-                let now = overrides.at(1_000);
-                assert_eq!(now.find("m", key).is_some(), expected, "{key}");
-                assert_eq!(now.find("m", "another"), None);
-                assert_eq!(now.find("l", key), None, "of another limit");
-            }
-        }
-    }
-
-    #[test]
-    fn what_is_set_by_digits_comes_between_the_keys_own_in_the_store_and_in_the_policy() {
-        let policy = Policy::parse(POLICY).unwrap();
-        let digits = format!("#{}", Subject::of("a"));
-        let ends = r#"{"quota":9,"until":"1970-01-01T00:00:02Z"}"#;
-        let stored = stored(&[("l", "a", ends), ("l", &digits, r#"{"quota":7}"#)]);
-        let overrides = Overrides::new(&policy, stored);
-        let at = |now_ms| quota(overrides.at(now_ms).find("l", "a"));
-        assert_eq!((at(1_000), at(2_000)), (Some(9), Some(7)));
-        let list = overrides.list(&policy, 2_000);
-        let states: Vec<_> = list.iter().map(|one| (one.source, one.state)).collect();
-        let hidden = (OverrideSource::Policy, OverrideState::Hidden);
-        assert!(states.contains(&hidden), "{states:?}");
-    }
-
-    #[test]
-    fn what_is_set_for_all_keys_comes_first_except_before_blocks() {
-        let policy = POLICY.replace("  m: {", "  m: { enforce: false,");
-        let policy = Policy::parse(&policy).unwrap();
-        let ends = r#"{"unlimited":true,"until":"1970-01-01T00:00:02Z"}"#;
-        let digits = format!("#{}", Subject::of("d"));
-        let stored = stored(&[
-            ("l", "", ends),
-            ("m", "c", BLOCKED),
-            ("m", &digits, BLOCKED),
-        ]);
-        let overrides = Overrides::new(&policy, stored);
-        let at = |now_ms| overrides.at(now_ms);
-        let unlimited = Some((&Effect::Unlimited, Some(1_000)));
-        assert_eq!(at(1_000).find("l", "a"), unlimited);
-        assert_eq!(at(1_000).find("l", "anybody"), unlimited);
-        assert_eq!(
-            at(1_000).find("l", "b"),
-            Some((&Effect::Blocked, Some(4_000)))
-        );
-        assert_eq!(quota(at(2_000).find("l", "a")), Some(50), "it has ended");
-        assert_eq!(at(2_000).find("l", "anybody"), None);
-        assert_eq!(
-            at(9_000).find("m", "anybody"),
-            Some((&Effect::Unlimited, None))
-        );
-        for blocked in ["c", "d"] {
-            assert_eq!(at(9_000).find("m", blocked), Some((&Effect::Blocked, None)));
-        }
-        assert_eq!(overrides.counts(1_000)[1], ("unlimited", 2));
-        let list = overrides.list(&policy, 1_000);
-        let all: Vec<_> = list.iter().filter(|one| one.all_keys).collect();
-        assert_eq!((all.len(), all[0].source), (2, OverrideSource::Store));
-        assert_eq!(
-            (&*all[1].limit, all[1].source),
-            ("m", OverrideSource::Policy)
-        );
-        assert!(all.iter().all(|one| one.state == OverrideState::InForce));
-    }
-}
+mod tests;

@@ -1,5 +1,6 @@
 //! Makes decisions: asks the store, counts and answers. What comes and goes is typed: `server/` and `cli/` read and write JSON.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -30,6 +31,7 @@ mod neighbours;
 mod overrides;
 mod past_overrides;
 mod rules;
+mod stored_overrides;
 
 /// The state of a sidecar.
 pub struct Service {
@@ -117,7 +119,7 @@ impl Service {
         let epoch = self.policy.current();
         // Before anything else looks at limits and keys.
         let policy = &epoch.policy;
-        let asked = policy.renamed(&request.decisions, |asked| {
+        let renamed = policy.renamed(&request.decisions, |asked| {
             let checks = asked.iter_mut().flat_map(|asked| &mut asked.checks);
             checks.for_each(|check| policy.rename(&mut check.limit, &mut check.key));
         });
@@ -126,7 +128,7 @@ impl Service {
                 policy.rename(&mut denied.limit, key);
             }
         });
-        let asked = asked.as_ref();
+        let asked = renamed.as_ref();
         let now_us = clock::now_us();
         for denied in denied.iter() {
             epoch.metrics.count_filter_denials(denied, now_us);
@@ -182,6 +184,9 @@ impl Service {
                 self.denials.hold(moment, decision, &decided.verdict);
             }
         }
+        if let Cow::Owned(asked) = &renamed {
+            self.know_denied(&decided, asked, &request.decisions);
+        }
         let by_itself = |decided: &Decided| {
             let source = decided.source;
             matches!(
@@ -234,7 +239,7 @@ impl Service {
         let tasks = Handle::try_current().map_or(0, |runtime| runtime.metrics().num_alive_tasks());
         families.tasks.set(tasks as f64);
         let epoch = self.policy.current();
-        for (allowance, count) in epoch.overrides.counts(clock::unix_ms()) {
+        for (allowance, count) in epoch.overrides.counts(&epoch.policy, clock::unix_ms()) {
             let overrides = families.overrides.with_label_values(&[allowance]);
             overrides.set(count as f64);
         }

@@ -1,8 +1,8 @@
 //! Which requests rules match: more checks than a decision may have, and conditions, costs and rules that no request meets.
 
 use sluicegate_protocol::MAX_CHECKS;
-use sluicegate_rules::config::schema::{Cost, Match, Rule, VaryingCost};
-use sluicegate_rules::config::walk::checks;
+use sluicegate_rules::config::schema::{Check, Cost, Match, Rule, VaryingCost, WhenMissing};
+use sluicegate_rules::config::walk::{can_be_absent, checks};
 
 use super::findings::Findings;
 use super::keys::header;
@@ -19,6 +19,23 @@ pub fn lint(rules: &[Rule], findings: &mut Findings<'_>) {
             findings.warn(&field, message, "put this one first");
         }
         condition(&field, &rule.matcher, findings);
+        let later = rules.iter().skip(index + 1);
+        let mut hidden =
+            later.filter(|later| !later.shadow && !excludes(&rule.matcher, &later.matcher));
+        let always = |check: &Check| {
+            let skips = check.when_missing == Some(WhenMissing::Skip);
+            !(skips && check.key.iter().any(can_be_absent))
+        };
+        if let Some(Rule { name, .. }) = hidden.next().filter(|_| rule.stop)
+            && !rule.checks.is_empty()
+            && !rule.checks.iter().any(always)
+        {
+            findings.warn(
+                format!("rules[{index}].stop"),
+                format!("a request that lacks the keys of this rule meets no limit: its checks are skipped, and so is rule `{name}`"),
+                "set `when_missing` to `{address: {}}` or `deny`, or remove `stop`",
+            );
+        }
     }
     costs(rules, findings);
     let enforced = rules.iter().filter(|rule| !rule.shadow);

@@ -67,7 +67,10 @@ impl<'a> WrittenPolicy<'a> {
         let forms = LazyCell::new(|| KeyForms::new(&policy.rules));
         policy.limits().filter_map(move |limit| {
             let is_made = |whom: &Whom| match whom {
-                Whom::Key(key) => forms.make(&limit.name, key) == Made::Yes,
+                Whom::Key(key) => {
+                    let is_known = policy.lacks(&limit.name, whom).is_none();
+                    is_known && forms.make(&limit.name, key) == Made::Yes
+                }
                 _ => true,
             };
             let wrong = limit.overrides.keys().filter(|whom| !is_made(whom)).count();

@@ -117,14 +117,14 @@ function show_subject(row, { subject, limit, count, share }) {
 
 function show_top() {
   const { limits } = snapshot.top;
-  const denied = limits.flatMap(({ limit, denied_total, most_denied }) => most_denied.map(({ subject, count, error }) => ({
-    subject, limit, order: count,
+  const denied = limits.flatMap(({ limit, denied_total, most_denied }) => most_denied.map(({ subject, consumer, count, error }) => ({
+    subject: consumer ?? subject, limit, order: count,
     // A count that may be too high is shown as an upper bound.
     count: `${error ? "≤ " : ""}${count.toLocaleString("en")}`,
     share: denied_total ? Math.min(1, count / denied_total) : 0,
   })));
-  const near = limits.flatMap(({ limit, nearest }) => nearest.map(({ subject, used_ratio }) => ({
-    subject, limit, order: used_ratio, share: Math.min(1, used_ratio),
+  const near = limits.flatMap(({ limit, nearest }) => nearest.map(({ subject, consumer, used_ratio }) => ({
+    subject: consumer ?? subject, limit, order: used_ratio, share: Math.min(1, used_ratio),
   })));
   for (const [name, subjects] of [["denied", denied], ["near", near]]) {
     const first = subjects.sort((a, b) => b.order - a.order).slice(0, SHOWN);

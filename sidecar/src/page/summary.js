@@ -89,8 +89,9 @@ function whom(view, first) {
   if (!most || !top.denied_total) return undefined;
   const share = Math.min(1, most.count / top.denied_total);
   const those = `${first.name}'s 429s`;
-  if (share >= 0.5) return `One subject, ${most.subject}, gets ${share === 1 ? "all" : percent(share)} of ${those}.`;
-  return `Many subjects share ${those}: the most denied, ${most.subject}, gets ${percent(share)}. The limit may be too low for the demand.`;
+  const who = most.consumer ?? most.subject;
+  if (share >= 0.5) return `One subject, ${who}, gets ${share === 1 ? "all" : percent(share)} of ${those}.`;
+  return `Many subjects share ${those}: the most denied, ${who}, gets ${percent(share)}. The limit may be too low for the demand.`;
 }
 
 /** What a failed store call of each kind means, after the store's name. */

@@ -28,6 +28,11 @@ pub fn consumer_key(name: &str) -> String {
     format!("{CONSUMER}{name}")
 }
 
+/// The consumer whose key this is, if it is one's.
+pub fn consumer_of(key: &str) -> Option<&str> {
+    split_shadow(key).1.strip_prefix(CONSUMER)
+}
+
 /// An entry of `consumers`: whose the keys are that rules ask with, and which limits count them.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
@@ -136,20 +141,31 @@ impl Consumers {
         self.limits.values()
     }
 
+    /// Those that have a key or a limit of their own.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.keys
+            .values()
+            .map(String::as_str)
+            .chain(self.with_limits())
+    }
+
+    fn with_limits(&self) -> impl Iterator<Item = &str> {
+        let of_limits = self.limits.keys().map(String::as_str);
+        of_limits.filter(|consumer| *consumer != DEFAULT)
+    }
+
     /// Those that have limits of their own and no key.
     pub fn without_keys(&self) -> impl Iterator<Item = &str> {
-        let of_limits = self.limits.keys().filter(|consumer| *consumer != DEFAULT);
-        let has_key = |consumer: &String| self.keys.values().any(|owner| owner == consumer);
-        of_limits
+        let has_key = |consumer: &str| self.keys.values().any(|owner| owner == consumer);
+        self.with_limits()
             .filter(move |consumer| !has_key(consumer))
-            .map(String::as_str)
     }
 
     /// The limit and the key of a bucket, for a key of the filter. Other programs may give a consumer's key; another key of
     /// theirs stays as it is.
     pub fn resolve<'k>(&self, key: &'k str) -> (&str, Cow<'k, str>) {
         let (shadow, own) = split_shadow(key);
-        if let Some(consumer) = own.strip_prefix(CONSUMER) {
+        if let Some(consumer) = consumer_of(own) {
             return (self.limit_of(consumer), key.into());
         }
         let Some((hash, instead)) = parts(own) else {

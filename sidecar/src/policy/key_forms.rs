@@ -2,6 +2,7 @@
 
 use sluicegate_rules::{MISSING, RuleSet, SHADOW};
 
+use super::consumers::consumer_of;
 use super::rules::RuleSets;
 
 /// Whether rules can make a key.
@@ -50,8 +51,9 @@ impl KeyForms {
             let mut both = parts.iter().zip(made);
             made.len() == parts.len() && both.all(|(part, one)| fits(part, *one))
         };
-        // The hash of a long key does not tell what is in it.
-        if keys.is_empty() || key.starts_with('~') || keys.iter().any(is_made) {
+        // The hash of a long key does not tell what is in it, and whether there is a consumer, `Policy::lacks` tells.
+        let is_unknown = key.starts_with('~') || consumer_of(key).is_some();
+        if keys.is_empty() || is_unknown || keys.iter().any(is_made) {
             return Made::Yes;
         }
         let plain = parts.iter().filter_map(|part| part.split_once('='));

@@ -1,5 +1,5 @@
 //! Who changed an override: a line of the log under the target `audit`, and an event of the live page. The key is not
-//! shown, but its subject, as `sluicegate top` shows it.
+//! shown, but the consumer or the subject, as `sluicegate top` shows it.
 
 use sluicegate_protocol::{Author, OverrideTerms, Whom};
 use tracing::info;
@@ -7,6 +7,7 @@ use tracing::info;
 use super::events::{EventKind, EventLog};
 use super::subject::Subject;
 use crate::clock;
+use crate::policy::consumer_of;
 
 /// An override was set.
 pub fn override_set(events: &EventLog, limit: &str, whom: &Whom, terms: &OverrideTerms) {
@@ -30,6 +31,11 @@ pub fn override_removed(events: &EventLog, limit: &str, whom: &Whom, author_of: 
 }
 
 fn shown(whom: &Whom) -> String {
+    if let Whom::Key(key) = whom
+        && let Some(consumer) = consumer_of(key)
+    {
+        return format!("consumer {consumer}");
+    }
     Subject::of_whom(whom).unwrap_or_else(|| "all keys".to_owned())
 }
 

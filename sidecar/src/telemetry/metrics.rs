@@ -30,6 +30,7 @@ use crate::policy::Policy;
 use crate::telemetry::history::{Counts, Failures};
 use crate::telemetry::labels::{ConnectionCause, FailureKind, Outcome, ReloadOutcome, Source};
 use crate::telemetry::recent::Recent;
+use crate::telemetry::subject::Subject;
 use crate::telemetry::top::RecentKeys;
 use decisions::DecisionCounters;
 use families::Families;
@@ -249,6 +250,11 @@ impl Metrics {
         let limits = self.known().into_values();
         let limits = limits.map(|metrics| metrics.top(now_us)).collect();
         Top { limits }
+    }
+
+    /// Keeps the key of a bucket for the digits of what a filter has sent for it, which Envoy's access log shows.
+    pub fn know_as(&self, sent: &str, key: &str) {
+        lock(&self.keys).keep(Subject::of(sent), key);
     }
 
     /// The key with these digits, if a limit denied it or it was near a limit lately.

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use datasketches::frequencies::{ErrorType, FrequentItemsSketch};
 use sluicegate_protocol::{TopDenied, TopNearest};
 
+use crate::policy::consumer_of;
 use crate::telemetry::subject::Subject;
 
 /// Half of the time span that denials are counted over.
@@ -131,6 +132,7 @@ impl DenialCounts {
         let shown = denials.into_iter().take(MAX_SHOWN);
         let shown = shown.map(|(subject, (least, most))| TopDenied {
             subject: subject.to_string(),
+            consumer: None,
             count: most,
             error: most - least,
         });
@@ -203,6 +205,7 @@ impl Nearest {
         }
         let near = highest.into_iter().map(|(key, used_ratio)| TopNearest {
             subject: Subject::of(key).to_string(),
+            consumer: consumer_of(key).map(str::to_owned),
             used_ratio,
         });
         let mut near: Vec<_> = near.collect();

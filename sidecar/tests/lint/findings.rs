@@ -56,6 +56,8 @@ const CASES: &str = r"
     24 | warning | no request meets all | path_prefix: /search | methods: [GET], all: [{ methods: [POST] }]
     24 | warning | no request meets all | path_prefix: /search | hosts: [b.example.com], all: [{ hosts: ['*.a.example.com'] }]
     24 | warning | no request meets all | path_prefix: /search | path: /v1/a, not: { path_prefix: /v1/ }
+    # C12
+    30 | warning | meets no limit | when_missing: deny\n      - limit: everyone\n        key: [{ constant: everyone }] | when_missing: skip\n    stop: true
     # N12
     24 | warning | `/api/v1` is this path alone | path_prefix: /search | path: /api/v1
     # F5; and C9: what is certain is no warning.

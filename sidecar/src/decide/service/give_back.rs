@@ -3,14 +3,15 @@
 use std::time::Instant;
 
 use sluicegate_protocol::{
-    Answer, Code, DECISIONS, GIVE_BACKS, GiveBack, GivenBack, Listed, Problem, RESETS, Read, Reset,
-    WasReset,
+    Answer, Code, DECISIONS, Decision, GIVE_BACKS, GiveBack, GivenBack, Listed, Problem, RESETS,
+    Read, Reset, Verdict, WasReset,
 };
 
 use super::Service;
 use crate::clock;
 use crate::decide::buckets::buckets;
 use crate::decide::receipts;
+use crate::telemetry::verdict::Decided;
 
 impl Service {
     /// Returns units; an outcome for each entry.
@@ -47,6 +48,27 @@ impl Service {
         let outcomes = outcomes.collect();
         self.denials.void(void);
         Listed { outcomes }
+    }
+
+    /// Keeps denied keys for the digits that Envoy's access log shows: those of what its filter has sent.
+    pub(super) fn know_denied(
+        &self,
+        decided: &[Decided],
+        asked: &[Result<Decision<'_>, Problem>],
+        sent: &[Result<Decision<'_>, Problem>],
+    ) {
+        for ((decided, asked), sent) in decided.iter().zip(asked).zip(sent) {
+            let (Verdict::Denied(status), Ok(asked), Ok(sent)) = (&decided.verdict, asked, sent)
+            else {
+                continue;
+            };
+            let checks = [asked, sent].map(|decision| decision.checks.get(status.check));
+            if let [Some(asked), Some(sent)] = checks
+                && asked.key != sent.key
+            {
+                self.metrics.know_as(&sent.key, &asked.key);
+            }
+        }
     }
 
     /// The key with these digits. It is told to nobody.

@@ -1,5 +1,6 @@
 //! Tests of a whole service, on the embedded store unless a test says otherwise.
 
+mod overrides;
 mod past_overrides;
 mod start;
 mod wall_clock;
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use sluicegate_protocol::read_decisions;
+use tempfile::TempDir;
 
 use super::*;
 use crate::policy::StoreAddress;
@@ -15,6 +17,11 @@ use crate::policy::StoreAddress;
 /// A service with this policy, in this store.
 fn service_in(address: &StoreAddress, policy: &str) -> Service {
     let folder = tempfile::tempdir().unwrap();
+    service_of(&folder, address, policy)
+}
+
+/// The same, with a file in this folder.
+fn service_of(folder: &TempDir, address: &StoreAddress, policy: &str) -> Service {
     let path = folder.path().join("policy.yaml");
     std::fs::write(&path, policy).unwrap();
     let metrics = Metrics::new().unwrap();

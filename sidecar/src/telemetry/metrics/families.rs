@@ -94,7 +94,7 @@ families! {
     unwritten: Gauge = "sluicegate_unwritten_buckets",
         "Buckets whose units were admitted without the store and have not been written back yet.";
     overrides: GaugeVec = "sluicegate_overrides" by ["allowance"],
-        "Overrides in force, by what they allow.";
+        "Overrides in force, by what they allow, and those that do not fit the policy.";
     overrides_lost: IntCounter = "sluicegate_overrides_lost_total",
         "Overrides that this sidecar knew and the store had lost, or had again after their removal.";
     lease_units: IntCounterVec = "sluicegate_lease_units_total" by ["limit", "event"],

@@ -8,6 +8,7 @@ use sluicegate_protocol::{LimitStatus, TopLimit, Verdict};
 use super::decisions::DecisionCounters;
 use super::families::Families;
 use super::lock;
+use crate::policy::consumer_of;
 use crate::telemetry::labels::Source;
 use crate::telemetry::subject::Subject;
 use crate::telemetry::top::{DenialCounts, Nearest, RecentKeys};
@@ -97,9 +98,15 @@ impl LimitMetrics {
     /// The most denied subjects and those nearest to the limit.
     pub(super) fn top(&self, now_us: u64) -> TopLimit {
         let mut subjects = lock(&self.subjects);
+        let mut most_denied = subjects.denied.top(now_us);
+        let keys = lock(&self.keys);
+        for one in &mut most_denied {
+            let key = keys.find(&one.subject);
+            one.consumer = key.and_then(consumer_of).map(str::to_owned);
+        }
         TopLimit {
             limit: self.decisions.limit.clone(),
-            most_denied: subjects.denied.top(now_us),
+            most_denied,
             nearest: subjects.nearest.top(now_us),
             denied_total: subjects.denied.total(now_us),
             since_seconds: subjects.denied.span_us(now_us) / 1_000_000,
