@@ -14,6 +14,7 @@
 //! | `consumers.rs`, `consumers_file.rs` | named consumers: whose bucket a hashed key belongs to, and the file that names them |
 //! | `changes.rs`, `kept.rs` | what changes from one policy to the next, for people; what is kept of earlier ones |
 //! | `files.rs`, `source.rs` | its file and those that it names: read, watched, reloaded |
+//! | `last_good.rs` | keeps the last good policy in the state directory |
 
 mod certain;
 mod changes;
@@ -26,6 +27,7 @@ mod file;
 mod files;
 mod kept;
 mod key_forms;
+mod last_good;
 mod lease_file;
 mod limits;
 mod named_window;
