@@ -13,6 +13,7 @@
 //! | `short.rs` | the short form, expanded to the long form |
 //! | `consumers.rs`, `consumers_file.rs` | named consumers: whose bucket a hashed key belongs to, and the file that names them |
 //! | `changes.rs`, `kept.rs` | what changes from one policy to the next, for people; what is kept of earlier ones |
+//! | `ended.rs` | whose cached denials end in filters |
 //! | `files.rs`, `source.rs` | its file and those that it names: read, watched, reloaded |
 //! | `last_good.rs` | keeps the last good policy in the state directory |
 
@@ -22,6 +23,7 @@ mod consumers;
 mod consumers_file;
 mod contents;
 mod covering;
+mod ended;
 mod fields;
 mod file;
 mod files;
@@ -48,6 +50,7 @@ pub use consumers::consumer_key;
 pub use consumers_file::{ConsumersFile, MAX_CONSUMER_KEYS, read as read_consumers, start_of};
 pub use contents::{DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Policy};
 pub use covering::{covers, excludes};
+pub use ended::Ended;
 pub use fields::{AlgorithmName, is_name};
 pub use file::policy_schema;
 pub use files::Files;

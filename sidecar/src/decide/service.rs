@@ -203,7 +203,8 @@ impl Service {
             verdicts: decided.into_iter().map(|decided| decided.verdict).collect(),
             leases,
             rules: epoch.policy.rules.told().map(Into::into),
-            earlier: epoch.policy.earlier(),
+            earlier: epoch.earlier.clone().map(Into::into),
+            limits: Some(epoch.limits.clone().into()),
         }
     }
 
