@@ -324,7 +324,7 @@ impl Callouts {
         if self.rules.awaits(token) {
             let body = host::callout_body(headers, body_size);
             let now_us = host::monotonic_us();
-            self.rules.answered(body, now_us);
+            self.rules.answered(&self.plugin, body, now_us);
             self.request_rules(now_us);
             self.shorten_tick();
             return;
@@ -474,11 +474,12 @@ impl Callouts {
         drop(queue);
         let answer = body.and_then(|body| read_answer(body, waiters.iter().map(decisions).sum()));
         let mut leases = self.plugin.leases.borrow_mut();
+        let mut most_ms = 0;
         match &answer {
             Ok(answer) => {
                 leases.answered(sent.leases, answer.version(), &answer.leases, times);
                 let mut denials = self.plugin.denials.borrow_mut();
-                denials.answered(answer.version(), times);
+                most_ms = denials.answered(answer.version(), answer.limits.as_deref(), times);
                 if self.plugin.pushed.is_some() {
                     self.rules.named(answer, times.answered_us);
                 }
@@ -503,9 +504,9 @@ impl Callouts {
                 }
                 Err(why) => Err(why.clone()),
             };
-            if let (Ok(answer), Ok(verdicts)) = (&answer, &verdicts) {
+            if let Ok(verdicts) = &verdicts {
                 let mut denials = self.plugin.denials.borrow_mut();
-                denials.learn(question, answer.version(), verdicts, times);
+                denials.learn(question, most_ms, verdicts, times);
             }
             self.conclude(waiter, verdicts.as_deref().map_err(Clone::clone));
             from = to;

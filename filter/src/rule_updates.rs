@@ -107,7 +107,7 @@ impl RuleUpdates {
 
     /// Which rules this filter has, for a sidecar.
     pub fn report(&self, plugin: &Plugin, pushed: &Pushed, now_us: u64) -> String {
-        let updates = self.updates.borrow();
+        let (updates, denials) = (self.updates.borrow(), plugin.denials.borrow());
         let (refused, held) = (updates.refused(), updates.held(now_us));
         let report = RulesReport {
             vm: plugin.vm.as_str().into(),
@@ -119,6 +119,7 @@ impl RuleUpdates {
             why: refused.map(|(_, why)| why.into()),
             held: held.map(|(digest, _)| digest.into()),
             held_by: held.map(|(_, sidecar)| format!("{sidecar:x}").into()),
+            limits: denials.told().map(Into::into),
             pepper: Some(plugin.settings.hasher.pepper_digest().into()),
         };
         report.to_string()
@@ -146,7 +147,7 @@ impl RuleUpdates {
     }
 
     /// The sidecar has answered the request under way, or not.
-    pub fn answered(&self, body: Result<Vec<u8>, VerdictError>, now_us: u64) {
+    pub fn answered(&self, plugin: &Plugin, body: Result<Vec<u8>, VerdictError>, now_us: u64) {
         self.token.set(None);
         self.stale_us.set(None);
         let mut updates = self.updates.borrow_mut();
@@ -163,6 +164,10 @@ impl RuleUpdates {
             }
         };
         let head = &document.head;
+        if let Some(limits) = &head.limits {
+            let mut denials = plugin.denials.borrow_mut();
+            denials.tell(limits, head.ended.as_deref());
+        }
         let digest = head.digest.clone();
         let may = updates.named(&digest, &head.earlier, head.instance, now_us);
         if !may || (head.lines == 0 && self.is_held.get()) {

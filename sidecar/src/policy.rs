@@ -13,7 +13,9 @@
 //! | `short.rs` | the short form, expanded to the long form |
 //! | `consumers.rs`, `consumers_file.rs` | named consumers: whose bucket a hashed key belongs to, and the file that names them |
 //! | `changes.rs`, `kept.rs` | what changes from one policy to the next, for people; what is kept of earlier ones |
+//! | `ended.rs` | whose cached denials end in filters |
 //! | `files.rs`, `source.rs` | its file and those that it names: read, watched, reloaded |
+//! | `last_good.rs` | keeps the last good policy in the state directory |
 
 mod certain;
 mod changes;
@@ -21,11 +23,13 @@ mod consumers;
 mod consumers_file;
 mod contents;
 mod covering;
+mod ended;
 mod fields;
 mod file;
 mod files;
 mod kept;
 mod key_forms;
+mod last_good;
 mod lease_file;
 mod limits;
 mod named_window;
@@ -47,6 +51,7 @@ pub use consumers::{consumer_key, consumer_of};
 pub use consumers_file::{ConsumersFile, MAX_CONSUMER_KEYS, read as read_consumers, start_of};
 pub use contents::{DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Policy};
 pub use covering::{covers, excludes};
+pub use ended::Ended;
 pub use fields::{AlgorithmName, is_name};
 pub use file::policy_schema;
 pub use files::Files;

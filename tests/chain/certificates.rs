@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
-use super::support::{self, Policy, decided, take};
+use super::support::{self, Policy, decided, envoy, pushed, take, with_rules};
 
 async fn decide(sidecar: &Sidecar, cost: u64) -> Value {
     let check = json!({ "limit": "per-key", "key": "k", "cost": cost });
@@ -59,4 +60,42 @@ async fn a_cached_denial_needs_no_redis_and_ends_when_capacity_returns() {
     // The sleep is the tested promise itself.
     tokio::time::sleep(Duration::from_millis(retry_ms)).await;
     assert_eq!(take(&sidecar, "short", "k").await["outcome"], "admitted");
+}
+
+/// The filter hears of the change although nobody asks it anything meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_a_limit_ends_its_denials_in_the_filter_and_no_others() {
+    let rule = |name: &str| {
+        json!({ "name": name, "match": { "path": format!("/{name}") }, "when_unavailable": "deny",
+            "checks": [{ "limit": name, "key": [{ "header": "x-api-key" }] }] })
+    };
+    let text = |quota: u64| {
+        let limits = Policy::on("memory").line("denial_ttl: 60s");
+        let limits = limits.window("raised", "fixed_window", quota, "30d");
+        let text = limits.window("other", "fixed_window", 2, "30d").text();
+        with_rules(&text, &json!([rule("raised"), rule("other")]))
+    };
+    let sidecar = Sidecar::alone(&text(2)).await;
+    let envoy = envoy(sidecar.port, pushed()).await;
+    for path in ["/raised", "/other"] {
+        for expected in [200, 200, 429] {
+            assert_eq!(envoy.status(path, "alice").await, expected, "{path}");
+        }
+    }
+    for (quota, expected) in [(4, 200), (3, 429)] {
+        let before = sidecar.metric("sluicegate_policy_epoch").await;
+        std::fs::write(&sidecar.policy, text(quota)).unwrap();
+        eventually("the policy is in force", async || {
+            sidecar.metric("sluicegate_policy_epoch").await > before
+        })
+        .await;
+        // The promise is a second.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert_eq!(envoy.status("/raised", "alice").await, expected);
+    }
+    assert_eq!(envoy.status("/other", "alice").await, 429);
+    let asked = decided(&sidecar, "other", "store", "denied").await
+        + decided(&sidecar, "other", "certificate", "denied").await;
+    assert_eq!(asked, 1, "the filter has answered from its cache");
+    envoy.is_well().await;
 }

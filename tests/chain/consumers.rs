@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use sluicegate_tests::client::get;
@@ -10,7 +11,7 @@ use sluicegate_tests::envoy::Envoy;
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::sidecar::{Sidecar, binary};
 
-use super::support::{Policy, envoy, pushed, take, with_rules};
+use super::support::{Policy, decided, envoy, pushed, take, with_rules};
 
 const PEPPER: &str = "a long text that only filters have";
 
@@ -193,6 +194,32 @@ async fn a_key_counts_from_the_change_of_the_policy_on_and_a_removed_one_no_long
     envoy.is_well().await;
 }
 
+/// The filter hears of it although nobody asks it anything meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_consumers_ends_the_cached_denials_of_their_keys_and_no_others() {
+    let folder = tempfile::tempdir().unwrap();
+    add(folder.path(), "acme", "old");
+    let text = || format!("denial_ttl: 60s\n{}", policy(folder.path(), &json!({})));
+    let sidecar = Sidecar::alone(&text()).await;
+    let envoy = envoy(sidecar.port, filter()).await;
+    let strangers = ["new", "stranger", "new", "stranger"];
+    assert_eq!(statuses(&envoy, strangers).await, [200, 200, 429, 429]);
+    add(folder.path(), "acme", "new");
+    let before = sidecar.metric("sluicegate_policy_epoch").await;
+    std::fs::write(&sidecar.policy, text()).unwrap();
+    eventually("the policy is in force", async || {
+        sidecar.metric("sluicegate_policy_epoch").await > before
+    })
+    .await;
+    // The promise is a second.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(statuses(&envoy, ["new", "stranger"]).await, [200, 429]);
+    let asked = decided(&sidecar, "partner.default", "store", "denied").await
+        + decided(&sidecar, "partner.default", "certificate", "denied").await;
+    assert_eq!(asked, 2, "the filter has answered from its cache");
+    envoy.is_well().await;
+}
+
 /// Any key may be a consumer's, so the filter asks about each that is new to it. The sidecar knows that they are nobody's.
 #[tokio::test(flavor = "multi_thread")]
 async fn invented_keys_of_a_denied_address_ask_the_sidecar_and_not_the_store() {
@@ -205,8 +232,7 @@ async fn invented_keys_of_a_denied_address_ask_the_sidecar_and_not_the_store() {
         let status = envoy.status("/", &format!("invented-{number}")).await;
         assert_eq!(status, 429, "{number}");
     }
-    let denied =
-        async |source| super::support::decided(&sidecar, "partner.default", source, "denied").await;
+    let denied = async |source| decided(&sidecar, "partner.default", source, "denied").await;
     let (store, cached) = (denied("store").await, denied("certificate").await);
     assert_eq!(store + cached, 100, "each is asked about");
     // As many as take longer than `denial_ttl`, on a slow machine.

@@ -298,6 +298,38 @@ async fn a_sidecar_that_starts_with_a_broken_file_serves_the_last_good_policy() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_last_good_policy_is_written_again_until_it_is_on_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    std::fs::create_dir(&state).unwrap();
+    let planned = Sidecar::with(&one_each(&told("first")));
+    let planned = planned.arguments(&["--state-dir", state.to_str().unwrap()]);
+    let mut sidecar = planned.start(folder.path()).await;
+    let kept = || std::fs::read_to_string(state.join("last-good-policy.yaml")).unwrap();
+    assert!(kept().contains("first"));
+    // As if the disk were full.
+    let obstacle = state.join("last-good-policy.new");
+    std::fs::create_dir(&obstacle).unwrap();
+    write(&sidecar.policy, &one_each(&told("second")));
+    sidecar.reports("cannot keep the policy").await;
+    assert!(sidecar.readyz().await.contains("cannot keep the policy in"));
+    assert_eq!(sidecar.metric("sluicegate_policy_unkept").await, 1.0);
+    assert!(kept().contains("first"));
+    std::fs::remove_dir(&obstacle).unwrap();
+    eventually("it is on disk", async || kept().contains("second")).await;
+    sidecar.reaches("sluicegate_policy_unkept", 0.0).await;
+    assert!(!sidecar.readyz().await.contains("cannot keep"));
+    assert!(sidecar.log().contains("the policy is kept in"));
+    assert_eq!(sidecar.log().matches("cannot keep the policy").count(), 1);
+    sidecar.kill();
+    write(&sidecar.policy, "limits: 7\n");
+    sidecar.restart().await;
+    let envoy = envoy(sidecar.port, pushed()).await;
+    assert_eq!(body(&envoy, "/", "alice").await.0, 200);
+    assert_eq!(body(&envoy, "/", "alice").await.1, "second");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_set_that_does_not_exist_is_refused_and_said_to_be() {
     let sidecar = Sidecar::alone(&one_each(&told("first"))).await;
     let envoy = envoy(sidecar.port, pushed()).await;

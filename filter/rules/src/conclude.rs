@@ -96,7 +96,10 @@ impl Question {
         let is_same = |one: &&ResolvedCheck| {
             one.key == check.key && self.limit_name(one) == self.limit_name(check)
         };
-        let costs = self.checks.iter().filter(is_same).map(|one| one.cost);
+        let cost = match self.checks.as_slice() {
+            [one] => one.cost,
+            all => all.iter().filter(is_same).map(|one| one.cost).sum(),
+        };
         match self.rules.rules.get(check.rule).zip(self.texts_of(check)) {
             Some((rule, texts)) => Reply {
                 subject: Some(texts.subject(&check.key)),
@@ -104,7 +107,7 @@ impl Question {
                     texts,
                     self.listed(&texts.name),
                     limit_status,
-                    costs.sum(),
+                    cost,
                     &rule.reply,
                     self.grpc,
                 )

@@ -8,17 +8,22 @@ mod unreported;
 use std::collections::BTreeMap;
 
 use sluicegate_certificates::{CallTimes, Certificates, fingerprint};
-use sluicegate_protocol::{CachedDenials, PolicyVersion, Verdict};
+use sluicegate_protocol::{CachedDenials, LimitStatus, PolicyVersion, Verdict};
 
 use crate::question::{Question, ResolvedCheck};
 
 /// Most denials cached by one VM for one configuration; each takes about a quarter of a kilobyte.
 const CAPACITY: usize = 4_096;
 
+/// For how long a denial is cached of limits that no document has told: the next document, or another sidecar's, may end them.
+const UNTOLD_MS: u64 = 1_000;
+
 /// Cached denials of one version of the sidecar's policy, and how often they were used.
 #[derive(Debug)]
 pub struct DenialCache {
-    /// The version of the policy that made all of them.
+    /// The limits that a document of the sidecar has told last; the next one says which denials have ended.
+    limits: Option<String>,
+    /// Without such documents: the version of the policy that made all of them.
     version: PolicyVersion,
     /// When the first answer of that version arrived.
     since_us: u64,
@@ -30,6 +35,7 @@ pub struct DenialCache {
 impl Default for DenialCache {
     fn default() -> Self {
         Self {
+            limits: None,
             version: PolicyVersion::default(),
             since_us: 0,
             certificates: Certificates::new(CAPACITY),
@@ -62,31 +68,61 @@ impl DenialCache {
         Some(denied.into_iter().map(Verdict::Denied).collect())
     }
 
-    /// A callout was answered under this version, with verdicts or without: the denials of an earlier version end. `false` if
-    /// this version is the earlier one, so that the answer is late.
-    pub fn answered(&mut self, version: PolicyVersion, times: CallTimes) -> bool {
+    /// The limits that the documents of a sidecar have told last.
+    pub fn told(&self) -> Option<&str> {
+        self.limits.as_deref()
+    }
+
+    /// A document tells the limits in force at a sidecar, and of which of them denials end: an entry is the name of a limit, or
+    /// also the first digits of a consumer's hashed key. `None`: of all, unless the limits are the same.
+    pub fn tell(&mut self, limits: &str, ended: Option<&[String]>) {
+        match ended {
+            Some(ended) => self.certificates.end(|limit, key| {
+                let hash = key.split_once('#').map_or("", |(_, hash)| hash);
+                ended.iter().any(|one| match one.split_once('#') {
+                    Some((name, digits)) => name == limit && hash.starts_with(digits),
+                    None => one == limit,
+                })
+            }),
+            None if self.told() != Some(limits) => self.certificates.clear(),
+            None => {}
+        }
+        self.limits = Some(limits.to_owned());
+    }
+
+    /// A callout was answered, with verdicts or without: the denials of an earlier version end if no document tells which. Returns
+    /// for how long denials of this version may be cached; 0 if the version is the earlier one, so that the answer is late.
+    pub fn answered(
+        &mut self,
+        version: PolicyVersion,
+        limits: Option<&str>,
+        times: CallTimes,
+    ) -> u64 {
+        if let (Some(told), Some(limits)) = (self.told(), limits) {
+            return if told == limits { u64::MAX } else { UNTOLD_MS };
+        }
         if version == self.version {
-            return true;
+            return u64::MAX;
         }
         if self.has_replaced(version, times) {
-            return false;
+            return 0;
         }
         self.certificates.clear();
         self.version = version;
         self.since_us = times.answered_us;
-        true
+        u64::MAX
     }
 
-    /// Caches the denials among a question's verdicts.
+    /// Caches the denials among a question's verdicts, for so long at most.
     pub fn learn(
         &mut self,
         question: &Question,
-        version: PolicyVersion,
+        most_ms: u64,
         verdicts: &[Verdict<'_>],
         times: CallTimes,
     ) {
         // Without a clock nothing may be held, for nothing would ever end.
-        if !self.answered(version, times) || times.sent_us == 0 {
+        if times.sent_us == 0 {
             return;
         }
         for ((_, checks), verdict) in decisions(question).zip(verdicts) {
@@ -94,7 +130,12 @@ impl DenialCache {
                 && limit_status.check < checks.len()
             {
                 let fingerprint = fingerprint_of(question, checks);
-                self.certificates.hold(&fingerprint, limit_status, times);
+                let hold_ms = limit_status.hold_ms.min(most_ms);
+                let limit_status = LimitStatus {
+                    hold_ms,
+                    ..limit_status.clone()
+                };
+                self.certificates.hold(&fingerprint, &limit_status, times);
             }
         }
     }
@@ -184,6 +225,7 @@ mod tests {
             reset_ms: 60_000,
             retry_after_ms: 60_000,
             until_changed: false,
+            calendar: None,
             hold_ms,
             unknown: Vec::new(),
             receipt: Vec::new(),
@@ -198,8 +240,18 @@ mod tests {
     impl DenialCache {
         /// A question for this key, alone, is answered with these verdicts by the first policy.
         fn learns(&mut self, key: &str, verdict: Verdict<'static>) {
-            let asked = question(key, false);
-            self.learn(&asked, version(1, 1), &[verdict], TIMES);
+            self.learns_by(version(1, 1), &question(key, false), &[verdict], TIMES);
+        }
+
+        fn learns_by(
+            &mut self,
+            version: PolicyVersion,
+            asked: &Question,
+            verdicts: &[Verdict<'static>],
+            times: CallTimes,
+        ) {
+            let most_ms = self.answered(version, None, times);
+            self.learn(asked, most_ms, verdicts, times);
         }
 
         fn covers(&mut self, key: &str, now_us: u64) -> bool {
@@ -242,7 +294,7 @@ mod tests {
         assert!(denials.covering(&other, 2_000).is_none());
         let both = question("b", true);
         let verdicts = [denied(1_000), denied(1_000)];
-        denials.learn(&both, version(1, 1), &verdicts, TIMES);
+        denials.learns_by(version(1, 1), &both, &verdicts, TIMES);
         assert_eq!(denials.covering(&both, 2_000).unwrap().len(), 2);
         let report = denials.report().into_iter();
         let shadows: Vec<_> = report.map(|denied| denied.shadow).collect();
@@ -260,7 +312,7 @@ mod tests {
                 answered_us: 1_000.max(sent_us + 100),
             };
             let verdicts = [denied(1_000)];
-            denials.learn(&asks(index), *version, &verdicts, times);
+            denials.learns_by(*version, &asks(index), &verdicts, times);
         }
         let mut held = |index| denials.covering(&asks(index), 5_000).is_some();
         (0..answers.len()).map(&mut held).collect()
@@ -275,7 +327,7 @@ mod tests {
             sent_us: 0,
             answered_us: 0,
         };
-        denials.learn(&asked, version(1, 1), &[denied(1_000)], stopped);
+        denials.learns_by(version(1, 1), &asked, &[denied(1_000)], stopped);
         assert!(denials.covering(&asked, 0).is_none());
     }
 
@@ -285,13 +337,53 @@ mod tests {
         let asked = question("a", false);
         let mut denied_after = |answered| {
             let verdicts = [denied(1_000)];
-            denials.learn(&asked, version(1, 2), &verdicts, TIMES);
-            denials.answered(answered, TIMES);
+            denials.learns_by(version(1, 2), &asked, &verdicts, TIMES);
+            denials.answered(answered, None, TIMES);
             denials.covering(&asked, 5_000).is_some()
         };
         assert!(denied_after(version(1, 2)));
         assert!(denied_after(version(1, 1)), "it is late");
         assert!(!denied_after(version(1, 3)));
+    }
+
+    #[test]
+    fn a_document_ends_the_denials_that_it_names_whatever_answers_say() {
+        let mut denials = DenialCache::default();
+        let keys = [
+            "k#00112233aa;@missing/k=1",
+            "k#99999999aa;@missing/k=1",
+            "plain",
+        ];
+        let learn = |denials: &mut DenialCache, limits| {
+            for key in keys {
+                let most_ms = denials.answered(version(1, 1), Some(limits), TIMES);
+                denials.learn(&question(key, false), most_ms, &[denied(5_000)], TIMES);
+            }
+        };
+        let ends = |names: &[&str]| {
+            names
+                .iter()
+                .map(|name| (*name).to_owned())
+                .collect::<Vec<_>>()
+        };
+        denials.tell("first", None);
+        for (ended, held) in [
+            (Some(ends(&[])), [true; 3]),
+            (Some(ends(&["m", "m#00112233"])), [true; 3]),
+            (Some(ends(&["l#00112233"])), [false, true, true]),
+            (Some(ends(&["l"])), [false; 3]),
+            (None, [false; 3]),
+        ] {
+            denials.tell("first", None);
+            learn(&mut denials, "first");
+            // The question was sent to a sidecar that has not changed yet, or to one that has: no document tells so.
+            denials.answered(version(1, 2), Some("second"), TIMES);
+            denials.tell("second", ended.as_deref());
+            assert_eq!(keys.map(|key| denials.covers(key, 2_000_000)), held);
+            learn(&mut denials, "first");
+            assert!(keys.iter().all(|key| denials.covers(key, 1_000_000)));
+            assert!(!keys.iter().any(|key| denials.covers(key, 1_000_002)));
+        }
     }
 
     #[test]

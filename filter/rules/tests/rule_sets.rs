@@ -6,7 +6,6 @@ use std::rc::Rc;
 use crate::support::answered::{answer, answered, field, reply, verdict};
 use crate::support::{Rules, counted, get, question, rules};
 use sluicegate_certificates::CallTimes;
-use sluicegate_protocol::PolicyVersion;
 use sluicegate_rules::{DenialCache, Question, Taken, question_body, read_answer};
 
 /// Its only limit is the second one of its only rule.
@@ -92,8 +91,7 @@ fn a_denial_of_one_set_is_repeated_for_another_one_that_asks_for_the_same() {
         sent_us: 1,
         answered_us: 1_000,
     };
-    let version = PolicyVersion::default();
-    denials.learn(&first, version, &answer.verdicts, times);
+    denials.learn(&first, u64::MAX, &answer.verdicts, times);
     drop((earlier, first));
     let cached = denials.covering(&second, 2_000).unwrap();
     let (conclusion, _) = second.conclude(Ok(&cached));

@@ -97,6 +97,14 @@ impl Certificates {
         })
     }
 
+    /// Removes the denials of decisions with a check of such a limit and key.
+    pub fn end(&mut self, is_over: impl Fn(&str, &str) -> bool) {
+        let is_over = |text: &str| checks_of(text).any(|(limit, key)| is_over(limit, key));
+        let over = self.held.keys().filter(|fingerprint| is_over(fingerprint));
+        let over: Vec<_> = over.cloned().collect();
+        over.iter().for_each(|fingerprint| self.forget(fingerprint));
+    }
+
     /// Removes everything: decisions that were denied may be admitted now.
     pub fn clear(&mut self) {
         self.held.clear();
@@ -161,6 +169,21 @@ pub fn fingerprint<'a>(
     text
 }
 
+/// The limits and keys in a fingerprint.
+fn checks_of(mut text: &str) -> impl Iterator<Item = (&str, &str)> {
+    std::iter::from_fn(move || {
+        let mut part = || {
+            let (length, rest) = text.split_once(':')?;
+            let (part, rest) = rest.split_at_checked(length.parse().ok()?)?;
+            text = rest;
+            Some(part)
+        };
+        let check = (part()?, part()?);
+        (_, text) = text.split_once(';')?;
+        Some(check)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,6 +198,7 @@ mod tests {
             reset_ms: 50_000,
             retry_after_ms,
             until_changed: false,
+            calendar: None,
             hold_ms,
             unknown: Vec::new(),
             receipt: Vec::new(),
@@ -246,6 +270,25 @@ mod tests {
         assert_eq!(certificates.len(), 1, "what has ended makes room");
         assert_eq!(certificates.held(10_499_999), 1);
         assert_eq!(certificates.held(10_500_000), 0);
+    }
+
+    #[test]
+    fn the_denials_of_some_checks_end_alone() {
+        let mut certificates = Certificates::new(10);
+        let decisions: [&[_]; 4] = [
+            &[("a", "1:b1:k1;", 1, None)],
+            &[("b", "k", 1, Some(5))],
+            &[("b", "other", 1, None)],
+            &[("a", "é", 1, None), ("b", "k", 2, None)],
+        ];
+        let fingerprints = decisions.map(|checks| fingerprint(checks.iter().copied()));
+        for of in &fingerprints {
+            certificates.hold(of, &status(1_000, 5_000), TIMES);
+        }
+        certificates.end(|limit, key| (limit, key) == ("b", "k"));
+        let held = fingerprints.map(|of| certificates.covering(&of, 1_510_000).is_some());
+        assert_eq!(held, [true, false, true, false]);
+        assert_eq!(certificates.ends.len(), 2);
     }
 
     #[test]

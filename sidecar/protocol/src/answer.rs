@@ -30,6 +30,9 @@ pub struct Answer<'a> {
     /// For the filter only: the first digits of earlier digests, separated by spaces. All limits of their rules are decided.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub earlier: Option<Cow<'a, str>>,
+    /// For the filter only: identifies the limits, consumers and overrides that decided, in all sidecars alike.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Cow<'a, str>>,
 }
 
 /// A policy version of a sidecar process. Answers with the same version apply the same limits.
@@ -118,6 +121,9 @@ pub struct LimitStatus<'a> {
     /// again. Absent otherwise.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub until_changed: bool,
+    /// What the window is, if it is one of a calendar: its length changes. Absent otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calendar: Option<CalendarUnit>,
     /// For how many milliseconds the caller may cache this denial, counted from before it sent the request: no capacity
     /// becomes available sooner. 0 or absent when admitted.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -132,6 +138,19 @@ pub struct LimitStatus<'a> {
     pub receipt: Vec<String>,
 }
 
+/// A calendar window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum CalendarUnit {
+    /// From midnight to midnight.
+    Day,
+    /// From Monday to Sunday.
+    Week,
+    /// From the first day to the last.
+    Month,
+}
+
 impl LimitStatus<'_> {
     /// The same, owning its data.
     pub fn into_owned(self) -> LimitStatus<'static> {
@@ -144,6 +163,7 @@ impl LimitStatus<'_> {
             reset_ms: self.reset_ms,
             retry_after_ms: self.retry_after_ms,
             until_changed: self.until_changed,
+            calendar: self.calendar,
             hold_ms: self.hold_ms,
             unknown: self.unknown,
             receipt: self.receipt,

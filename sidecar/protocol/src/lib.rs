@@ -32,7 +32,8 @@ mod rules;
 mod top;
 
 pub use answer::{
-    Answer, GivenBack, LimitStatus, Listed, PolicyVersion, Verdict, WasReset, WithoutStore,
+    Answer, CalendarUnit, GivenBack, LimitStatus, Listed, PolicyVersion, Verdict, WasReset,
+    WithoutStore,
 };
 pub use filter_info::{DIGEST_DIGITS, FILTER_HEADER, FilterInfo, is_digits};
 pub use leases::{LEASES_HEADER, LeasePart, MAX_PARTS, PartReport};

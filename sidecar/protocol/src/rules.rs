@@ -64,6 +64,9 @@ pub struct RulesReport<'a> {
     /// That sidecar, by its [`crate::Answer::instance`] in hexadecimal digits.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub held_by: Option<Cow<'a, str>>,
+    /// The limits that a document has told it last: [`crate::Answer::limits`].
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Cow<'a, str>>,
     /// The digest of its pepper. Older filters tell none.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub pepper: Option<Cow<'a, str>>,

@@ -1,6 +1,6 @@
 //! The policy in force and its counters, and their replacement while requests are served.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -12,11 +12,16 @@ use tracing::{error, info, warn};
 use super::overrides::{Overrides, listed};
 use crate::clock;
 use crate::lock::{lock, try_lock};
-use crate::policy::{Override, Policy, PolicyError, PolicySource, RuleSets, changes};
+use crate::policy::{Ended, Override, Policy, PolicyError, PolicySource, changes};
 use crate::store::StoredOverrides;
 use crate::telemetry::events::EventKind;
 use crate::telemetry::history::Counts;
 use crate::telemetry::metrics::{Metrics, PolicyMetrics};
+use crate::telemetry::subject::Subject;
+
+/// Most names and keys of which filters are told that their cached denials end, and most epochs before the newest for that.
+const MAX_ENDED: usize = 128;
+const MAX_PAST: usize = 16;
 
 /// Most names in a line of the log.
 const MAX_TOLD: usize = 8;
@@ -35,13 +40,23 @@ pub struct Epoch {
     pub overrides: Overrides,
     /// The metrics of the limits.
     pub metrics: Arc<PolicyMetrics>,
+    /// The earlier rules by which filters may ask, as answers list them.
+    pub earlier: Option<String>,
+    /// [`Answer::limits`](sluicegate_protocol::Answer::limits).
+    pub limits: String,
+    /// Identifies what the policy decides by.
+    decides_by: String,
+    /// How often all denials were voided.
+    voids: u64,
+    /// The limits of earlier epochs, each with what the next one ended in filters' caches; `None`: everything.
+    ended: VecDeque<(String, Option<Ended>)>,
 }
 
 /// The policy in force. A request uses the epoch that was current when it began until it is answered.
 #[derive(Debug)]
 pub struct PolicyHandle {
     current: ArcSwap<Epoch>,
-    rules: watch::Sender<Arc<RuleSets>>,
+    news: watch::Sender<()>,
     /// Held while the epoch is replaced.
     changing: Mutex<()>,
     /// The policy's file.
@@ -75,20 +90,62 @@ impl Epoch {
         })
     }
 
-    /// The epoch in which a loaded policy comes into force.
-    fn loaded(
+    /// The epoch of these numbers, after another one.
+    fn after(
+        before: Option<&Self>,
         (number, policy_number): (u64, u64),
-        policy: Policy,
+        policy: Arc<Policy>,
         stored: Option<Arc<StoredOverrides>>,
-        metrics: &Metrics,
+        metrics: Arc<PolicyMetrics>,
     ) -> Self {
+        let same = before.filter(|before| Arc::ptr_eq(&before.policy, &policy));
+        let digest = |text: &str| Subject::of(text).to_string();
+        let decides_by = match same {
+            Some(before) => before.decides_by.clone(),
+            None => digest(&policy.decides_by()),
+        };
+        let is_voided =
+            same.is_some_and(|before| number > before.number && stored == before.overrides.stored);
+        let voids = before.map_or(0, |before| before.voids) + u64::from(is_voided);
+        let entries = stored.as_ref().map(|stored| &stored.entries);
+        let entries = entries.filter(|entries| !entries.is_empty());
+        let limits = digest(&format!("{decides_by} {entries:?} {voids}"));
+        let mut ended = before.map_or_else(VecDeque::new, |before| before.ended.clone());
+        if let Some(before) = before.filter(|before| before.limits != limits) {
+            let of_policy = same
+                .is_none()
+                .then(|| before.policy.ended_by(&policy))
+                .flatten();
+            let few = of_policy.filter(|ended| ended.len() <= MAX_ENDED);
+            ended.push_back((before.limits.clone(), few));
+            if ended.len() > MAX_PAST {
+                ended.pop_front();
+            }
+        }
         Self {
             number,
             policy_number,
-            metrics: Arc::new(metrics.policy_loaded(policy_number, &policy)),
+            earlier: policy.earlier(),
             overrides: Overrides::new(&policy, stored),
-            policy: Arc::new(policy),
+            policy,
+            metrics,
+            limits,
+            decides_by,
+            voids,
+            ended,
         }
+    }
+
+    /// Whose cached denials end in a filter to which these limits were told last; `None`: all.
+    pub fn ended_since(&self, known: &str) -> Option<BTreeSet<&str>> {
+        let mut all = BTreeSet::new();
+        if known != self.limits {
+            let from = self.ended.iter().rposition(|(limits, _)| limits == known)?;
+            for (_, ended) in self.ended.iter().skip(from) {
+                all.extend(ended.as_ref()?.iter().map(String::as_str));
+            }
+        }
+        (all.len() <= MAX_ENDED).then_some(all)
     }
 }
 
@@ -106,14 +163,14 @@ impl PolicyHandle {
             Some(folder) => PolicySource::open_or_last_good(path, folder)?,
             None => PolicySource::open(path)?,
         };
-        let rules = Arc::clone(&policy.rules);
-        let epoch = Epoch::loaded((1, 1), policy, None, metrics);
+        let of_policy = Arc::new(metrics.policy_loaded(1, &policy));
+        let epoch = Epoch::after(None, (1, 1), Arc::new(policy), None, of_policy);
         if source.is_last_good() {
             metrics.policy_refused();
         }
         Ok(Self {
             current: ArcSwap::from_pointee(epoch),
-            rules: watch::Sender::new(rules),
+            news: watch::Sender::new(()),
             changing: Mutex::default(),
             source,
         })
@@ -162,18 +219,14 @@ impl PolicyHandle {
     /// Puts a loaded policy in force. If its limits are those before, cached denials and leases stay. The caller holds `changing`.
     fn put_in_force(&self, before: &Epoch, policy_number: u64, policy: Policy, metrics: &Metrics) {
         let number = before.number + u64::from(!policy.limits_as(&before.policy));
-        let stored = before.overrides.stored.clone();
-        let newest = Arc::clone(&policy.rules);
-        let epoch = Epoch::loaded((number, policy_number), policy, stored, metrics);
-        self.current.store(Arc::new(epoch));
-        // Only now: filters that have these rules ask for the limits that are new.
-        self.rules.send_if_modified(|rules| {
-            let is_new = *rules != newest;
-            if is_new {
-                *rules = newest;
-            }
-            is_new
-        });
+        let metrics = Arc::new(metrics.policy_loaded(policy_number, &policy));
+        self.replace(
+            before,
+            (number, policy_number),
+            Arc::new(policy),
+            before.overrides.stored.clone(),
+            metrics,
+        );
     }
 
     /// Stops answering for what changes removed a while ago, unless a filter has rules that name it: of the digests of rules,
@@ -186,23 +239,26 @@ impl PolicyHandle {
         let before = self.current.load_full();
         let without = before.policy.without_unused(is_used, clock::now_us());
         if let Some((policy, has_fewer)) = without {
-            self.current.store(Arc::new(Epoch {
-                number: before.number + u64::from(has_fewer),
-                policy_number: before.policy_number,
-                metrics: if has_fewer {
-                    Arc::new(metrics.of_policy(&policy))
-                } else {
-                    Arc::clone(&before.metrics)
-                },
-                overrides: Overrides::new(&policy, before.overrides.stored.clone()),
-                policy: Arc::new(policy),
-            }));
+            let metrics = if has_fewer {
+                Arc::new(metrics.of_policy(&policy))
+            } else {
+                Arc::clone(&before.metrics)
+            };
+            let number = before.number + u64::from(has_fewer);
+            let stored = before.overrides.stored.clone();
+            self.replace(
+                &before,
+                (number, before.policy_number),
+                Arc::new(policy),
+                stored,
+                metrics,
+            );
         }
     }
 
-    /// The rules for filters, and news of their changes.
-    pub fn rules(&self) -> watch::Receiver<Arc<RuleSets>> {
-        self.rules.subscribe()
+    /// News of another epoch.
+    pub fn news(&self) -> watch::Receiver<()> {
+        self.news.subscribe()
     }
 
     /// Puts overrides that were read from the store in force.
@@ -212,7 +268,7 @@ impl PolicyHandle {
         let known = before.overrides.stored.as_ref().map(|known| &known.entries);
         let changed = known.map_or(!stored.entries.is_empty(), |known| *known != stored.entries);
         let number = before.number + u64::from(changed);
-        self.replace(&before, number, Some(Arc::new(stored)));
+        self.keep_policy(&before, number, Some(Arc::new(stored)));
         if let Some(unfit) = self.current.load().unfit_since(&before) {
             warn!("{unfit}");
         }
@@ -222,17 +278,32 @@ impl PolicyHandle {
     pub fn void_denials(&self) {
         let _changing = lock(&self.changing);
         let before = self.current.load_full();
-        self.replace(&before, before.number + 1, before.overrides.stored.clone());
+        self.keep_policy(&before, before.number + 1, before.overrides.stored.clone());
     }
 
     /// Keeps the policy. The caller holds `changing`.
-    fn replace(&self, before: &Epoch, number: u64, stored: Option<Arc<StoredOverrides>>) {
-        self.current.store(Arc::new(Epoch {
-            number,
-            policy_number: before.policy_number,
-            policy: Arc::clone(&before.policy),
-            overrides: Overrides::new(&before.policy, stored),
-            metrics: Arc::clone(&before.metrics),
-        }));
+    fn keep_policy(&self, before: &Epoch, number: u64, stored: Option<Arc<StoredOverrides>>) {
+        let (policy, metrics) = (Arc::clone(&before.policy), Arc::clone(&before.metrics));
+        self.replace(
+            before,
+            (number, before.policy_number),
+            policy,
+            stored,
+            metrics,
+        );
+    }
+
+    fn replace(
+        &self,
+        before: &Epoch,
+        numbers: (u64, u64),
+        policy: Arc<Policy>,
+        stored: Option<Arc<StoredOverrides>>,
+        metrics: Arc<PolicyMetrics>,
+    ) {
+        let epoch = Epoch::after(Some(before), numbers, policy, stored, metrics);
+        self.current.store(Arc::new(epoch));
+        // Only now: filters that have these rules ask for the limits that are new.
+        self.news.send_replace(());
     }
 }

@@ -188,15 +188,20 @@ impl Filters {
 
     /// The filters that do not take the policy's rules, and why; not all of many.
     pub fn apart(&self, policy: &Policy, now_us: u64) -> Vec<String> {
-        let told = self.list(policy, now_us).into_iter().filter_map(|filter| {
-            let why = match (filter.state, filter.why, filter.held_by) {
+        let filters = lock(&self.known);
+        let told = filters.values().filter_map(|known| {
+            let (filter, state) = (&known.state, known.state(&policy.rules.digest, now_us));
+            let why = match (state, &filter.why, &filter.held_by) {
                 (RulesState::Refused, Some(why), _) => format!("refuses the rules: {why}"),
                 (RulesState::Behind, _, Some(by)) => {
                     format!("waits with the rules for sidecar {by}, which has others in force")
                 }
                 _ => return None,
             };
-            let (vm, keeps) = (filter.vm.get(..8)?, filter.digest.unwrap_or_default());
+            let (vm, keeps) = (
+                filter.vm.get(..8)?,
+                filter.digest.as_deref().unwrap_or_default(),
+            );
             Some(format!(
                 "filter {vm} of `{}`, which keeps {keeps:?}, {why}",
                 filter.node

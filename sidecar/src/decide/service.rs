@@ -208,7 +208,8 @@ impl Service {
             verdicts: decided.into_iter().map(|decided| decided.verdict).collect(),
             leases,
             rules: epoch.policy.rules.told().map(Into::into),
-            earlier: epoch.policy.earlier(),
+            earlier: epoch.earlier.clone().map(Into::into),
+            limits: Some(epoch.limits.clone().into()),
         }
     }
 
@@ -252,6 +253,8 @@ impl Service {
         families.other_pepper.set(others as f64);
         families.held_back.set(self.holds_back() as f64);
         families.kept.set(epoch.policy.kept_ratio());
+        let unkept = self.policy.source.unkept();
+        families.unkept.set(i64::from(unkept.is_some()));
         families.rules.reset();
         if let Some(digest) = epoch.policy.rules.told() {
             let source = if self.policy.source.is_last_good() {

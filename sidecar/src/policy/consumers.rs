@@ -21,7 +21,7 @@ use crate::mask::shown;
 /// Precedes a consumer's name in its key. No source of a filter has this name, so that no client can send such a key.
 const CONSUMER: &str = "@consumer=";
 /// The limit of consumers that have none of their own, and of everybody else.
-const DEFAULT: &str = "default";
+pub(super) const DEFAULT: &str = "default";
 
 /// The key of a consumer's bucket.
 pub fn consumer_key(name: &str) -> String {
@@ -124,7 +124,7 @@ impl Consumers {
         Ok(())
     }
 
-    fn limit_of(&self, consumer: &str) -> &str {
+    pub fn limit_of(&self, consumer: &str) -> &str {
         let own = self.limits.get(consumer);
         let found = own.or_else(|| self.limits.get(DEFAULT));
         found.map_or("", String::as_str)
@@ -197,6 +197,8 @@ fn parts(key: &str) -> Option<(&str, &str)> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use crate::policy::{Expanded, Files, Policy};
 
     const HASH: &str = "00112233445566778899aabbccddeeff";
@@ -385,7 +387,7 @@ rules:
     fn filters_are_told_the_windows_of_consumers_that_share_one_limit() {
         let windows = |text: &str| {
             let policy = Policy::parse(text).unwrap();
-            let document = policy.rules.document(&[], false, (1, ""));
+            let document = policy.rules.document(&[], false, json!({}));
             document.contains(r#""partner":[[5,60000]]"#)
         };
         assert!(!windows(&text()));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::consumers::{Consumers, ConsumersByLimit};
-use super::kept::Kept;
+use super::kept::{Asked, Kept};
 use super::limits::Limit;
 use super::rules::RuleSets;
 use super::store::StoreAddress;
@@ -44,6 +44,22 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// The entry of `consumers` with this name.
+    pub(super) fn entry(&self, name: &str) -> Option<&Arc<Consumers>> {
+        let kept = || self.kept.consumers.get(name);
+        self.consumers.get(name).or_else(kept)
+    }
+
+    /// All that decides, as a text that is the same in every sidecar that has it.
+    pub fn decides_by(&self) -> String {
+        format!(
+            "{:?} {:?} {}",
+            self.denial_ttl,
+            self.consumers,
+            self.limits_text()
+        )
+    }
+
     /// All limits, as a text that is the same in every sidecar that has them.
     pub fn limits_text(&self) -> String {
         format!("{:?}", self.limits)
@@ -61,12 +77,16 @@ impl Policy {
         } else if self.memory_limit != next.memory_limit {
             "memory_limit"
         } else {
-            next.kept = Kept::after(self, &next, now_us)?;
+            next.kept = self.kept.after(self.asked(), next.asked(), now_us)?;
             return Ok(next);
         };
         Err(format!(
             "`{changed}` has changed, which requires a restart of the sidecar; limits can change at any time"
         ))
+    }
+
+    fn asked(&self) -> Asked<'_> {
+        (&self.limits, &self.consumers, &self.rules)
     }
 
     /// The limit with this name.
@@ -88,9 +108,9 @@ impl Policy {
     }
 
     /// The earlier rules by which filters may ask, as answers list them.
-    pub fn earlier(&self) -> Option<Cow<'static, str>> {
+    pub fn earlier(&self) -> Option<String> {
         let earlier = self.kept.earlier();
-        (!earlier.is_empty()).then(|| earlier.into())
+        (!earlier.is_empty()).then_some(earlier)
     }
 
     /// How much is kept of earlier policies, of what may be: 0 to 1.

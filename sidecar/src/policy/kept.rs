@@ -6,8 +6,8 @@ use std::sync::Arc;
 use sluicegate_protocol::{MAX_EARLIER, list_of};
 
 use super::consumers::Consumers;
-use super::contents::Policy;
 use super::limits::Limit;
+use super::rules::RuleSets;
 
 /// How long everything is kept: filters have new rules a second later, and other programs may ask as well.
 const KEPT_US: u64 = 60_000_000;
@@ -24,6 +24,13 @@ pub(super) struct Kept {
     rules: Vec<PastRules>,
 }
 
+/// What filters may ask a policy for.
+pub(super) type Asked<'a> = (
+    &'a BTreeMap<String, Arc<Limit>>,
+    &'a BTreeMap<String, Arc<Consumers>>,
+    &'a RuleSets,
+);
+
 #[derive(Clone, Debug, PartialEq)]
 struct PastRules {
     digest: String,
@@ -35,25 +42,24 @@ struct PastRules {
 }
 
 impl Kept {
-    /// What is to be kept if `next` replaces `before`.
+    /// What is to be kept, besides this, if the second replaces the first.
     ///
     /// # Errors
     /// It is too much.
-    pub fn after(before: &Policy, next: &Policy, now_us: u64) -> Result<Self, String> {
-        let mut kept = before.kept.clone();
-        kept.limits = gone([&kept.limits, &before.limits], &next.limits);
-        kept.consumers = gone([&kept.consumers, &before.consumers], &next.consumers);
+    pub fn after(&self, before: Asked<'_>, next: Asked<'_>, now_us: u64) -> Result<Self, String> {
+        let mut kept = self.clone();
+        kept.limits = gone([&kept.limits, before.0], next.0);
+        kept.consumers = gone([&kept.consumers, before.1], next.1);
         let names = kept.limits.keys().chain(kept.consumers.keys());
         let since = |name: &String| kept.since_us.get(name).copied().unwrap_or(now_us);
         kept.since_us = names.map(|name| (name.clone(), since(name))).collect();
-        kept.rules
-            .extend(before.rules.told().map(|digest| PastRules {
-                digest,
-                names: Arc::clone(&before.rules.names),
-                since_us: now_us,
-                is_used: false,
-            }));
-        kept.rules.retain(|past| past.digest != next.rules.digest);
+        kept.rules.extend(before.2.told().map(|digest| PastRules {
+            digest,
+            names: Arc::clone(&before.2.names),
+            since_us: now_us,
+            is_used: false,
+        }));
+        kept.rules.retain(|past| past.digest != next.2.digest);
         if kept.rules.len() > MAX_EARLIER {
             let unused = kept.rules.iter().position(|past| !past.is_used);
             kept.rules.remove(unused.unwrap_or(0));
@@ -127,6 +133,7 @@ fn gone<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::Policy;
 
     const S: u64 = 1_000_000;
 

@@ -212,22 +212,17 @@ impl RuleSets {
     }
 
     /// The document of a sidecar for a filter that may run these sets, of all sets without names; without rules for one that has
-    /// them. `earlier`: the other rules that the sidecar decides by.
-    pub fn document(
-        &self,
-        names: &[Cow<'_, str>],
-        is_known: bool,
-        (instance, earlier): (u64, &str),
-    ) -> String {
+    /// them. `head`: what the sidecar tells besides.
+    pub fn document(&self, names: &[Cow<'_, str>], is_known: bool, mut head: Value) -> String {
         let is_wanted = |name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
         let mut lines = String::new();
         if !is_known {
             let sets = self.lines.iter().filter(|(name, _)| is_wanted(name));
             lines.extend(sets.map(|(_, text)| text.as_str()));
         }
-        let head = json!({
-            "format": document::FORMAT, "digest": self.digest, "instance": instance, "earlier": earlier, "lines": lines.lines().count(),
-        });
+        head["format"] = document::FORMAT.into();
+        head["digest"] = self.digest.as_str().into();
+        head["lines"] = lines.lines().count().into();
         format!("{head}\n{lines}")
     }
 }

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use tracing::warn;
 
 use super::contents::Policy;
-use super::files::{Files, read, read_own, replace_file};
+use super::files::{Files, read, read_own};
+use super::last_good::LastGood;
 use super::short::Expanded;
 use crate::clock;
 use crate::lock::lock;
@@ -45,13 +46,10 @@ impl Policy {
 #[derive(Debug)]
 pub struct PolicySource {
     path: PathBuf,
-    /// Where the last good policy is kept for a start with a broken file.
-    last_good: Option<PathBuf>,
+    /// Keeps the last good policy, if there is a state directory.
+    last_good: Option<Arc<LastGood>>,
     newest: Mutex<Attempt>,
 }
-
-/// The last good policy, in the state directory.
-const LAST_GOOD: &str = "last-good-policy.yaml";
 
 /// The latest attempt to load it.
 #[derive(Debug, Default)]
@@ -114,34 +112,44 @@ impl PolicySource {
     /// # Errors
     /// Nor can the one in the folder.
     pub fn open_or_last_good(path: &Path, folder: &Path) -> Result<(Self, Policy), PolicyError> {
-        let last_good = folder.join(LAST_GOOD);
+        let last_good = LastGood::in_folder(folder);
+        let kept_at = &last_good.path;
         let (mut newest, read) = Self::first(path);
         let policy = read.or_else(|why| {
             (newest.refusal, newest.is_last_good) = (Some(why.to_string()), true);
-            let kept =
-                read_own(&last_good).map_err(|why| PolicyError::Read(last_good.clone(), why));
-            kept.and_then(|text| Policy::of(&text, &last_good))
+            let kept = read_own(kept_at).map_err(|why| PolicyError::Read(kept_at.clone(), why));
+            kept.and_then(|text| Policy::of(&text, kept_at))
                 .map_err(|unusable| {
-                    if last_good.exists() {
+                    if kept_at.exists() {
                         warn!("the last good policy is not used: {unusable}");
                     }
                     why
                 })
         })?;
         let mut source = Self::new(path, newest);
-        source.last_good = Some(last_good);
+        source.last_good = Some(Arc::new(last_good));
         source.keep(lock(&source.newest).long.as_deref());
         Ok((source, policy))
     }
 
-    /// Keeps a good policy for a start with a broken file. It may contain the store's password.
+    /// Keeps a good policy for a start with a broken file.
     fn keep(&self, text: Option<&str>) {
-        let Some((path, text)) = self.last_good.as_ref().zip(text) else {
-            return;
-        };
-        if let Err(why) = replace_file(path, text, None, 0o600) {
-            warn!("cannot keep the policy in {}: {why}", path.display());
+        if let Some((last_good, text)) = self.last_good.as_ref().zip(text) {
+            last_good.keep(text);
         }
+    }
+
+    /// Tries again to keep the policy in force, if that has failed and some time has passed.
+    pub fn keep_again(&self) {
+        if let Some(last_good) = self.last_good.as_ref().filter(|one| one.is_due()) {
+            let last_good = Arc::clone(last_good);
+            tokio::task::spawn_blocking(move || last_good.write());
+        }
+    }
+
+    /// Why the policy in force is not in the state directory, if it could not be written there.
+    pub fn unkept(&self) -> Option<String> {
+        self.last_good.as_ref()?.failure()
     }
 
     /// Whether the policy in force is the last good one, because the file has been unusable since the start.
@@ -245,10 +253,8 @@ mod tests {
     #[test]
     fn the_last_good_policy_is_a_regular_file_of_the_sidecars_own_user() {
         let folder = tempfile::tempdir().unwrap();
-        let (path, kept) = (
-            folder.path().join("none.yaml"),
-            folder.path().join(LAST_GOOD),
-        );
+        let path = folder.path().join("none.yaml");
+        let kept = LastGood::in_folder(folder.path()).path;
         let starts = || PolicySource::open_or_last_good(&path, folder.path()).is_ok();
         let made = std::process::Command::new("mkfifo").arg(&kept).status();
         assert!(made.unwrap().success());

@@ -43,8 +43,9 @@ impl Readiness {
         if service.policy.source.is_last_good() {
             text += "the last good policy, from the state directory, is in force\n";
         }
-        for filter in service.filters_apart() {
-            text += &format!("{filter}\n");
+        let others = service.policy.source.unkept().into_iter();
+        for line in others.chain(service.filters_apart()) {
+            text += &format!("{line}\n");
         }
         let unknown = service.metrics.unknown_limits();
         if !unknown.is_empty() {

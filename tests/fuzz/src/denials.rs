@@ -95,8 +95,9 @@ impl World {
         }
         let told = self.told.entry(call.version.instance).or_default();
         *told = (*told).max(call.version.epoch);
-        let (question, version) = (&call.question, call.version);
-        self.cache.learn(question, version, &call.verdicts, times);
+        let most_ms = self.cache.answered(call.version, None, times);
+        self.cache
+            .learn(&call.question, most_ms, &call.verdicts, times);
     }
 
     fn ask(&mut self, input: &mut Input<'_>) {
@@ -185,6 +186,7 @@ fn verdict(input: &mut Input<'_>) -> Verdict<'static> {
         reset_ms: 60_000,
         retry_after_ms: 60_000,
         until_changed: false,
+        calendar: None,
         hold_ms: 500 * u64::from(input.byte()),
         unknown: Vec::new(),
         receipt: Vec::new(),

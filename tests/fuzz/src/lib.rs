@@ -119,6 +119,7 @@ fn status_of(check: usize, longest: usize, input: &mut Input<'_>) -> LimitStatus
         reset_ms: input.number(),
         retry_after_ms: input.number(),
         until_changed: false,
+        calendar: None,
         hold_ms: input.number(),
         unknown: input.list(2, |input| usize::from(input.byte())),
         receipt: input.list(3, |input| input.text(longest)),

@@ -177,12 +177,12 @@ impl Filter {
             .borrow_mut()
             .answered(leases, version, &answer.leases, times);
         let mut denials = self.denials.borrow_mut();
-        denials.answered(version, times);
+        let most_ms = denials.answered(version, None, times);
         let Some((question, taken)) = asked else {
             return Said::Unknown;
         };
         let verdicts = taken.verdicts(question, &answer.verdicts);
-        denials.learn(question, version, &verdicts, times);
+        denials.learn(question, most_ms, &verdicts, times);
         verdicts.first().map_or(Said::Unknown, Said::from)
     }
 

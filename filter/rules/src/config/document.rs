@@ -46,6 +46,10 @@ pub struct Head {
     pub instance: u64,
     /// Earlier digests whose limits that process decides, as in answers to questions.
     pub earlier: String,
+    /// The limits in force there, as in answers to questions. Earlier sidecars tell none.
+    pub limits: Option<String>,
+    /// Whose cached denials end that the filter has: names of limits, and `NAME#DIGITS` for a consumer's key; `None`: all.
+    pub ended: Option<Vec<String>>,
     /// How many lines follow.
     pub lines: usize,
 }
@@ -55,15 +59,19 @@ impl Head {
         let number = |field| line.get(field)?.as_u64();
         let digest = line.get("digest")?.as_str()?;
         let valid = is_digits(digest, DIGEST_DIGITS);
+        let text = |field| Some(line.get(field)?.as_str()?.to_owned());
+        let names = |list: &Vec<Value>| {
+            list.iter()
+                .map(|name| Some(name.as_str()?.to_owned()))
+                .collect()
+        };
         Some(Self {
             format: number("format")?,
             digest: valid.then(|| digest.to_owned())?,
             instance: number("instance")?,
-            earlier: line
-                .get("earlier")
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-                .to_owned(),
+            earlier: text("earlier").unwrap_or_default(),
+            limits: text("limits"),
+            ended: line.get("ended").and_then(Value::as_array).and_then(names),
             lines: usize::try_from(number("lines")?).ok()?,
         })
     }

@@ -111,6 +111,7 @@ impl KeyParts {
                 reset_ms: part.whole_us.saturating_sub(now_us).div_ceil(1_000),
                 retry_after_ms: 0,
                 until_changed: false,
+                calendar: None,
                 hold_ms: 0,
                 unknown: Vec::new(),
                 receipt: Vec::new(),

@@ -1,6 +1,6 @@
 //! What a denial says to people: what the limit allows, what the request costs, what is left, and until when.
 
-use sluicegate_protocol::LimitStatus;
+use sluicegate_protocol::{CalendarUnit, LimitStatus};
 
 use super::header_fields::number;
 
@@ -20,19 +20,24 @@ pub fn write_denial(text: &mut String, limit: &str, status: &LimitStatus<'_>, co
         text.push_str(limit);
         text.push_str("` denies this request until its operator changes that");
     } else {
-        write_window(text, limit, (status.quota, status.window_ms));
+        write_window(text, limit, status);
         write_state(text, status, cost);
     }
 }
 
-/// The beginning of the text, which is the same for all denials by a window: its quota, and its length in milliseconds.
-pub(super) fn write_window(text: &mut String, limit: &str, (quota, window_ms): (u64, u64)) {
+/// The beginning of the text, which is the same for all denials by a window.
+pub(super) fn write_window(text: &mut String, limit: &str, status: &LimitStatus<'_>) {
     text.push_str("limit `");
     text.push_str(limit);
     text.push_str("` allows ");
-    number(text, quota);
+    number(text, status.quota);
     text.push_str(" per ");
-    span(text, window_ms, "");
+    match status.calendar {
+        Some(CalendarUnit::Day) => text.push_str("day"),
+        Some(CalendarUnit::Week) => text.push_str("week"),
+        Some(CalendarUnit::Month) => text.push_str("month"),
+        None => span(text, status.window_ms, ""),
+    }
     text.push_str(", this request costs ");
 }
 
@@ -84,6 +89,7 @@ mod tests {
             reset_ms: 0,
             retry_after_ms,
             until_changed: false,
+            calendar: None,
             hold_ms: 0,
             unknown: Vec::new(),
             receipt: Vec::new(),
@@ -91,6 +97,24 @@ mod tests {
         let mut text = String::new();
         write_denial(&mut text, "l", &status, cost);
         text
+    }
+
+    #[test]
+    fn a_calendar_window_has_its_name_whatever_its_length() {
+        let mut status: LimitStatus<'_> = serde_json::from_str(
+            r#"{"check":0,"limit":"l","quota":1,"window_ms":2678400000,"calendar":"month","remaining":0,"reset_ms":1,"retry_after_ms":1}"#,
+        )
+        .unwrap();
+        for (unit, told) in [
+            (status.calendar, "allows 1 per month,"),
+            (Some(CalendarUnit::Day), "allows 1 per day,"),
+            (None, "allows 1 per 31 days,"),
+        ] {
+            status.calendar = unit;
+            let mut text = String::new();
+            write_denial(&mut text, "l", &status, 1);
+            assert!(text.contains(told), "{text}");
+        }
     }
 
     #[test]

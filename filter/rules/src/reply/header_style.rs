@@ -124,6 +124,7 @@ mod tests {
             reset_ms,
             retry_after_ms: 0,
             until_changed: false,
+            calendar: None,
             hold_ms: 0,
             unknown: Vec::new(),
             receipt: Vec::new(),

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use sluicegate_protocol::LimitStatus;
+use sluicegate_protocol::{CalendarUnit, LimitStatus};
 
 use super::denial_text::{write_denial, write_state, write_window};
 use super::details::details;
@@ -15,6 +15,9 @@ use crate::key::subject;
 
 /// Stands for the text of a denial. No name contains it.
 const DETAIL: &str = "*";
+
+/// A window as a denial names it: quota, length in milliseconds, and what it is in a calendar.
+type Window = (u64, u64, Option<CalendarUnit>);
 
 /// The constant text for one limit of one rule. Their names contain nothing that JSON or a structured field would have
 /// to escape; a configuration with other names is refused.
@@ -32,8 +35,8 @@ pub(crate) struct LimitTexts {
     pub policies: String,
     /// The problem detail of a denial: what is before and after its human-readable text.
     problem: (String, String),
-    /// The window that denied last, by quota and length, and its problem detail up to the numbers of a denial.
-    window: RefCell<((u64, u64), String)>,
+    /// The window that denied last, and its problem detail up to the numbers of a denial.
+    window: RefCell<(Window, String)>,
     /// The key that was denied last, and [`LimitTexts::subject`] of it.
     last: RefCell<(String, Arc<str>)>,
 }
@@ -84,12 +87,16 @@ impl LimitTexts {
             text.push_str(&self.problem.1);
             text.push('}');
         } else {
-            let window = (limit_status.quota, limit_status.window_ms);
+            let window = (
+                limit_status.quota,
+                limit_status.window_ms,
+                limit_status.calendar,
+            );
             let mut last = self.window.borrow_mut();
             if last.0 != window || last.1.is_empty() {
                 last.0 = window;
                 last.1.clone_from(&self.problem.0);
-                write_window(&mut last.1, &self.name, window);
+                write_window(&mut last.1, &self.name, limit_status);
             }
             text.push_str(&last.1);
             write_state(&mut text, limit_status, cost);

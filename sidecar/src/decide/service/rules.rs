@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde_json::json;
 use sluicegate_protocol::{FilterList, RULES_WAIT_S, RulesReport};
 
 use super::Service;
@@ -11,7 +12,7 @@ use crate::clock;
 impl Service {
     /// The rules for a filter, as a document. While it has the newest, it waits for others, for some time.
     pub async fn rules_for(&self, filter: Option<(RulesReport<'_>, &str)>) -> String {
-        let mut rules = self.policy.rules();
+        let mut news = self.policy.news();
         let (report, waits) = match filter {
             Some((report, version)) => {
                 let waits = self.filters.asks(&report, version, clock::now_us());
@@ -20,9 +21,14 @@ impl Service {
             None => (RulesReport::default(), None),
         };
         if let Some(waits) = waits {
-            let begun = rules.borrow().digest.clone();
-            let changed =
-                rules.wait_for(|rules| rules.digest != begun || !report.knows(&rules.digest));
+            let begun = self.policy.current().policy.rules.digest.clone();
+            let is_other = |()| {
+                let epoch = self.policy.current();
+                let (digest, limits) = (&epoch.policy.rules.digest, &epoch.limits);
+                let knows_limits = report.limits.as_ref().is_none_or(|known| known == limits);
+                *digest != begun || !report.knows(digest) || !knows_limits
+            };
+            let changed = news.wait_for(|now| is_other(*now));
             tokio::select! {
                 _ = changed => {}
                 () = tokio::time::sleep(Duration::from_secs(RULES_WAIT_S)) => {}
@@ -30,10 +36,12 @@ impl Service {
             }
             drop(waits);
         }
-        let rules = rules.borrow();
-        let earlier = self.policy.current().policy.earlier().unwrap_or_default();
-        let sidecar = (self.instance, earlier.as_ref());
-        rules.document(&report.sets, report.knows(&rules.digest), sidecar)
+        let epoch = self.policy.current();
+        let ended = report.limits.as_ref();
+        let ended = ended.and_then(|known| epoch.ended_since(known));
+        let head = json!({ "instance": self.instance, "earlier": epoch.earlier, "limits": epoch.limits, "ended": ended });
+        let rules = &epoch.policy.rules;
+        rules.document(&report.sets, report.knows(&rules.digest), head)
     }
 
     /// How many filters are in which state.

@@ -113,6 +113,8 @@ families! {
         "Filters that have newer rules ready and keep earlier ones for the sake of this sidecar, whose policy has those.";
     kept: Gauge = "sluicegate_kept_ratio",
         "Share of the room for limits that the policy does not have any more and filters may still ask for, 0 to 1.";
+    unkept: IntGauge = "sluicegate_policy_unkept",
+        "1 while the policy in force could not be written to the state directory, else 0.";
     rules: GaugeVec = "sluicegate_rules_info" by ["digest", "source"],
         "Always 1; the digest of the policy's rules, and whether the policy is from its file or the last good one.";
     epoch: Gauge = "sluicegate_policy_epoch",
