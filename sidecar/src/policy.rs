@@ -46,7 +46,7 @@ pub use consumers::consumer_key;
 pub use consumers_file::{ConsumersFile, MAX_CONSUMER_KEYS, read as read_consumers, start_of};
 pub use contents::{DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Policy};
 pub use covering::{covers, excludes};
-pub use fields::{AlgorithmName, is_name};
+pub use fields::is_name;
 pub use file::policy_schema;
 pub use files::Files;
 pub use key_forms::{KeyForms, Made};

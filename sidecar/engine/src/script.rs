@@ -7,7 +7,8 @@ mod reply;
 
 pub use reply::{BrokenState, Reply, ReplyError};
 
-use crate::batch::{Algorithm, Batch, Bucket, BucketSpec, Decision, Outcome, Receipt, Record};
+use crate::algorithm::BucketSpec;
+use crate::batch::{Batch, Bucket, Decision, Outcome, Receipt, Record};
 use crate::receipt::{Return, Returns};
 use std::collections::BTreeSet;
 use std::iter;
@@ -253,7 +254,7 @@ fn begin<'a>(
 ) -> Vec<u8> {
     // Enough for most calls.
     let mut request = Vec::with_capacity(512);
-    let is_calendar = |one: &Bucket| matches!(one.spec.algorithm, Algorithm::CalendarWindow(_));
+    let is_calendar = |one: &Bucket| one.spec.algorithm.calendar().is_some();
     let not_after_us = not_after_us.unwrap_or_else(|| match buckets.clone().any(is_calendar) {
         true => 0,
         false => u64::MAX,
@@ -266,32 +267,11 @@ fn begin<'a>(
 }
 
 fn push_spec(request: &mut Vec<u8>, spec: &BucketSpec, not_after_us: u64) {
-    let (kind, a, b, more) = match spec.algorithm {
-        Algorithm::SlidingLog => (1, spec.window_us, 1, None),
-        Algorithm::SlidingWindow {
-            precision_us,
-            leased,
-        } => {
-            let kind = if leased { 6 } else { 1 };
-            (kind, spec.window_us, precision_us, None)
-        }
-        Algorithm::FixedWindow => (2, spec.window_us, 0, None),
-        Algorithm::TokenBucket { .. } => {
-            let rate = spec.token_rate();
-            (3, rate.per_us, rate.per_unit, None)
-        }
-        // The script runs at this time at the latest, so in this window or in the one before.
-        Algorithm::CalendarWindow(calendar) => {
-            let [before, start, end, after] = calendar.edges(not_after_us);
-            (5, before, start, Some([end, after]))
-        }
-    };
+    let (kind, numbers, more) = spec.operands(not_after_us);
     request.push(kind);
     push(request, 4, spec.most_at_once());
-    push(request, 7, a);
-    push(request, 7, b);
-    for edge_us in more.into_iter().flatten() {
-        push(request, 7, edge_us);
+    for number in numbers.into_iter().chain(more.into_iter().flatten()) {
+        push(request, 7, number);
     }
 }
 
@@ -337,6 +317,7 @@ fn push(request: &mut Vec<u8>, bytes: usize, value: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::Algorithm;
     use crate::test;
 
     #[test]

@@ -17,7 +17,7 @@ use crate::yaml::Node;
 
 use super::consumers::{self, Consumers};
 use super::contents::{DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Policy};
-use super::fields::{AlgorithmName, MAX_NAME_BYTES, duration, is_name};
+use super::fields::{MAX_NAME_BYTES, duration, is_name};
 use super::files::Files;
 use super::kept::Kept;
 use super::lease_file::LeaseFile;
@@ -28,7 +28,9 @@ use super::rules::RuleSets;
 use super::schemas::takes;
 use super::short::{self, Expanded};
 use super::store::{StoreAddress, StoreFile};
-use super::window_file::{QuotaFromRequest, WindowFile, check_max_quota, is_same_window};
+use super::window_file::{
+    AlgorithmName, QuotaFromRequest, WindowFile, check_max_quota, is_same_window,
+};
 use super::yaml_error;
 
 const MAX_STORE_TIMEOUT: Duration = Duration::from_secs(10);
