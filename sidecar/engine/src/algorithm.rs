@@ -11,8 +11,6 @@
 //! algorithm is such a file, a variant of [`Algorithm`] and of [`Stored`], and a line where these are matched: nothing else in
 //! this crate tells algorithms apart, and no answer has a default.
 
-#![deny(clippy::wildcard_enum_match_arm)]
-
 mod fixed;
 mod log;
 mod rate;

@@ -17,6 +17,9 @@
 //!
 //! Nothing here reads a clock, opens a socket or depends on tokio: the time is an argument.
 
+// An algorithm that is added must not be answered for by an arm that was written before it.
+#![deny(clippy::wildcard_enum_match_arm)]
+
 mod algorithm;
 mod batch;
 mod builder;

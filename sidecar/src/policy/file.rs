@@ -78,7 +78,6 @@ struct PolicyFile {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct LimitFile {
-    /// one of `sliding_log`, `sliding_window`, `fixed_window` and `token_bucket`
     algorithm: AlgorithmName,
     /// a list of mappings, for example `- { quota: 100, per: 1m }`
     #[schemars(with = "Vec<WindowFile>", length(min = 1, max = MAX_WINDOWS))]

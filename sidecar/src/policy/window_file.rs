@@ -1,4 +1,6 @@
-//! One window of a limit in the policy file, and its validation.
+//! One window of a limit in the policy file, the fields that each algorithm has there, and their validation.
+
+#![deny(clippy::wildcard_enum_match_arm)]
 
 use std::time::Duration;
 
@@ -13,9 +15,10 @@ use super::named_window::{NamedWindow, calendar};
 use crate::clock::micros;
 use crate::mask::shown;
 
-/// An algorithm by its name in the file.
+/// one of `sliding_log`, `sliding_window`, `fixed_window` and `token_bucket`
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 #[allow(missing_docs, reason = "docs/policy.md describes them")]
 pub enum AlgorithmName {
     SlidingLog,
