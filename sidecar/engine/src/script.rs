@@ -13,11 +13,9 @@ use crate::receipt::{Return, Returns};
 use std::collections::BTreeSet;
 use std::iter;
 
-/// The script, whole. It decides, gives back and writes back; to reset buckets, `UNLINK` their keys.
-pub const DECIDE: &str = concat!(
-    include_str!("../../../lua/slow_path.lua"),
-    include_str!("../../../lua/decide.lua")
-);
+/// The script, whole, as a test assembles it from lua/. It decides, gives back and writes back; to reset buckets, `UNLINK` their
+/// keys.
+pub const DECIDE: &str = include_str!("script/assembled.lua");
 
 const TAKE: u8 = 0;
 const PEEK: u8 = 1;
