@@ -7,7 +7,6 @@ mod reply;
 
 pub use reply::{BrokenState, Reply, ReplyError};
 
-use crate::algorithm::BucketSpec;
 use crate::batch::{Batch, Bucket, Decision, Outcome, Receipt, Record};
 use crate::receipt::{Return, Returns};
 use std::collections::BTreeSet;
@@ -259,18 +258,14 @@ fn begin<'a>(
     });
     push(&mut request, 7, not_after_us);
     for bucket in buckets {
-        push_spec(&mut request, &bucket.spec, not_after_us);
+        let (kind, numbers, more) = bucket.spec.operands(not_after_us);
+        request.push(kind);
+        push(&mut request, 4, bucket.spec.most_at_once());
+        for number in numbers.into_iter().chain(more.into_iter().flatten()) {
+            push(&mut request, 7, number);
+        }
     }
     request
-}
-
-fn push_spec(request: &mut Vec<u8>, spec: &BucketSpec, not_after_us: u64) {
-    let (kind, numbers, more) = spec.operands(not_after_us);
-    request.push(kind);
-    push(request, 4, spec.most_at_once());
-    for number in numbers.into_iter().chain(more.into_iter().flatten()) {
-        push(request, 7, number);
-    }
 }
 
 /// A receipt to store; without units, one to read.
