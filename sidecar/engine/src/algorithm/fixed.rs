@@ -38,12 +38,10 @@ pub(super) static RULES: Rules = Rules {
     name: |_| "fixed_window",
     tag: |spec, key| match spec.algorithm.calendar() {
         // Another zone's windows are others, so they count apart.
-        Some(calendar) => write!(
-            key,
-            "cal1:{}:{}",
-            calendar.unit().name(),
-            calendar.time_zone()
-        ),
+        Some(calendar) => {
+            let (unit, zone) = (calendar.unit().name(), calendar.time_zone());
+            write!(key, "cal1:{unit}:{zone}")
+        }
         None => write!(key, "fix1:{}", span(spec.window_us)),
     },
     operands: |spec, not_after_us| match spec.algorithm.calendar() {
