@@ -149,7 +149,7 @@ impl BucketSpec {
         }
     }
 
-    /// Whether the bucket has a level, in units of its rate, by which it drains.
+    /// Whether the bucket is a level that drains: its state is in units of its rate, and a share's is recorded as a level.
     #[must_use]
     pub fn is_level(&self) -> bool {
         self.part(0, 1).is_none()

@@ -86,7 +86,6 @@ pub fn idle_window(limit: &Limit) -> Option<(&BucketSpec, &BucketSpec)> {
         .flat_map(|one| windows.clone().map(move |other| (one, other)));
     pairs.find(|(idle, other)| {
         let (length, within) = (idle.window_us, other.window_us);
-        // How many windows of the other it can touch.
         let never_decides = |times| other.quota.saturating_mul(times) <= idle.quota;
         length != within && idle.touches(within).is_some_and(never_decides)
     })

@@ -22,15 +22,14 @@ use super::files::Files;
 use super::kept::Kept;
 use super::lease_file::LeaseFile;
 use super::limits::{Limit, WhenStoreIsDown};
+use super::named_window::NamedWindow;
 use super::override_file::{self, OverrideFile};
 use super::overrides::{MAX_OVERRIDES, Override};
 use super::rules::RuleSets;
 use super::schemas::takes;
 use super::short::{self, Expanded};
 use super::store::{StoreAddress, StoreFile};
-use super::window_file::{
-    AlgorithmName, QuotaFromRequest, WindowFile, check_max_quota, is_same_window,
-};
+use super::window_file::{AlgorithmName, QuotaFromRequest, WindowFile, check_max_quota};
 use super::yaml_error;
 
 const MAX_STORE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -286,7 +285,10 @@ fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
             )
         };
         let spec = window.value.validate(file.algorithm).map_err(at)?;
-        if windows.iter().any(|earlier| is_same_window(earlier, &spec)) {
+        if windows
+            .iter()
+            .any(|earlier| NamedWindow::of(earlier) == NamedWindow::of(&spec))
+        {
             return Err(at(format!(
                 "`per` {} occurs twice: keep the tighter of the two windows",
                 shown(&window.value.per)

@@ -19,8 +19,7 @@ use crate::mask::shown;
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
-#[allow(missing_docs, reason = "docs/policy.md describes them")]
-pub enum AlgorithmName {
+pub(super) enum AlgorithmName {
     SlidingLog,
     SlidingWindow,
     FixedWindow,
@@ -165,11 +164,6 @@ fn length(us: u64) -> String {
         true => format!("{}s", us / 1_000_000),
         false => format!("{us}us"),
     }
-}
-
-/// Whether two windows of a limit have the same length or the same calendar unit and zone.
-pub(super) fn is_same_window(one: &BucketSpec, other: &BucketSpec) -> bool {
-    NamedWindow::of(one) == NamedWindow::of(other)
 }
 
 /// A window's name, for people and metric labels: `1m`, `month Europe/Berlin`.
