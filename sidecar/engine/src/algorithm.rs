@@ -83,7 +83,7 @@ rules! {
     pub fn name() -> &'static str;
 
     /// The last part of a bucket's key: all that the stored state depends on, the version of its layout included. That is to be
-    /// counted up with each change of it in lua/decide.lua: the states of another version are then left to expire, and
+    /// counted up with each change of it in lua/algorithms: the states of another version are then left to expire, and
     /// sidecars of both can run beside each other, each counting by itself.
     pub(crate) fn tag(key: &mut String) -> fmt::Result;
 

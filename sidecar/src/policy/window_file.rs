@@ -193,6 +193,19 @@ mod tests {
     }
 
     #[test]
+    fn an_algorithm_is_told_by_the_name_that_it_is_given_by() {
+        let given = [
+            "sliding_log",
+            "sliding_window",
+            "fixed_window",
+            "token_bucket",
+        ];
+        let told =
+            given.map(|name| windows(name, "      - { quota: 9, per: 1s }").unwrap()[0].name());
+        assert_eq!(told, given);
+    }
+
+    #[test]
     fn a_calendar_window_is_in_its_time_zone_and_else_in_utc() {
         let read = windows(
             "fixed_window",
