@@ -1,6 +1,9 @@
 # The commands of this project; `make help` lists them.
 .PHONY: help demo test test-full rest build debug filter lint advisories unit engine engine-long world world-fresh world-mutations store chain chaos chaos-short fuzz fuzz-pack corpus http jobs openapi page-test observe host manifests chart images mesh nightly collector dashboards compose versions upgrade bench bench-scale bench-engine bench-vm fleet soak release release-twice release-test picture clean
 
+# Whole scripts: the other files in lua/ are parts of the assembled one.
+LUA := lua/overrides.lua lua/sidecars.lua sidecar/engine/src/script/assembled.lua
+
 # What `make upgrade` and `make chaos` upgrade from: the last commit before jobs, overrides and quotas from tokens.
 SLUICEGATE_EARLIER ?= be49cf1
 
@@ -27,7 +30,7 @@ demo: ## install what is missing, build, run the whole chain and print its 200s 
 
 test: ## the loop while you work: lints, unit tests, the engine, the store, the whole chain with a real Envoy and Redis, one fault (four minutes; the first time ten)
 	@$(MAKE) --no-print-directory --jobs=3 filter-test envoy-test programs
-	@luacheck --quiet --config lua/.luacheckrc lua
+	@luacheck --quiet --config lua/.luacheckrc $(LUA)
 	@echo "test: unit tests, engine, store, chain, jobs, one fault"
 	@$(LINTED) $(CARGO_TEST) $(CRATES) -- $(AT_ONCE) $(addprefix --skip ,$(LONG))
 
@@ -94,7 +97,7 @@ lint: setup-lint ## rustfmt, clippy and rustdoc with warnings denied for every p
 	@cargo fmt --all --check
 	@cargo clippy --quiet --locked --no-default-features --workspace --all-targets -- -D warnings
 	@RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-default-features --workspace --no-deps
-	@luacheck --quiet --config lua/.luacheckrc lua
+	@luacheck --quiet --config lua/.luacheckrc $(LUA)
 	@git ls-files -z | xargs -0 .tools/codespell/bin/codespell --config .ci/codespell
 	@.tools/bin/cargo-deny --locked --log-level error check --hide-inclusion-graph licenses bans sources
 

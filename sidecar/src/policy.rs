@@ -52,7 +52,7 @@ pub use consumers_file::{ConsumersFile, MAX_CONSUMER_KEYS, read as read_consumer
 pub use contents::{DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Policy};
 pub use covering::{covers, excludes};
 pub use ended::Ended;
-pub use fields::{AlgorithmName, is_name};
+pub use fields::is_name;
 pub use file::policy_schema;
 pub use files::Files;
 pub use key_forms::{KeyForms, Made};

@@ -108,7 +108,7 @@ fn window(unit: CalendarUnit, time_zone: &str) -> (u64, u64) {
         quota: 1,
         window_us: calendar.longest_us(),
     };
-    spec.window_at(now_us())
+    spec.window_at(now_us()).unwrap()
 }
 
 #[tokio::test]

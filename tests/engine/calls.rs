@@ -178,7 +178,7 @@ fn a_denial_and_a_peek_write_nothing() {
 /// A give-back rewrites every block between its record and the newest one.
 #[test]
 fn a_give_back_far_back_in_a_log_touches_few_blocks_and_returns_nothing() {
-    // Of lua/slow_path.lua.
+    // Of lua/algorithms/log.lua.
     const REACH: u64 = 1_024;
     const RECORDS: u64 = 2;
     let mut lua = Lua::start();

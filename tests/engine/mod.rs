@@ -9,6 +9,7 @@
 //! | `lua.rs`, `own_redis.rs` | the script on a real Redis, and one that starts with it |
 //! | `made.rs` | buckets, batches and generated cases, in a word each |
 //! | `replay.rs` | one history through all three |
+//! | `assembled.rs` | the script is what its parts in lua/ are assembled to |
 //! | `agreement.rs` | generated histories, an algorithm a test |
 //! | `kept.rs` | histories that once failed |
 //! | `calendar.rs` | calendar windows: edges, other clocks, other rules |
@@ -24,6 +25,7 @@
 //! | `mutations.rs` | plausible bugs of the script, each of which has to turn a test red |
 
 mod agreement;
+mod assembled;
 mod calendar;
 mod calls;
 mod events;

@@ -259,7 +259,11 @@ impl Replay<'_> {
         self.calls += 1;
         let (bucket, cost) = (&self.world[bucket], cost.min(taken));
         let model = self.model.give_back(self.now, bucket, cost, at);
-        let rust = self.memory.give_back(self.now, bucket, cost, cost, at);
+        let left = Record {
+            at_us: at,
+            units: cost,
+        };
+        let rust = self.memory.give_back(self.now, bucket, cost, left);
         let lua = match &mut self.lua {
             Some(lua) => lua.try_give_back(Some(self.now), bucket, cost, at)?,
             None => model,

@@ -51,7 +51,7 @@ fn the_estimate_is_within_a_quarter_of_what_redis_uses() {
 /// Blocks whose records have all expired are deleted while the log is in use, not only when its key expires.
 #[test]
 fn a_busy_log_keeps_the_blocks_of_one_window() {
-    // Of lua/decide.lua.
+    // Of lua/algorithms/log.lua.
     const BLOCK: u64 = 18;
     const BLOCKS: u64 = 10;
     let mut lua = Lua::start();

@@ -141,9 +141,10 @@ impl Updates {
             return true;
         };
         let recent = self.sidecars.iter().filter(|one| one.is_recent(now_us));
-        let is_wanted = recent
-            .clone()
-            .all(|one| one.in_force != in_force && one.names(digest));
+        // Those in force here stay where a sidecar has them, unless another one cannot decide by them.
+        let is_left = recent.clone().all(|one| one.in_force != in_force)
+            || !recent.clone().all(|one| one.names(in_force));
+        let is_wanted = is_left && recent.clone().all(|one| one.names(digest));
         // Then none of those that answer can decide by the rules in force here.
         let is_stuck = !recent.clone().any(|one| one.names(in_force));
         let since_us = self.behind_us.unwrap_or(now_us);
@@ -230,6 +231,10 @@ mod tests {
                     (1, B, "aaaaaa", 31_900, false),
                     (1, B, "aaaaaa", 32_000, true),
                 ],
+            ),
+            (
+                "a start in a roll-out, by the rules that the other one cannot decide",
+                &[(1, A, "bbbbbb", 0, false), (2, B, "", 100, true)],
             ),
             (
                 "a restart with another file: the only one that answers cannot decide",

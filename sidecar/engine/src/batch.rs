@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use crate::calendar::Calendar;
+use crate::algorithm::BucketSpec;
 
 /// Most bucket visits in one call of a store ([`Batch::weight`]); a single decision with more gets its own call. They
 /// block Redis for 1.3 ms (counters) to 2.4 ms (logs) if each visits another bucket, and for 0.5 ms if all visit the
@@ -15,73 +15,6 @@ pub const MAX_CALL_WEIGHT: usize = 512;
 /// Most bucket visits that one request may ask for: its checks, each counted once for each window of its limit.
 /// Eight calls, because the caller waits for all of them.
 pub const MAX_REQUEST_WEIGHT: usize = 8 * MAX_CALL_WEIGHT;
-
-/// How a bucket counts. docs/policy.md says what each one promises.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Algorithm {
-    /// Exact: keeps the time of each admission to the microsecond.
-    SlidingLog,
-    /// Like `SlidingLog`, with the times of admissions rounded up to the next multiple of `precision_us`:
-    /// bounded memory, never over the limit, and a unit may return up to one precision later.
-    SlidingWindow {
-        /// Width of one step, in microseconds; at least 1, at most the window.
-        precision_us: u64,
-        /// Units may be spent until the end of the step in which they were taken (a lease). So a clock that stepped back
-        /// restamps what it holds one step later than otherwise.
-        leased: bool,
-    },
-    /// One counter per window aligned to the store's clock; up to twice the limit around an edge.
-    FixedWindow,
-    /// Like `FixedWindow`, over the days, weeks or months of a time zone. `window_us` is the longest that one can be.
-    CalendarWindow(Calendar),
-    /// GCRA: `quota` units return evenly over each window; at most `burst` can be taken at once.
-    TokenBucket {
-        /// Capacity of the bucket in units; at least 1.
-        burst: u64,
-    },
-}
-
-/// One window of a limit: its quota, length and algorithm.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BucketSpec {
-    /// The algorithm.
-    pub algorithm: Algorithm,
-    /// Units per window; at least 1.
-    pub quota: u64,
-    /// Length of the window in microseconds; at least 1.
-    pub window_us: u64,
-}
-
-impl BucketSpec {
-    /// The window of a fixed or calendar window that holds an instant: when it begins, and when the next one does.
-    #[must_use]
-    pub fn window_at(&self, now_us: u64) -> (u64, u64) {
-        match self.algorithm {
-            Algorithm::CalendarWindow(calendar) => calendar.window_at(now_us),
-            _ => {
-                let start_us = now_us - now_us % self.window_us;
-                (start_us, start_us.saturating_add(self.window_us))
-            }
-        }
-    }
-
-    /// How long the window that holds an instant is, in microseconds: calendar windows differ.
-    #[must_use]
-    pub fn length_us(&self, now_us: u64) -> u64 {
-        let (start_us, end_us) = self.window_at(now_us);
-        end_us - start_us
-    }
-
-    /// The time in which the whole quota becomes available again, in microseconds: for a token bucket, its burst at its
-    /// rate; for a window, its length.
-    #[must_use]
-    pub fn refill_us(&self, now_us: u64) -> u64 {
-        match self.algorithm {
-            Algorithm::TokenBucket { burst } => self.held_for_us(burst),
-            _ => self.length_us(now_us),
-        }
-    }
-}
 
 /// One window of one limit for one subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -176,7 +109,7 @@ impl Batch {
 }
 
 /// Units taken from a bucket at some time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Record {
     /// When, microseconds of the store's clock.
     pub at_us: u64,

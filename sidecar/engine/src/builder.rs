@@ -1,6 +1,7 @@
 //! Builds a batch in which a bucket of several decisions occurs once, unless they name it with several specs.
 
-use crate::batch::{Batch, Bucket, BucketSpec, Decision, Take};
+use crate::algorithm::BucketSpec;
+use crate::batch::{Batch, Bucket, Decision, Take};
 use hashbrown::HashTable;
 use std::hash::{BuildHasher, RandomState};
 
@@ -118,7 +119,7 @@ impl BatchBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::Algorithm;
+    use crate::algorithm::Algorithm;
     use crate::test;
 
     fn spec(quota: u64) -> BucketSpec {

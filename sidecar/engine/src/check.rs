@@ -3,7 +3,7 @@
 //! The bounds are those of the script: Redis's Lua counts in doubles, exact below 2^53, and keeps units
 //! in four bytes and times modulo 2^48 microseconds (8.9 years).
 
-use crate::batch::{Algorithm, BucketSpec};
+use crate::algorithm::BucketSpec;
 
 /// Most units a limit or a burst may have: sums of two still fit the four bytes that the script keeps.
 pub const MAX_UNITS: u64 = (1 << 31) - 1;
@@ -25,53 +25,7 @@ pub struct SpecError {
     pub remedy: String,
 }
 
-/// The rate of a token bucket in lowest terms, which makes its arithmetic exact in integers.
-///
-/// A bucket's backlog is counted in fine units: a unit taken adds `per_unit`, a microsecond drains `per_us`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TokenRate {
-    /// Fine units that return each microsecond: `quota / gcd(quota, window_us)`.
-    pub per_us: u64,
-    /// Fine units that one unit weighs: `window_us / gcd(quota, window_us)`.
-    pub per_unit: u64,
-}
-
-impl TokenRate {
-    /// Largest backlog in fine units: sums of two stay exact in a double.
-    pub(crate) const MAX_BACKLOG: u64 = 1 << 52;
-
-    /// Most fine units after a write-back of units taken elsewhere.
-    pub(crate) fn max_backlog(self) -> u64 {
-        Self::MAX_BACKLOG.min(MAX_HELD.saturating_mul(self.per_unit))
-    }
-
-    /// Whether more units return in a time than by another rate.
-    pub(crate) fn is_faster_than(self, other: Self) -> bool {
-        let units = u128::from(self.per_us) * u128::from(other.per_unit);
-        units > u128::from(other.per_us) * u128::from(self.per_unit)
-    }
-}
-
 impl BucketSpec {
-    /// The rate in lowest terms, for token buckets.
-    #[must_use]
-    pub fn token_rate(&self) -> TokenRate {
-        let divisor = greatest_common_divisor(self.quota, self.window_us).max(1);
-        TokenRate {
-            per_us: self.quota / divisor,
-            per_unit: self.window_us / divisor,
-        }
-    }
-
-    /// Units that can be taken at once from a full bucket: the largest possible cost.
-    #[must_use]
-    pub fn most_at_once(&self) -> u64 {
-        match self.algorithm {
-            Algorithm::TokenBucket { burst } => burst,
-            _ => self.quota,
-        }
-    }
-
     /// Refuses numbers that a store could not count exactly.
     ///
     /// # Errors
@@ -81,39 +35,18 @@ impl BucketSpec {
         if !(MIN_WINDOW_US..=MAX_WINDOW_US).contains(&self.window_us) {
             return refuse("window", self.window_us, "use 1 ms to 366 days".to_owned());
         }
-        match self.algorithm {
-            Algorithm::SlidingWindow { precision_us, .. }
-                if precision_us == 0 || precision_us > self.window_us =>
-            {
-                let remedy = "use 1ms to the window; a hundredth of it is a good start";
-                refuse("precision", precision_us, remedy.to_owned())
-            }
-            Algorithm::TokenBucket { burst } => {
-                units("burst", burst)?;
-                let per_unit = self.token_rate().per_unit;
-                if burst.saturating_mul(per_unit) > TokenRate::MAX_BACKLOG {
-                    let remedy = format!(
-                        "this rate can be counted exactly with a `burst` of at most {}: use that, or a \
-                         rounder rate",
-                        TokenRate::MAX_BACKLOG / per_unit
-                    );
-                    return refuse("burst", burst, remedy);
-                }
-                Ok(())
-            }
-            _ => Ok(()),
-        }
+        self.check_own()
     }
 }
 
-fn units(field: &'static str, value: u64) -> Result<(), SpecError> {
+pub(crate) fn units(field: &'static str, value: u64) -> Result<(), SpecError> {
     if (1..=MAX_UNITS).contains(&value) {
         return Ok(());
     }
     refuse(field, value, format!("use 1 to {MAX_UNITS}"))
 }
 
-fn refuse(field: &'static str, value: u64, remedy: String) -> Result<(), SpecError> {
+pub(crate) fn refuse(field: &'static str, value: u64, remedy: String) -> Result<(), SpecError> {
     Err(SpecError {
         field,
         value,
@@ -132,7 +65,8 @@ pub const fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+
+    use crate::algorithm::{Algorithm, TokenRate};
     use crate::test::{sliding, spec};
 
     #[test]

@@ -4,20 +4,15 @@
 //! limits of a subject share a slot. The tag names all that the stored state depends on, the version of its layout
 //! included; the limit's quota is not part of it, so raising a limit keeps the counts.
 
-use crate::batch::{Algorithm, BucketSpec};
+use crate::algorithm::BucketSpec;
 use std::fmt::Write;
-
-/// Version of the layouts in lua/decide.lua. To be counted up with each change of them: the states of another version are
-/// then left to expire, and sidecars of both can run beside each other, each counting by itself.
-const LAYOUT: u32 = 1;
-/// Of token buckets, whose state says by which rate it is counted from 2 on.
-const TOKEN_LAYOUT: u32 = 2;
 
 /// The key of one window of the limit named `limit` for `subject`. No two different triples share one.
 #[must_use]
 pub fn bucket_key(subject: &str, limit: &str, spec: &BucketSpec) -> String {
     let mut key = beginning(subject, limit);
-    tag(&mut key, spec);
+    // Writing to a String cannot fail.
+    let _ = spec.tag(&mut key);
     key
 }
 
@@ -51,26 +46,8 @@ fn beginning(subject: &str, limit: &str) -> String {
     key
 }
 
-fn tag(key: &mut String, spec: &BucketSpec) {
-    let window = span(spec.window_us);
-    // Writing to a String cannot fail.
-    let _ = match spec.algorithm {
-        Algorithm::SlidingLog => write!(key, "log{LAYOUT}:{window}"),
-        Algorithm::SlidingWindow { precision_us, .. } => {
-            write!(key, "win{LAYOUT}:{window}:{}", span(precision_us))
-        }
-        Algorithm::FixedWindow => write!(key, "fix{LAYOUT}:{window}"),
-        // Another zone's windows are others, so they count apart.
-        Algorithm::CalendarWindow(calendar) => {
-            let (unit, zone) = (calendar.unit().name(), calendar.time_zone());
-            write!(key, "cal{LAYOUT}:{unit}:{zone}")
-        }
-        Algorithm::TokenBucket { .. } => write!(key, "tok{TOKEN_LAYOUT}:{window}"),
-    };
-}
-
 /// Milliseconds where they are whole, since that is what people configure.
-fn span(us: u64) -> String {
+pub(crate) fn span(us: u64) -> String {
     if us.is_multiple_of(1_000) {
         format!("{}ms", us / 1_000)
     } else {
@@ -94,6 +71,7 @@ fn escape(key: &mut String, text: &str, special: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::Algorithm;
     use crate::calendar::{Calendar, CalendarUnit};
     use crate::test::spec;
 

@@ -17,6 +17,4 @@ mod terms;
 
 pub use pool::{EndedLease, Grant, Pool, Taken};
 pub use rate::Rate;
-pub use terms::{
-    LeaseRefusal, LeaseTerms, SMALLEST_LEASE, burst_with_leases, less_drift, reserve, spend_by_us,
-};
+pub use terms::{LeaseRefusal, LeaseTerms, SMALLEST_LEASE, less_drift, reserve, spend_by_us};

@@ -6,13 +6,10 @@
 //! It never forgets an admission before its time. [`Memory::sweep`], which the owner calls periodically, drops what has
 //! expired; a store with a memory limit refuses new entries beyond it.
 
-mod fixed;
-mod log;
-mod records;
 mod stored;
 mod table;
-mod token;
 
+use crate::algorithm::{Stored, of_stored};
 use crate::batch::{Batch, Bucket, Decision, Outcome, Receipt, Record};
 use crate::receipt::{Return, Returns};
 use crate::verdict::{Look, all_have_room, outcome};
@@ -112,7 +109,8 @@ impl Memory {
         bucket: &Bucket,
         change: impl Fn(&mut StoredBucket) -> R,
     ) -> R {
-        let heal = |held: &mut StoredBucket| held.heal(&bucket.spec, now_us);
+        let heal =
+            |held: &mut StoredBucket| of_stored!(&mut held.state, heal(&bucket.spec, now_us));
         let changed = self.buckets.heal_and_change(&bucket.key, heal, &change);
         changed.unwrap_or_else(|| {
             let mut held = StoredBucket::empty(&bucket.spec);
@@ -138,7 +136,7 @@ impl Memory {
             }
             let most = match self.buckets.get(&bucket.key) {
                 None => for_new,
-                Some(held) => match held.growth(&bucket.spec, now_us) {
+                Some(held) => match of_stored!(&held.state, growth(&bucket.spec, now_us)) {
                     0 => continue,
                     growth => self.limit.saturating_sub(growth),
                 },
@@ -177,19 +175,15 @@ impl Memory {
         self.change(now_us, bucket, |held| held.take(spec, now_us, cost))
     }
 
-    /// Gives back up to `cost` units that a decision took from `bucket` at `at_us` (of its outcome). Returns how many:
-    /// none if they have come back by themselves, or if the bucket was reset since. `left`: of the units that were taken
-    /// together, how many are not given back yet.
-    pub fn give_back(
-        &mut self,
-        now_us: u64,
-        bucket: &Bucket,
-        cost: u64,
-        left: u64,
-        at_us: u64,
-    ) -> u64 {
+    /// Gives back up to `cost` units that a decision took from `bucket`. Returns how many:
+    /// none if they have come back by themselves, or if the bucket was reset since. `taken`: the units that were taken
+    /// together and are not given back yet, and when they were taken.
+    pub fn give_back(&mut self, now_us: u64, bucket: &Bucket, cost: u64, taken: Record) -> u64 {
         self.change(now_us, bucket, |held| {
-            held.give_back(&bucket.spec, now_us, cost, left, at_us)
+            of_stored!(
+                &mut held.state,
+                give_back(&bucket.spec, now_us, cost, taken)
+            )
         })
     }
 
@@ -199,10 +193,10 @@ impl Memory {
         let give = |one: &Return| {
             let take_off = |left: &mut StoredReceipt| left.take_off(now_us, one.units);
             let taken_off = self.receipts.change(&one.receipt, take_off);
-            let (units, left, at_us) = taken_off.unwrap_or_default();
+            let (units, taken) = taken_off.unwrap_or_default();
             let buckets = one.buckets.iter();
             let buckets = buckets.filter_map(|index| returns.buckets.get(*index));
-            let returned = buckets.map(|bucket| self.give_back(now_us, bucket, units, left, at_us));
+            let returned = buckets.map(|bucket| self.give_back(now_us, bucket, units, taken));
             returned.max().unwrap_or(0)
         };
         returns.returns.iter().map(give).collect()
@@ -227,7 +221,9 @@ impl Memory {
     #[must_use]
     pub fn records(&self, now_us: u64, key: &str) -> Vec<Record> {
         let held = self.buckets.get(key);
-        held.map_or_else(Vec::new, |held| held.records(now_us))
+        held.map_or_else(Vec::new, |held| {
+            of_stored!(&held.state, records(&held.spec, now_us))
+        })
     }
 
     /// Resets the bucket. True if it had any state, even if only expired entries.

@@ -7,16 +7,14 @@ mod reply;
 
 pub use reply::{BrokenState, Reply, ReplyError};
 
-use crate::batch::{Algorithm, Batch, Bucket, BucketSpec, Decision, Outcome, Receipt, Record};
+use crate::batch::{Batch, Bucket, Decision, Outcome, Receipt, Record};
 use crate::receipt::{Return, Returns};
 use std::collections::BTreeSet;
 use std::iter;
 
-/// The script, whole. It decides, gives back and writes back; to reset buckets, `UNLINK` their keys.
-pub const DECIDE: &str = concat!(
-    include_str!("../../../lua/slow_path.lua"),
-    include_str!("../../../lua/decide.lua")
-);
+/// The script, whole, as a test assembles it from lua/. It decides, gives back and writes back; to reset buckets, `UNLINK` their
+/// keys.
+pub const DECIDE: &str = include_str!("script/assembled.lua");
 
 const TAKE: u8 = 0;
 const PEEK: u8 = 1;
@@ -253,46 +251,21 @@ fn begin<'a>(
 ) -> Vec<u8> {
     // Enough for most calls.
     let mut request = Vec::with_capacity(512);
-    let is_calendar = |one: &Bucket| matches!(one.spec.algorithm, Algorithm::CalendarWindow(_));
+    let is_calendar = |one: &Bucket| one.spec.algorithm.calendar().is_some();
     let not_after_us = not_after_us.unwrap_or_else(|| match buckets.clone().any(is_calendar) {
         true => 0,
         false => u64::MAX,
     });
     push(&mut request, 7, not_after_us);
     for bucket in buckets {
-        push_spec(&mut request, &bucket.spec, not_after_us);
+        let (kind, numbers, more) = bucket.spec.operands(not_after_us);
+        request.push(kind);
+        push(&mut request, 4, bucket.spec.most_at_once());
+        for number in numbers.into_iter().chain(more.into_iter().flatten()) {
+            push(&mut request, 7, number);
+        }
     }
     request
-}
-
-fn push_spec(request: &mut Vec<u8>, spec: &BucketSpec, not_after_us: u64) {
-    let (kind, a, b, more) = match spec.algorithm {
-        Algorithm::SlidingLog => (1, spec.window_us, 1, None),
-        Algorithm::SlidingWindow {
-            precision_us,
-            leased,
-        } => {
-            let kind = if leased { 6 } else { 1 };
-            (kind, spec.window_us, precision_us, None)
-        }
-        Algorithm::FixedWindow => (2, spec.window_us, 0, None),
-        Algorithm::TokenBucket { .. } => {
-            let rate = spec.token_rate();
-            (3, rate.per_us, rate.per_unit, None)
-        }
-        // The script runs at this time at the latest, so in this window or in the one before.
-        Algorithm::CalendarWindow(calendar) => {
-            let [before, start, end, after] = calendar.edges(not_after_us);
-            (5, before, start, Some([end, after]))
-        }
-    };
-    request.push(kind);
-    push(request, 4, spec.most_at_once());
-    push(request, 7, a);
-    push(request, 7, b);
-    for edge_us in more.into_iter().flatten() {
-        push(request, 7, edge_us);
-    }
 }
 
 /// A receipt to store; without units, one to read.
@@ -337,6 +310,7 @@ fn push(request: &mut Vec<u8>, bytes: usize, value: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::Algorithm;
     use crate::test;
 
     #[test]

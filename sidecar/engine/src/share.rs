@@ -1,6 +1,6 @@
 //! Divides a limit among the sidecars that enforce it while they cannot reach the common store.
 
-use crate::batch::{Algorithm, BucketSpec};
+use crate::algorithm::BucketSpec;
 
 /// This sidecar's position in the fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,16 +25,11 @@ impl BucketSpec {
     /// no unit because there are more sidecars than units.
     #[must_use]
     pub fn share(&self, position: FleetPosition) -> Option<Self> {
-        let share = Self {
-            algorithm: match self.algorithm {
-                Algorithm::TokenBucket { burst } => Algorithm::TokenBucket {
-                    burst: position.part(burst),
-                },
-                algorithm => algorithm,
-            },
-            quota: position.part(self.quota),
-            ..*self
-        };
+        let mut share = *self;
+        share.quota = position.part(share.quota);
+        if let Some(burst) = share.algorithm.burst_mut() {
+            *burst = position.part(*burst);
+        }
         // Another rate may be one that cannot be counted exactly with this burst: as bad as no share, and as rare.
         share.check().is_ok().then_some(share)
     }
@@ -43,6 +38,7 @@ impl BucketSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::Algorithm;
 
     fn share(algorithm: Algorithm, quota: u64, rank: u64, of: u64) -> Option<BucketSpec> {
         let whole = crate::test::spec(algorithm, quota, 60_000_000);

@@ -1,6 +1,7 @@
 //! Specifications and decisions for unit tests, in a word each.
 
-use crate::batch::{Algorithm, BucketSpec, Decision, Take};
+use crate::algorithm::{Algorithm, BucketSpec};
+use crate::batch::{Decision, Take};
 
 pub const fn spec(algorithm: Algorithm, quota: u64, window_us: u64) -> BucketSpec {
     BucketSpec {

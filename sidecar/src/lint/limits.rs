@@ -1,6 +1,6 @@
 //! Compares the checks of rules with a policy's limits.
 
-use sluicegate_engine::{Algorithm, BucketSpec};
+use sluicegate_engine::BucketSpec;
 use sluicegate_rules::config::nearest;
 use sluicegate_rules::config::schema::{Check, Cost, Rule};
 use sluicegate_rules::config::walk::{checks, limit_names};
@@ -86,15 +86,8 @@ pub fn idle_window(limit: &Limit) -> Option<(&BucketSpec, &BucketSpec)> {
         .flat_map(|one| windows.clone().map(move |other| (one, other)));
     pairs.find(|(idle, other)| {
         let (length, within) = (idle.window_us, other.window_us);
-        // How many windows of the other it can touch.
-        let times = match idle.algorithm {
-            Algorithm::SlidingLog => length.div_ceil(within),
-            Algorithm::FixedWindow if length.is_multiple_of(within) => length / within,
-            Algorithm::TokenBucket { .. } => return false,
-            _ if length < within => 1,
-            _ => return false,
-        };
-        length != within && other.quota.saturating_mul(times) <= idle.quota
+        let never_decides = |times| other.quota.saturating_mul(times) <= idle.quota;
+        length != within && idle.touches(within).is_some_and(never_decides)
     })
 }
 

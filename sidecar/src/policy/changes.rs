@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use sluicegate_engine::{Algorithm, BucketSpec, bucket_key};
+use sluicegate_engine::{BucketSpec, bucket_key};
 
 use super::contents::Policy;
-use super::fields::AlgorithmName;
 use super::limits::Limit;
 use super::rules::RuleSets;
 use super::window_file::window_name;
@@ -128,15 +127,11 @@ fn of_limit(before: &Limit, after: &Limit) -> Vec<String> {
 
 /// A window, such as "sliding_log 20 per 10m" or "token_bucket 5 per 1s with burst 9".
 pub fn describe_window(spec: &BucketSpec) -> String {
-    // Names can always be written as JSON.
-    let name = serde_json::to_string(&AlgorithmName::from(spec.algorithm)).unwrap_or_default();
-    let (name, quota) = (name.trim_matches('"'), spec.quota);
+    let (name, quota, burst) = (spec.name(), spec.quota, spec.most_at_once());
     let window = format!("{name} {quota} per {}", window_name(spec));
-    match spec.algorithm {
-        Algorithm::TokenBucket { burst } if burst != quota => {
-            format!("{window} with burst {burst}")
-        }
-        _ => window,
+    match burst == quota {
+        true => window,
+        false => format!("{window} with burst {burst}"),
     }
 }
 

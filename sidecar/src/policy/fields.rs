@@ -2,36 +2,10 @@
 
 use std::time::Duration;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use sluicegate_engine::Algorithm;
-
 use crate::mask::shown;
 
 /// Most bytes of a limit's name, which is a metric label and part of every key in Redis.
 pub(super) const MAX_NAME_BYTES: usize = 64;
-
-/// An algorithm by its name in the file.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize, PartialEq, Eq)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs, reason = "docs/policy.md describes them")]
-pub enum AlgorithmName {
-    SlidingLog,
-    SlidingWindow,
-    FixedWindow,
-    TokenBucket,
-}
-
-impl From<Algorithm> for AlgorithmName {
-    fn from(algorithm: Algorithm) -> Self {
-        match algorithm {
-            Algorithm::SlidingLog => Self::SlidingLog,
-            Algorithm::SlidingWindow { .. } => Self::SlidingWindow,
-            Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => Self::FixedWindow,
-            Algorithm::TokenBucket { .. } => Self::TokenBucket,
-        }
-    }
-}
 
 /// Whether a limit may have this name.
 pub fn is_name(name: &str) -> bool {

@@ -17,18 +17,19 @@ use crate::yaml::Node;
 
 use super::consumers::{self, Consumers};
 use super::contents::{DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Policy};
-use super::fields::{AlgorithmName, MAX_NAME_BYTES, duration, is_name};
+use super::fields::{MAX_NAME_BYTES, duration, is_name};
 use super::files::Files;
 use super::kept::Kept;
 use super::lease_file::LeaseFile;
 use super::limits::{Limit, WhenStoreIsDown};
+use super::named_window::NamedWindow;
 use super::override_file::{self, OverrideFile};
 use super::overrides::{MAX_OVERRIDES, Override};
 use super::rules::RuleSets;
 use super::schemas::takes;
 use super::short::{self, Expanded};
 use super::store::{StoreAddress, StoreFile};
-use super::window_file::{QuotaFromRequest, WindowFile, check_max_quota, is_same_window};
+use super::window_file::{AlgorithmName, QuotaFromRequest, WindowFile, check_max_quota};
 use super::yaml_error;
 
 const MAX_STORE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -76,7 +77,6 @@ struct PolicyFile {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct LimitFile {
-    /// one of `sliding_log`, `sliding_window`, `fixed_window` and `token_bucket`
     algorithm: AlgorithmName,
     /// a list of mappings, for example `- { quota: 100, per: 1m }`
     #[schemars(with = "Vec<WindowFile>", length(min = 1, max = MAX_WINDOWS))]
@@ -285,7 +285,10 @@ fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
             )
         };
         let spec = window.value.validate(file.algorithm).map_err(at)?;
-        if windows.iter().any(|earlier| is_same_window(earlier, &spec)) {
+        if windows
+            .iter()
+            .any(|earlier| NamedWindow::of(earlier) == NamedWindow::of(&spec))
+        {
             return Err(at(format!(
                 "`per` {} occurs twice: keep the tighter of the two windows",
                 shown(&window.value.per)

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sluicegate_engine::lease::{LeaseTerms, SMALLEST_LEASE, burst_with_leases, reserve};
-use sluicegate_engine::{Algorithm, BucketSpec};
+use sluicegate_engine::BucketSpec;
+use sluicegate_engine::lease::{LeaseTerms, SMALLEST_LEASE, reserve};
 
 use super::fields::duration;
 use super::window_file::window_name;
@@ -59,7 +59,9 @@ impl LeaseFile {
             from_per_s: self.rate_per_s()?,
         };
         for spec in windows.iter_mut() {
-            mark(spec, &terms)?;
+            let leased = spec.leased(terms.longest_us);
+            let named = |why| format!("the window `{}`: {why}", window_name(spec));
+            spec.algorithm = leased.map_err(named)?;
         }
         for spec in windows.iter() {
             let held_back = reserve(&terms, std::slice::from_ref(spec));
@@ -109,33 +111,12 @@ impl LeaseFile {
     }
 }
 
-/// Marks a window as one of a limit with leases.
-fn mark(spec: &mut BucketSpec, terms: &LeaseTerms) -> Result<(), String> {
-    let window = *spec;
-    match &mut spec.algorithm {
-        Algorithm::SlidingWindow { leased, .. } => *leased = true,
-        Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => {}
-        Algorithm::TokenBucket { burst } => {
-            *burst = burst_with_leases(*burst, terms.longest_us, &window).ok_or_else(|| {
-                format!(
-                    "the window `{}` with a burst of {burst} has no room for a lease: as much drains in `longest`: shorten it, or remove `lease`",
-                    window_name(&window)
-                )
-            })?;
-        }
-        Algorithm::SlidingLog => {
-            let why = "`algorithm: sliding_log` is exact to the microsecond, so units cannot be taken in advance: use `sliding_window`, or remove `lease`";
-            return Err(why.to_owned());
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::policy::Policy;
     use crate::test_table::{has_all, rows};
+    use sluicegate_engine::Algorithm;
 
     fn terms(algorithm: &str, windows: &str, more: &str) -> Result<LeaseTerms, String> {
         let policy = format!(

@@ -1,7 +1,7 @@
 //! A window's `per`, and how an override names a window of its limit by it. Pure.
 
 use jiff::tz::TimeZoneDatabase;
-use sluicegate_engine::{Algorithm, BucketSpec, Calendar, CalendarUnit};
+use sluicegate_engine::{BucketSpec, Calendar, CalendarUnit};
 use sluicegate_rules::config::nearest;
 
 use super::fields::duration;
@@ -49,11 +49,9 @@ impl NamedWindow {
 
     /// The full name of a window.
     pub fn of(spec: &BucketSpec) -> Self {
-        match spec.algorithm {
-            // Their `window_us` is no length that anybody would name.
-            Algorithm::CalendarWindow(calendar) => Self::Calendar(calendar),
-            _ => Self::Length(spec.window_us),
-        }
+        let calendar = spec.algorithm.calendar().map(Self::Calendar);
+        // A calendar's `window_us` is no length that anybody would name.
+        calendar.unwrap_or(Self::Length(spec.window_us))
     }
 
     /// Whether it is a name of this window.

@@ -1,6 +1,6 @@
 //! The windows of a limit with the quotas of an override. Pure.
 
-use sluicegate_engine::{Algorithm, BucketSpec, MAX_UNITS};
+use sluicegate_engine::{BucketSpec, MAX_UNITS};
 
 use super::limits::Limit;
 use super::named_window::NamedWindow;
@@ -44,25 +44,17 @@ impl Limit {
 }
 
 fn with_quota(spec: &BucketSpec, quota: &WindowQuota) -> Result<BucketSpec, String> {
-    let algorithm = match spec.algorithm {
-        Algorithm::TokenBucket { burst } => Algorithm::TokenBucket {
-            burst: quota
-                .burst
-                .unwrap_or_else(|| scaled(burst, quota.quota, spec.quota)),
-        },
-        _ if quota.burst.is_some() => {
-            return Err(
-                "`burst` belongs to limits with `algorithm: token_bucket` only: remove it"
-                    .to_owned(),
-            );
+    let (before, mut spec) = (spec.quota, *spec);
+    spec.quota = quota.quota;
+    match (spec.algorithm.burst_mut(), quota.burst) {
+        (Some(burst), None) => *burst = scaled(*burst, quota.quota, before),
+        (Some(burst), Some(given)) => *burst = given,
+        (None, Some(_)) => {
+            let why = "`burst` belongs to limits with `algorithm: token_bucket` only: remove it";
+            return Err(why.to_owned());
         }
-        algorithm => algorithm,
-    };
-    let spec = BucketSpec {
-        algorithm,
-        quota: quota.quota,
-        ..*spec
-    };
+        (None, None) => {}
+    }
     let fault = |error| spec_fault(&error, quota.quota, quota.burst);
     spec.check().map_err(fault)?;
     Ok(spec)

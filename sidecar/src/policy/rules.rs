@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use sluicegate_engine::{Algorithm, BucketSpec};
+use sluicegate_engine::BucketSpec;
 use sluicegate_rules::RuleSet;
 use sluicegate_rules::config::schema::RuleSetFile;
 use sluicegate_rules::config::{
@@ -230,7 +230,7 @@ impl RuleSets {
 /// Quota and length of each of a limit's windows, as verdicts have them. The length of a calendar's window changes: without it
 /// the filter takes what the verdict says.
 fn windows_of(limit: &Limit) -> Value {
-    let fixed = |spec: &&BucketSpec| !matches!(spec.algorithm, Algorithm::CalendarWindow(_));
+    let fixed = |spec: &&BucketSpec| spec.algorithm.calendar().is_none();
     let windows = limit.windows.iter().filter(fixed);
     let pair = |spec: &BucketSpec| json!([spec.most_at_once(), spec.refill_us(0).div_ceil(1_000)]);
     windows.map(pair).collect()

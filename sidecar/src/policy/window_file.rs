@@ -1,4 +1,6 @@
-//! One window of a limit in the policy file, and its validation.
+//! One window of a limit in the policy file, the fields that each algorithm has there, and their validation.
+
+#![deny(clippy::wildcard_enum_match_arm)]
 
 use std::time::Duration;
 
@@ -8,10 +10,21 @@ use sluicegate_engine::{
     Algorithm, BucketSpec, CalendarUnit, DEFAULT_TIME_ZONE, MAX_UNITS, SpecError,
 };
 
-use super::fields::{AlgorithmName, duration};
+use super::fields::duration;
 use super::named_window::{NamedWindow, calendar};
 use crate::clock::micros;
 use crate::mask::shown;
+
+/// one of `sliding_log`, `sliding_window`, `fixed_window` and `token_bucket`
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub(super) enum AlgorithmName {
+    SlidingLog,
+    SlidingWindow,
+    FixedWindow,
+    TokenBucket,
+}
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -51,13 +64,18 @@ impl WindowFile {
         if self.burst.is_some() && algorithm != AlgorithmName::TokenBucket {
             return Err("`burst` belongs to `algorithm: token_bucket` only: remove it".to_owned());
         }
-        let spec = match NamedWindow::read(&self.per)? {
+        let (algorithm, window_us) = match NamedWindow::read(&self.per)? {
             NamedWindow::Unit(unit) => self.calendar_window(algorithm, unit)?,
-            NamedWindow::Length(window_us) => self.plain_window(algorithm, window_us)?,
+            NamedWindow::Length(window_us) => (self.plain_window(algorithm, window_us)?, window_us),
             NamedWindow::Calendar(_) | NamedWindow::Only => {
                 let per = shown(&self.per);
                 return Err(format!("`per` is {per}: name the zone in `time_zone`"));
             }
+        };
+        let spec = BucketSpec {
+            algorithm,
+            quota: self.quota,
+            window_us,
         };
         let fault = |error| spec_fault(&error, self.quota, self.burst);
         spec.check().map_err(fault)?;
@@ -68,7 +86,7 @@ impl WindowFile {
         &self,
         algorithm: AlgorithmName,
         unit: CalendarUnit,
-    ) -> Result<BucketSpec, String> {
+    ) -> Result<(Algorithm, u64), String> {
         let per = unit.name();
         if algorithm != AlgorithmName::FixedWindow {
             let same = match unit {
@@ -82,37 +100,28 @@ impl WindowFile {
         }
         let zone = self.time_zone.as_deref().unwrap_or(DEFAULT_TIME_ZONE);
         let calendar = calendar(unit, zone).map_err(|why| format!("`time_zone`: {why}"))?;
-        Ok(BucketSpec {
-            algorithm: Algorithm::CalendarWindow(calendar),
-            quota: self.quota,
-            window_us: calendar.longest_us(),
-        })
+        Ok((Algorithm::CalendarWindow(calendar), calendar.longest_us()))
     }
 
-    fn plain_window(&self, algorithm: AlgorithmName, window_us: u64) -> Result<BucketSpec, String> {
+    fn plain_window(&self, algorithm: AlgorithmName, window_us: u64) -> Result<Algorithm, String> {
         if self.time_zone.is_some() {
             let why = "`time_zone` belongs to `per: day`, `week` or `month` only: remove it, or use one of those";
             return Err(why.to_owned());
         }
-        Ok(BucketSpec {
-            algorithm: match algorithm {
-                AlgorithmName::SlidingLog => Algorithm::SlidingLog,
-                AlgorithmName::FixedWindow => Algorithm::FixedWindow,
-                AlgorithmName::TokenBucket => Algorithm::TokenBucket {
-                    burst: self.burst.unwrap_or(self.quota),
-                },
-                AlgorithmName::SlidingWindow => Algorithm::SlidingWindow {
-                    precision_us: match &self.precision {
-                        Some(text) => {
-                            micros(duration(text).map_err(|why| format!("`precision`: {why}"))?)
-                        }
-                        None => default_precision_us(window_us),
-                    },
+        Ok(match algorithm {
+            AlgorithmName::SlidingLog => Algorithm::SlidingLog,
+            AlgorithmName::SlidingWindow => {
+                let given = self.precision.as_deref().map(duration).transpose();
+                let given = given.map_err(|why| format!("`precision`: {why}"))?;
+                Algorithm::SlidingWindow {
+                    precision_us: given.map_or_else(|| default_precision_us(window_us), micros),
                     leased: false,
-                },
+                }
+            }
+            AlgorithmName::FixedWindow => Algorithm::FixedWindow,
+            AlgorithmName::TokenBucket => Algorithm::TokenBucket {
+                burst: self.burst.unwrap_or(self.quota),
             },
-            quota: self.quota,
-            window_us,
         })
     }
 }
@@ -124,7 +133,7 @@ pub(super) fn check_max_quota(max: u64, windows: &[BucketSpec]) -> Result<(), St
             windows.len()
         ));
     };
-    if let Algorithm::TokenBucket { .. } = window.algorithm {
+    if window.is_level() {
         let why = "a `token_bucket` keeps its state in units of its rate, and quotas from requests would change the rate with each of them: use `sliding_window`";
         return Err(why.to_owned());
     }
@@ -157,18 +166,11 @@ fn length(us: u64) -> String {
     }
 }
 
-/// Whether two windows of a limit have the same length or the same calendar unit and zone.
-pub(super) fn is_same_window(one: &BucketSpec, other: &BucketSpec) -> bool {
-    NamedWindow::of(one) == NamedWindow::of(other)
-}
-
 /// A window's name, for people and metric labels: `1m`, `month Europe/Berlin`.
 pub fn window_name(spec: &BucketSpec) -> String {
-    match spec.algorithm {
-        Algorithm::CalendarWindow(calendar) => {
-            format!("{} {}", calendar.unit().name(), calendar.time_zone())
-        }
-        _ => humantime::format_duration(Duration::from_micros(spec.window_us)).to_string(),
+    match spec.algorithm.calendar() {
+        Some(calendar) => format!("{} {}", calendar.unit().name(), calendar.time_zone()),
+        None => humantime::format_duration(Duration::from_micros(spec.window_us)).to_string(),
     }
 }
 
@@ -188,6 +190,19 @@ mod tests {
             "limits:\n  l:\n    algorithm: {algorithm}\n    windows:\n{windows}\n"
         ))?;
         Ok(policy.limit("l").unwrap().windows.clone())
+    }
+
+    #[test]
+    fn an_algorithm_is_told_by_the_name_that_it_is_given_by() {
+        let given = [
+            "sliding_log",
+            "sliding_window",
+            "fixed_window",
+            "token_bucket",
+        ];
+        let told =
+            given.map(|name| windows(name, "      - { quota: 9, per: 1s }").unwrap()[0].name());
+        assert_eq!(told, given);
     }
 
     #[test]

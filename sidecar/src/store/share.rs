@@ -15,7 +15,7 @@ use sluicegate_engine::{
 };
 
 pub use debt::once;
-use debt::{Pending, is_held, is_level};
+use debt::{Pending, is_held};
 
 /// Pending buckets above which those that have left their window are dropped, if there are twice as many as the engine has.
 const PURGE_ABOVE: usize = 1_000;
@@ -114,7 +114,7 @@ impl Share {
     /// Which share of a bucket it is, given what it is now. That of a token bucket stays until its level is written back,
     /// because the level depends on the share's rate.
     fn position_of(&self, bucket: &Bucket, now: FleetPosition) -> FleetPosition {
-        if !is_level(&bucket.spec) {
+        if !bucket.spec.is_level() {
             return now;
         }
         let key = bucket.key.as_str();
@@ -171,7 +171,7 @@ impl Share {
         let mut over = Vec::new();
         for (key, pending) in &self.pending {
             // The store does not have the last level yet.
-            let waits = is_level(&pending.spec) && self.writing.contains_key(key);
+            let waits = pending.spec.is_level() && self.writing.contains_key(key);
             let Some(now_us) = now_us(key).filter(|_| !waits) else {
                 continue;
             };
@@ -193,7 +193,7 @@ impl Share {
     fn take_out(&mut self, key: &Arc<str>, now_us: u64) -> Option<WriteBack> {
         let pending = self.pending.remove(key)?;
         let mut records = pending.records;
-        if is_level(&pending.spec) {
+        if pending.spec.is_level() {
             // The share holds what was written back before, too, and that has drained first.
             let owed = records.iter().map(|record| record.units).sum();
             records = self.engine.records(now_us, key);

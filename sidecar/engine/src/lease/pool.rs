@@ -4,7 +4,7 @@
 
 use super::rate::{Rate, float};
 use super::terms::{LeaseRefusal, LeaseTerms, SMALLEST_LEASE, reserve};
-use crate::batch::BucketSpec;
+use crate::algorithm::BucketSpec;
 
 /// Most leases of a key at once: one that is spent, and the one that renews it.
 const MAX_LEASES: usize = 2;

@@ -1,7 +1,7 @@
 //! How many units a lease is for, until when it may be spent, and why there is none.
 
 use super::rate::float;
-use crate::batch::{Algorithm, BucketSpec};
+use crate::algorithm::BucketSpec;
 
 /// Fewer units are not worth a call.
 pub const SMALLEST_LEASE: u64 = 8;
@@ -37,21 +37,10 @@ pub enum LeaseRefusal {
 /// The time of the store's clock until which units that are taken at `at_us` may be spent: nothing is over in any window,
 /// whenever they are spent until then. Where windows have edges, only while that clock does not step: the owner of a lease
 /// ends it ([`Pool::end_all`](super::Pool::end_all)) as soon as an answer shows a step. `None` for algorithms that have no
-/// such time. For a token bucket it is any time: its burst is smaller by what drains in the longest time of a lease
-/// ([`burst_with_leases`]).
+/// such time.
 #[must_use]
 pub fn spend_by_us(windows: &[BucketSpec], at_us: u64) -> Option<u64> {
-    let each = windows.iter().map(|spec| match spec.algorithm {
-        Algorithm::SlidingWindow {
-            precision_us,
-            leased: true,
-        } => Some(at_us.next_multiple_of(precision_us.max(1))),
-        Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => Some(spec.window_at(at_us).1),
-        Algorithm::TokenBucket { .. } => Some(u64::MAX),
-        // A log would free the units before they are spent. A sliding window without the mark would be restamped too
-        // early after a clock step.
-        Algorithm::SlidingLog | Algorithm::SlidingWindow { leased: false, .. } => None,
-    });
+    let each = windows.iter().map(|spec| spec.spend_by_us(at_us));
     each.min()?
 }
 
@@ -66,17 +55,6 @@ pub fn reserve(terms: &LeaseTerms, windows: &[BucketSpec]) -> u64 {
     });
     let most = each.max().unwrap_or(u128::MAX);
     u64::try_from(most).unwrap_or(u64::MAX)
-}
-
-/// The burst that the store enforces for a token bucket with leases. Units that are spent up to `longest_us` after they were
-/// taken find a bucket that has drained meanwhile; so what drains in that time is not given out in the first place. `None`:
-/// nothing would be left.
-#[must_use]
-pub fn burst_with_leases(burst: u64, longest_us: u64, spec: &BucketSpec) -> Option<u64> {
-    let drained = u128::from(longest_us) * u128::from(spec.quota);
-    let drained = drained.div_ceil(u128::from(spec.window_us).max(1));
-    let left = burst.checked_sub(u64::try_from(drained).ok()?)?;
-    (left > 0).then_some(left)
 }
 
 /// As much of a time by one clock as another one certainly counts, too.
@@ -152,6 +130,7 @@ impl LeaseTerms {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::Algorithm;
     use crate::calendar::{Calendar, CalendarUnit};
     use crate::test::{sliding, spec};
 
@@ -195,8 +174,9 @@ mod tests {
             (9_900_001, None),
             (u64::MAX, None),
         ] {
-            let burst = burst_with_leases(100, longest_us, &bucket);
-            assert_eq!(burst, left, "{longest_us}");
+            let leased = bucket.leased(longest_us).ok();
+            let burst = left.map(|burst| Algorithm::TokenBucket { burst });
+            assert_eq!(leased, burst, "{longest_us}");
         }
     }
 

@@ -1,7 +1,8 @@
 //! The embedded store by example; the promises are proved in tests/engine, against the model.
 
 use super::{Full, Memory};
-use crate::batch::{Algorithm, Batch, Bucket, Outcome, Receipt};
+use crate::algorithm::Algorithm;
+use crate::batch::{Batch, Bucket, Outcome, Receipt};
 use crate::receipt::{Return, Returns};
 use crate::test::{decision, spec};
 

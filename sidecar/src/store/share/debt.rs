@@ -42,7 +42,7 @@ impl Pending {
         let mut records = self.records.iter();
         let is_held = records.any(|record| is_held(&self.spec, record, now_us));
         // A level that was low drains sooner than a whole bucket.
-        !is_held || is_level(&self.spec) && in_engine().is_empty()
+        !is_held || self.spec.is_level() && in_engine().is_empty()
     }
 
     /// Adds an admission, and drops what has left its window by then.
@@ -53,14 +53,14 @@ impl Pending {
             // The clock stepped back: keep the later time.
             Some(last)
                 if last.at_us >= record.at_us
-                    || part(&spec, last.at_us, 1) == part(&spec, record.at_us, 1) =>
+                    || spec.part(last.at_us, 1) == spec.part(record.at_us, 1) =>
             {
                 merge(last, record);
             }
             _ => self.records.push(record),
         }
         if self.records.len() > MAX_RECORDS {
-            let part = |record: &Record| part(&spec, record.at_us, spec.window_us.div_ceil(PARTS));
+            let part = |record: &Record| spec.part(record.at_us, spec.window_us.div_ceil(PARTS));
             self.records.dedup_by(|later, kept| {
                 let is_one = part(later) == part(kept);
                 if is_one {
@@ -77,30 +77,9 @@ fn merge(kept: &mut Record, later: Record) {
     kept.units = kept.units.saturating_add(later.units);
 }
 
-/// The part of time that an admission belongs to. Where the window has edges, it is the window; where it slides, a part of
-/// this length, but no shorter than the precision, because the units of one step expire together.
-fn part(spec: &BucketSpec, at_us: u64, long_us: u64) -> u64 {
-    match spec.algorithm {
-        Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => spec.window_at(at_us).0,
-        Algorithm::TokenBucket { .. } => 0,
-        Algorithm::SlidingLog => at_us / long_us,
-        Algorithm::SlidingWindow { precision_us, .. } => {
-            at_us.next_multiple_of(precision_us) / long_us.max(precision_us)
-        }
-    }
-}
-
 /// Whether units of a record may still be held.
 pub(super) fn is_held(spec: &BucketSpec, record: &Record, now_us: u64) -> bool {
-    let until_us = match spec.algorithm {
-        Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => spec.window_at(record.at_us).1,
-        _ => (record.at_us).saturating_add(spec.held_for_us(spec.most_at_once())),
-    };
+    let held_us = || (record.at_us).saturating_add(spec.held_for_us(spec.most_at_once()));
+    let until_us = (spec.window_at(record.at_us)).map_or_else(held_us, |(_, end_us)| end_us);
     until_us > now_us
-}
-
-/// Whether a bucket's level is written back, and not what was admitted: each sidecar's admissions would drain by the whole rate
-/// if they were sent as they were made.
-pub(super) fn is_level(spec: &BucketSpec) -> bool {
-    matches!(spec.algorithm, Algorithm::TokenBucket { .. })
 }

@@ -1,7 +1,6 @@
 //! The windows of the limits in force: quota, length and burst, so that a panel can show use against the limit.
 
 use prometheus::GaugeVec;
-use sluicegate_engine::Algorithm;
 
 use super::families::Families;
 use crate::policy::{Policy, window_name};
@@ -23,8 +22,8 @@ pub fn set(families: &Families, policy: &Policy, unix_ms: u64) {
         let length_us = spec.length_us(unix_ms.saturating_mul(1_000));
         set(&families.quota, spec.quota as f64);
         set(&families.window_seconds, length_us as f64 / 1e6);
-        if let Algorithm::TokenBucket { burst } = spec.algorithm {
-            set(&families.burst, burst as f64);
+        if spec.is_level() {
+            set(&families.burst, spec.most_at_once() as f64);
         }
     }
 }

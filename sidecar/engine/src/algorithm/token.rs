@@ -1,12 +1,26 @@
-//! `token_bucket`: GCRA, kept as the backlog that has yet to drain, in integers (see `TokenRate`).
+//! `token_bucket`: GCRA, kept as the backlog that has yet to drain, in integers (see [`TokenRate`]).
+
+use std::fmt::Write;
 
 use super::records::in_order;
-use crate::batch::{BucketSpec, Record};
-use crate::check::TokenRate;
+use super::{Algorithm, BucketSpec, Rules, Stored, TokenRate};
+use crate::batch::Record;
+use crate::check::{SpecError, refuse, units};
+use crate::key::span;
 use crate::verdict::Look;
 
+impl Algorithm {
+    /// The capacity of a token bucket.
+    pub const fn burst_mut(&mut self) -> Option<&mut u64> {
+        let Self::TokenBucket { burst } = self else {
+            return None;
+        };
+        Some(burst)
+    }
+}
+
 /// A backlog in fine units of the rate by which it drains.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Backlog {
     fine: u64,
     rate: TokenRate,
@@ -20,8 +34,8 @@ struct Uncut {
     burst: u64,
 }
 
-#[derive(Clone, Debug)]
-pub(super) struct Token {
+#[derive(Debug, Default)]
+pub(crate) struct Token {
     /// What had not drained at `as_of_us`, by the rate of the last decision that took something.
     backlog: Backlog,
     /// The same without cuts, where that is more.
@@ -32,14 +46,6 @@ pub(super) struct Token {
 }
 
 impl Backlog {
-    const EMPTY: Self = Backlog {
-        fine: 0,
-        rate: TokenRate {
-            per_us: 1,
-            per_unit: 1,
-        },
-    };
-
     fn drained(self, passed_us: u64) -> Self {
         let drained = passed_us.saturating_mul(self.rate.per_us);
         Backlog {
@@ -87,26 +93,61 @@ impl Backlog {
     }
 }
 
+pub(super) static RULES: Rules = Rules {
+    name: |_| "token_bucket",
+    // From layout 2 on, the state says by which rate it is counted.
+    tag: |spec, key| write!(key, "tok2:{}", span(spec.window_us)),
+    operands: |spec, _| {
+        let rate = spec.token_rate();
+        (3, [rate.per_us, rate.per_unit], None)
+    },
+    empty: |_| Stored::Token(Token::default()),
+    check_own,
+    most_at_once: |spec| {
+        let mut algorithm = spec.algorithm;
+        algorithm.burst_mut().map_or(spec.quota, |burst| *burst)
+    },
+    held_for_us: |spec, units| {
+        let rate = spec.token_rate();
+        let fine = units.saturating_mul(rate.per_unit);
+        fine.div_ceil(rate.per_us.max(1))
+    },
+    window_at: |_, _| None,
+    part: |_, _, _| None,
+    touches: |_, _| None,
+    leased,
+    // The burst is smaller by what drains in the longest time of a lease.
+    spend_by_us: |_, _| Some(u64::MAX),
+};
+
+fn check_own(spec: &BucketSpec) -> Result<(), SpecError> {
+    let burst = spec.most_at_once();
+    units("burst", burst)?;
+    let most = TokenRate::MAX_BACKLOG / spec.token_rate().per_unit;
+    if burst > most {
+        let remedy = format!(
+            "this rate can be counted exactly with a `burst` of at most {most}: use that, or a rounder rate"
+        );
+        return refuse("burst", burst, remedy);
+    }
+    Ok(())
+}
+
+/// Units that are spent up to `longest_us` after they were taken find a bucket that has drained meanwhile; so what drains in
+/// that time is not given out in the first place.
+fn leased(spec: &BucketSpec, longest_us: u64) -> Result<Algorithm, String> {
+    let burst = spec.most_at_once();
+    let drained = u128::from(longest_us) * u128::from(spec.quota);
+    let drained = drained.div_ceil(u128::from(spec.window_us).max(1));
+    match u64::try_from(drained).map_or(0, |drained| burst.saturating_sub(drained)) {
+        0 => Err(format!(
+            "a burst of {burst} has no room for a lease: as much drains in `longest`: shorten it, or remove `lease`"
+        )),
+        burst => Ok(Algorithm::TokenBucket { burst }),
+    }
+}
+
 impl Token {
-    pub(super) fn empty() -> Self {
-        Token {
-            backlog: Backlog::EMPTY,
-            uncut: None,
-            as_of_us: 0,
-            born_us: 0,
-        }
-    }
-
-    /// If the clock stepped back, the backlog drains from the new now on, not from the old one. What was taken before the
-    /// step cannot be told by its time from what is taken until the clock is there again.
-    pub(super) fn heal(&mut self, _: &BucketSpec, now_us: u64) -> bool {
-        let is_later = self.as_of_us > now_us;
-        if is_later {
-            (self.as_of_us, self.born_us) = (now_us, self.as_of_us + 1);
-        }
-        is_later
-    }
-
     const fn passed_us(&self, now_us: u64) -> u64 {
         now_us.saturating_sub(self.as_of_us)
     }
@@ -146,7 +187,44 @@ impl Token {
         self.stored(spec).drained(self.passed_us(now_us))
     }
 
-    pub(super) fn look(&self, spec: &BucketSpec, now_us: u64, cost: u64) -> Look {
+    /// What is held by the rates that it is stored by: whoever gives or writes back has no say in the policy.
+    fn held(&self, now_us: u64) -> (Backlog, Backlog) {
+        let passed_us = self.passed_us(now_us);
+        let uncut = self.uncut.as_ref();
+        let uncut = uncut.map_or(Backlog::default(), |uncut| uncut.backlog.drained(passed_us));
+        (self.backlog.drained(passed_us), uncut)
+    }
+
+    /// Stores what is held, by the rates that it is stored by.
+    fn hold(&mut self, (backlog, uncut): (Backlog, Backlog), now_us: u64) {
+        (self.backlog, self.as_of_us) = (backlog, now_us);
+        if uncut.is_more_than(backlog) {
+            if let Some(stored) = &mut self.uncut {
+                stored.backlog = uncut;
+            }
+        } else {
+            self.uncut = None;
+        }
+    }
+
+    /// How long after `as_of_us` nothing is held any more, by the rates that it is stored by.
+    fn drains_in_us(&self) -> u64 {
+        let uncut = self.uncut.as_ref();
+        let uncut_us = uncut.map_or(0, |uncut| uncut.backlog.empty_in_us());
+        self.backlog.empty_in_us().max(uncut_us)
+    }
+
+    /// If the clock stepped back, the backlog drains from the new now on, not from the old one. What was taken before the
+    /// step cannot be told by its time from what is taken until the clock is there again.
+    pub fn heal(&mut self, _: &BucketSpec, now_us: u64) -> bool {
+        let is_later = self.as_of_us > now_us;
+        if is_later {
+            (self.as_of_us, self.born_us) = (now_us, self.as_of_us + 1);
+        }
+        is_later
+    }
+
+    pub fn look(&self, spec: &BucketSpec, now_us: u64, cost: u64) -> Look {
         let Backlog { fine, rate } = self.backlog(spec, now_us);
         let full = spec.most_at_once() * rate.per_unit;
         let excess = if cost == 0 {
@@ -162,7 +240,7 @@ impl Token {
         }
     }
 
-    pub(super) fn take(&mut self, spec: &BucketSpec, now_us: u64, cost: u64) {
+    pub fn take(&mut self, spec: &BucketSpec, now_us: u64, cost: u64) {
         let (rate, backlog, most) = (spec.token_rate(), self.backlog(spec, now_us), self.most());
         let fastest = if rate.is_faster_than(most.rate) {
             rate
@@ -184,28 +262,9 @@ impl Token {
         (self.backlog, self.as_of_us) = (backlog.plus(cost), now_us);
     }
 
-    /// What is held by the rates that it is stored by: whoever gives or writes back has no say in the policy.
-    fn held(&self, now_us: u64) -> (Backlog, Backlog) {
-        let passed_us = self.passed_us(now_us);
-        let uncut = self.uncut.as_ref();
-        let uncut = uncut.map_or(Backlog::EMPTY, |uncut| uncut.backlog.drained(passed_us));
-        (self.backlog.drained(passed_us), uncut)
-    }
-
-    /// Stores what is held, by the rates that it is stored by.
-    fn hold(&mut self, (backlog, uncut): (Backlog, Backlog), now_us: u64) {
-        (self.backlog, self.as_of_us) = (backlog, now_us);
-        if uncut.is_more_than(backlog) {
-            if let Some(stored) = &mut self.uncut {
-                stored.backlog = uncut;
-            }
-        } else {
-            self.uncut = None;
-        }
-    }
-
     /// Returns how many units; a part of one is reported as one.
-    pub(super) fn give_back(&mut self, now_us: u64, cost: u64, left: u64, at_us: u64) -> u64 {
+    pub fn give_back(&mut self, _: &BucketSpec, now_us: u64, cost: u64, taken: Record) -> u64 {
+        let Record { at_us, units: left } = taken;
         if at_us < self.born_us || at_us > now_us {
             return 0;
         }
@@ -226,7 +285,7 @@ impl Token {
     /// While the bucket held something, it drained that; only while it was empty could the new units have drained
     /// instead. When it was last empty is known from when it began to hold something (or, if it is empty, from when
     /// it had drained); before that it counts as empty.
-    pub(super) fn write_back(&mut self, spec: &BucketSpec, now_us: u64, records: &[Record]) -> u64 {
+    pub fn write_back(&mut self, spec: &BucketSpec, now_us: u64, records: &[Record]) -> u64 {
         let (held, uncut) = self.held(now_us);
         let is_empty = held.fine == 0 && uncut.fine == 0;
         let rate = if is_empty {
@@ -262,7 +321,7 @@ impl Token {
         }
         if recorded > 0 {
             let uncut = if uncut.fine == 0 {
-                Backlog::EMPTY
+                Backlog::default()
             } else {
                 uncut.plus(recorded)
             };
@@ -274,7 +333,7 @@ impl Token {
     }
 
     /// What it holds now, as if it had been taken now.
-    pub(super) fn records(&self, _: &BucketSpec, now_us: u64) -> Vec<Record> {
+    pub fn records(&self, _: &BucketSpec, now_us: u64) -> Vec<Record> {
         let Backlog { fine, rate } = self.most().drained(self.passed_us(now_us));
         let record = Record {
             at_us: now_us,
@@ -283,19 +342,16 @@ impl Token {
         Vec::from_iter((fine > 0).then_some(record))
     }
 
-    /// How long after `as_of_us` nothing is held any more, by the rates that it is stored by.
-    fn drains_in_us(&self) -> u64 {
-        let uncut = self.uncut.as_ref();
-        let uncut_us = uncut.map_or(0, |uncut| uncut.backlog.empty_in_us());
-        self.backlog.empty_in_us().max(uncut_us)
-    }
-
-    pub(super) fn empty_at_us(&self, spec: &BucketSpec) -> u64 {
+    pub fn ends_us(&self, spec: &BucketSpec) -> u64 {
         let drains_in_us = self.stored(spec).empty_in_us().max(self.drains_in_us());
         self.as_of_us.saturating_add(drains_in_us)
     }
 
-    pub(super) fn heap_bytes(&self) -> usize {
+    pub fn heap_bytes(&self) -> usize {
         self.uncut.as_ref().map_or(0, |_| size_of::<Uncut>())
+    }
+
+    pub const fn growth(&self, _: &BucketSpec, _: u64) -> usize {
+        0
     }
 }

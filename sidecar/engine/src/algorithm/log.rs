@@ -4,14 +4,21 @@
 //! while `now < stamp + window`; admissions of one stamp share an entry. Entries carry running totals,
 //! so what has expired, and when enough will have, are binary searches.
 
-use super::records::in_order;
-use crate::batch::{Algorithm, BucketSpec, MAX_RECORDS, Record};
-use crate::check::MAX_HELD;
-use crate::verdict::Look;
 use std::collections::VecDeque;
+use std::fmt::Write;
+
+use super::records::in_order;
+use super::{Algorithm, BucketSpec, Rules, Stored};
+use crate::batch::{MAX_RECORDS, Record};
+use crate::check::{MAX_HELD, refuse};
+use crate::key::span;
+use crate::verdict::Look;
 
 /// Logs with room for fewer entries are not worth shrinking.
 const SMALL: usize = 64;
+
+/// Why a log cannot be leased: it would free the units before they are spent.
+const EXACT: &str = "`algorithm: sliding_log` is exact to the microsecond, so units cannot be taken in advance: use `sliding_window`, or remove `lease`";
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
@@ -20,8 +27,8 @@ struct Entry {
     total: u64,
 }
 
-#[derive(Clone, Debug, Default)]
-pub(super) struct Log {
+#[derive(Debug, Default)]
+pub(crate) struct Log {
     entries: VecDeque<Entry>,
     /// Total before the first entry.
     base: u64,
@@ -29,46 +36,72 @@ pub(super) struct Log {
     born_us: u64,
 }
 
+/// The width of a step, and how much later than the end of its step a unit may be stamped: both 0 for a log. Units of a lease may
+/// still be spent until the end of the step in which they were taken: if the clock stepped back, that is up to one step later
+/// than the end of the step that it is in now.
+const fn step_us(spec: &BucketSpec) -> (u64, u64) {
+    let Algorithm::SlidingWindow {
+        precision_us,
+        leased,
+    } = spec.algorithm
+    else {
+        return (0, 0);
+    };
+    (precision_us, if leased { precision_us } else { 0 })
+}
+
 /// The stamp of what is admitted at `now_us`.
 fn stamp(spec: &BucketSpec, now_us: u64) -> u64 {
-    match spec.algorithm {
-        Algorithm::SlidingWindow { precision_us, .. } => now_us.next_multiple_of(precision_us),
-        _ => now_us,
-    }
+    now_us.next_multiple_of(step_us(spec).0.max(1))
 }
 
-/// The latest stamp that an entry may have at `now_us`. Units of a lease may still be spent until the end of the step in which
-/// they were taken: if the clock stepped back, that is up to one step later than the end of the step that it is in now.
-fn latest_stamp(spec: &BucketSpec, now_us: u64) -> u64 {
-    let later_us = match spec.algorithm {
-        Algorithm::SlidingWindow {
+pub(super) static RULES: Rules = Rules {
+    name: |spec| match step_us(spec).0 {
+        0 => "sliding_log",
+        _ => "sliding_window",
+    },
+    tag: |spec, key| match (span(spec.window_us), step_us(spec).0) {
+        (window, 0) => write!(key, "log1:{window}"),
+        (window, precision_us) => write!(key, "win1:{window}:{}", span(precision_us)),
+    },
+    operands: |spec, _| {
+        let (precision_us, later_us) = step_us(spec);
+        let kind = if later_us > 0 { 6 } else { 1 };
+        (kind, [spec.window_us, precision_us.max(1)], None)
+    },
+    empty: |_| Stored::Log(Log::default()),
+    check_own: |spec| {
+        let precision_us = step_us(spec).0;
+        if spec.algorithm == Algorithm::SlidingLog || (1..=spec.window_us).contains(&precision_us) {
+            return Ok(());
+        }
+        let remedy = "use 1ms to the window; a hundredth of it is a good start";
+        refuse("precision", precision_us, remedy.to_owned())
+    },
+    most_at_once: |spec| spec.quota,
+    held_for_us: |spec, _| {
+        let (precision_us, later_us) = step_us(spec);
+        spec.window_us
+            .saturating_add(precision_us.saturating_add(later_us))
+    },
+    window_at: |_, _| None,
+    part: |spec, at_us, long_us| Some(stamp(spec, at_us) / long_us.max(step_us(spec).0)),
+    touches: |spec, length_us| match step_us(spec).0 {
+        0 => Some(spec.window_us.div_ceil(length_us)),
+        _ => (spec.window_us < length_us).then_some(1),
+    },
+    leased: |spec, _| match step_us(spec).0 {
+        0 => Err(EXACT.to_owned()),
+        precision_us => Ok(Algorithm::SlidingWindow {
             precision_us,
             leased: true,
-        } => precision_us,
-        _ => 0,
-    };
-    stamp(spec, now_us) + later_us
-}
+        }),
+    },
+    // Without the mark, units would be restamped too early after a clock step.
+    spend_by_us: |spec, at_us| (step_us(spec).1 > 0).then(|| stamp(spec, at_us)),
+};
 
 impl Log {
-    /// If the clock stepped back, entries with later stamps are restamped to now (of a leased limit: one step later): they
-    /// can lock the bucket for at most one window and these steps, and none expires early.
-    pub(super) fn heal(&mut self, spec: &BucketSpec, now_us: u64) -> bool {
-        let stamp_us = latest_stamp(spec, now_us);
-        let newest_us = self.entries.back().map_or(0, |e| e.stamp_us);
-        if newest_us <= stamp_us {
-            return false;
-        }
-        let total = self.last_total();
-        let keep = self.entries.partition_point(|e| e.stamp_us <= stamp_us);
-        self.entries.truncate(keep);
-        self.append(stamp_us, total);
-        self.drop_expired(spec, now_us);
-        // Whose units are whose is blurred until the clock is there again.
-        self.born_us = newest_us + 1;
-        true
-    }
-
     fn append(&mut self, stamp_us: u64, total: u64) {
         match self.entries.back_mut() {
             Some(last) if last.stamp_us == stamp_us => last.total = total,
@@ -92,7 +125,36 @@ impl Log {
             .partition_point(|e| e.stamp_us + spec.window_us <= now_us)
     }
 
-    pub(super) fn look(&self, spec: &BucketSpec, now_us: u64, cost: u64) -> Look {
+    /// A write drops expired entries for good, even if the clock steps back later.
+    fn drop_expired(&mut self, spec: &BucketSpec, now_us: u64) {
+        let head = self.head(spec, now_us);
+        self.base = self.total_before(head);
+        self.entries.drain(..head);
+        // Shrink, so that few entries do not keep the memory of many.
+        if self.entries.capacity() > SMALL && self.entries.len() < self.entries.capacity() / 4 {
+            self.entries.shrink_to(2 * self.entries.len());
+        }
+    }
+
+    /// If the clock stepped back, entries with later stamps are restamped to now (of a leased limit: one step later): they
+    /// can lock the bucket for at most one window and these steps, and none expires early.
+    pub fn heal(&mut self, spec: &BucketSpec, now_us: u64) -> bool {
+        let stamp_us = stamp(spec, now_us) + step_us(spec).1;
+        let newest_us = self.entries.back().map_or(0, |e| e.stamp_us);
+        if newest_us <= stamp_us {
+            return false;
+        }
+        let total = self.last_total();
+        let keep = self.entries.partition_point(|e| e.stamp_us <= stamp_us);
+        self.entries.truncate(keep);
+        self.append(stamp_us, total);
+        self.drop_expired(spec, now_us);
+        // Whose units are whose is blurred until the clock is there again.
+        self.born_us = newest_us + 1;
+        true
+    }
+
+    pub fn look(&self, spec: &BucketSpec, now_us: u64, cost: u64) -> Look {
         let expired = self.total_before(self.head(spec, now_us));
         let used = self.last_total() - expired;
         let until = |total: u64| {
@@ -114,30 +176,19 @@ impl Log {
         }
     }
 
-    /// A write drops expired entries for good, even if the clock steps back later.
-    fn drop_expired(&mut self, spec: &BucketSpec, now_us: u64) {
-        let head = self.head(spec, now_us);
-        self.base = self.total_before(head);
-        self.entries.drain(..head);
-        // Shrink, so that few entries do not keep the memory of many.
-        if self.entries.capacity() > SMALL && self.entries.len() < self.entries.capacity() / 4 {
-            self.entries.shrink_to(2 * self.entries.len());
-        }
-    }
-
-    /// Bytes that a take at `now_us` would allocate: a full queue doubles.
-    pub(super) fn growth(&self, spec: &BucketSpec, now_us: u64) -> usize {
+    /// A full queue doubles.
+    pub fn growth(&self, spec: &BucketSpec, now_us: u64) -> usize {
         let grows = self.entries.len() == self.entries.capacity()
             && self.head(spec, now_us) == 0
             && self.entries.back().map(|e| e.stamp_us) < Some(stamp(spec, now_us));
         if grows { self.heap_bytes().max(1) } else { 0 }
     }
 
-    pub(super) fn heap_bytes(&self) -> usize {
+    pub fn heap_bytes(&self) -> usize {
         self.entries.capacity() * size_of::<Entry>()
     }
 
-    pub(super) fn take(&mut self, spec: &BucketSpec, now_us: u64, cost: u64) {
+    pub fn take(&mut self, spec: &BucketSpec, now_us: u64, cost: u64) {
         self.drop_expired(spec, now_us);
         let total = self.last_total();
         if total == self.base {
@@ -150,13 +201,8 @@ impl Log {
     }
 
     /// Only the entry of that time loses units: to take them from another would free them too late or too soon.
-    pub(super) fn give_back(
-        &mut self,
-        spec: &BucketSpec,
-        now_us: u64,
-        cost: u64,
-        at_us: u64,
-    ) -> u64 {
+    pub fn give_back(&mut self, spec: &BucketSpec, now_us: u64, cost: u64, taken: Record) -> u64 {
+        let at_us = taken.at_us;
         if at_us < self.born_us || at_us > now_us {
             return 0;
         }
@@ -182,9 +228,9 @@ impl Log {
         returned
     }
 
-    /// Puts what was taken elsewhere at its stamps among the entries; how many units. (The script puts it later
+    /// Puts the records at their stamps among the entries. (The script puts it later
     /// than that where it would have to move too many entries.)
-    pub(super) fn write_back(&mut self, spec: &BucketSpec, now_us: u64, records: &[Record]) -> u64 {
+    pub fn write_back(&mut self, spec: &BucketSpec, now_us: u64, records: &[Record]) -> u64 {
         let stamp_of = |record: &Record| stamp(spec, record.at_us.min(now_us));
         let held = in_order(records, stamp_of).filter(|new| new.at_us + spec.window_us > now_us);
         let mut new = held.peekable();
@@ -221,8 +267,8 @@ impl Log {
         recorded
     }
 
-    /// What it holds; where there are more than [`MAX_RECORDS`] entries, neighbours as of the later.
-    pub(super) fn records(&self, spec: &BucketSpec, now_us: u64) -> Vec<Record> {
+    /// Where there are more than [`MAX_RECORDS`] entries, neighbours as of the later.
+    pub fn records(&self, spec: &BucketSpec, now_us: u64) -> Vec<Record> {
         let head = self.head(spec, now_us);
         let together = (self.entries.len() - head).div_ceil(MAX_RECORDS).max(1);
         let mut records = Vec::new();
@@ -244,7 +290,7 @@ impl Log {
         records
     }
 
-    pub(super) fn empty_at_us(&self, spec: &BucketSpec) -> u64 {
+    pub fn ends_us(&self, spec: &BucketSpec) -> u64 {
         if self.last_total() == self.base {
             return 0;
         }

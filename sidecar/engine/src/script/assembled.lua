@@ -1,0 +1,1006 @@
+-- Assembled from lua/ by tests/engine/assembled.rs: change it there.
+-- The slow path of decide.lua, which few calls need: keys that cannot be read, equal waits, searching a log, clocks
+-- that stepped back, give-backs, write-backs.
+--
+-- This file goes in front of decide.lua; the two are one script. A closure that captures many variables costs a tenth
+-- of a call. So slow_path captures nothing, and only calls that need its inner closures create them.
+--
+-- now is the time; the rest are decide.lua's constants of the log, explained there.
+
+-- A receipt, as a bucket that decide.lua saves if it has changed. Its level is the units that it still stands for; its
+-- state is those units and the time when they were taken, or a time for each bucket, of which the request has `count`.
+-- And where the request goes on.
+local function read_receipt(key, units, lifetime, count, request, position)
+  local left, ends, times = 0, position + 7 * count, nil
+  if units == 0 then
+    local state = redis.pcall('GET', key)
+    if state and #state > 4 and #state % 7 == 4 then
+      left, times = struct.unpack('>I4', state), string.sub(state, 5)
+    end
+  elseif count > 0 then
+    times = string.sub(request, position, ends - 1)
+  end
+  return { level = left, kept = left, units = units, lifetime = lifetime, times = times }, ends
+end
+
+-- Begin and end of the calendar window that holds now, the length of the one after it, and where the request goes on.
+-- If the request has no window that holds now, returns only where it goes on.
+local function read_edges(now, first, second, request, position)
+  local third, fourth, ends = struct.unpack('>I7I7', request, position)
+  if now < first or now >= third then return nil, nil, nil, ends end
+  if now < second then return first, second, third - second, ends end
+  return second, third, fourth - third, ends
+end
+
+-- A level in fine units of which `unit` are a unit, in those of which `other` are one: rounded up, at most `most`.
+-- Long division, since the product of the two may have 90 bits: 7 bits of `other` at a time, of which there are 49.
+local function rescale(level, unit, other, most)
+  if unit == 0 then return most end
+  local rest = level % unit
+  local scaled, quotient, remainder, digit = (level - rest) / unit * other, 0, 0, 4398046511104
+  while digit >= 1 do
+    local low = other % digit
+    remainder = remainder * 128 + rest * ((other - low) / digit)
+    other, digit = low, digit / 128
+    local left = remainder % unit
+    quotient, remainder = quotient * 128 + (remainder - left) / unit, left
+  end
+  scaled = scaled + quotient + (remainder > 0 and 1 or 0)
+  return scaled < most and scaled or most
+end
+
+-- A quotient rounded up, exactly.
+local function quotient_up(a, b)
+  return (a + (-a) % b) / b
+end
+
+-- Reads a token bucket that another rate has counted, or that is stored twice: as a change of the policy has cut it,
+-- and uncut.
+--
+-- Its level is what a decision by this rate and limit finds: as stored, if it goes on with what was cut, or if its
+-- rate is that of what was not; otherwise rounded up, and a full bucket at most. What another rate has let in must not
+-- take hours to drain by this one. It is cut before it drains, so that looks, which do not write it, see it drain.
+-- `uncut`, in units of `uncut_unit`, is every taking, drained by the fastest rate that has taken since the cut: so a
+-- larger policy finds what a smaller one has cut. `held` is what is stored, for those who give or write back.
+local function read_token(key, state, now, limit, a, b, MARGIN, TOKEN_STATE, UNCUT)
+  local max, huge, pack, sub = math.max, math.huge, struct.pack, string.sub
+  local level, as_of, born, expires, unit, rate = struct.unpack(TOKEN_STATE, state)
+  local uncut, uncut_unit, uncut_rate, cut_to = 0, unit, rate, limit
+  if #state > 39 then uncut, uncut_unit, uncut_rate, cut_to = struct.unpack(UNCUT, state, 40) end
+  -- The clock stepped back: drain from the new now on.
+  if as_of > now then as_of, born, expires = now, as_of + 1, 0 end
+  local passed = now - as_of
+  local most, most_unit, most_rate = level, unit, rate
+  if rescale(uncut, uncut_unit, unit, huge) > level then
+    most, most_unit, most_rate = uncut, uncut_unit, uncut_rate
+  end
+  local found, found_cut_to
+  if unit == b and rate == a and limit <= cut_to then
+    found, found_cut_to = level, cut_to
+  elseif uncut > 0 and uncut_unit == b and uncut_rate == a then
+    found, found_cut_to = uncut, limit
+  else
+    found, found_cut_to = rescale(most, most_unit, b, limit * b), limit
+  end
+  if rescale(a, b, most_unit, huge) > most_rate then
+    most, most_unit, most_rate = rescale(most, most_unit, b, 4503599627370496), b, a
+  end
+  local drains = max(quotient_up(level, rate), quotient_up(uncut, uncut_rate))
+  local empty = max(drains, quotient_up(found, a)) - passed
+  -- Also for a look, since a faster rate may have set an end before it has drained by this one.
+  if empty > 0 and expires < now + empty then
+    expires = now + 2 * empty + MARGIN
+    state = sub(state, 1, 7) .. pack('>I7I7I7', as_of, born, expires) .. sub(state, 29)
+    redis.call('SET', key, state, 'PX', math.ceil((expires - now) / 1000))
+  end
+  found = max(0, found - passed * a)
+  return {
+    drain = a, unit = b, cap = limit * b, level = found, kept = found, born = found > 0 and born or now,
+    expires = expires, uncut = max(0, most - passed * most_rate), uncut_unit = most_unit, uncut_rate = most_rate,
+    cut_to = found_cut_to,
+    held = {
+      level = max(0, level - passed * rate), unit = unit, drain = rate, born = born, emptied = as_of + drains,
+      uncut = max(0, uncut - passed * uncut_rate), uncut_unit = uncut_unit, uncut_rate = uncut_rate, cut_to = cut_to,
+    },
+  }
+end
+
+-- Writes such a bucket.
+local function save_token(bucket, key, now, MARGIN, TOKEN_STATE, UNCUT)
+  local level, unit, uncut, expires = bucket.level, bucket.unit, bucket.uncut, bucket.expires
+  -- A decision has taken whole units. Who gives or writes back has changed `uncut` too.
+  local units = bucket.held and (level - bucket.kept) / unit or 0
+  uncut = math.min(uncut + units * bucket.uncut_unit, 4503599627370496)
+  if rescale(uncut, bucket.uncut_unit, unit, math.huge) <= level then uncut = 0 end
+  if level == 0 and uncut == 0 then return redis.call('UNLINK', key) end
+  local empty = math.max(quotient_up(level, bucket.drain), quotient_up(uncut, bucket.uncut_rate))
+  local later = expires < now + empty
+  if later then expires = now + 2 * empty + MARGIN end
+  local state = struct.pack(TOKEN_STATE, level, now, bucket.born, expires, unit, bucket.drain)
+  if uncut > 0 then
+    state = state .. struct.pack(UNCUT, uncut, bucket.uncut_unit, bucket.uncut_rate, bucket.cut_to)
+  end
+  if later then
+    redis.call('SET', key, state, 'PX', math.ceil((expires - now) / 1000))
+  else
+    redis.call('SET', key, state, 'KEEPTTL')
+  end
+end
+
+local function slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
+  local call, pack, unpack, sub = redis.call, struct.pack, struct.unpack, string.sub
+  local floor, min, max, ceil = math.floor, math.min, math.max, math.ceil
+  local slow = {}
+
+  -- Whether a decision, whose takes begin at `position`, touches a bucket that cannot be read.
+  function slow.touches(broken, request, position, takes)
+    for i = 0, takes - 1 do
+      if broken[unpack('>I4', request, position + 8 * i)] then return true end
+    end
+    return false
+  end
+
+  -- Of two buckets that will have room at the same time: whether the first has less remaining, or as much remaining of
+  -- a smaller quota.
+  function slow.tighter(one, other)
+    local a, b = one.unit or 1, other.unit or 1
+    local left, least = max(0, one.cap - one.level), max(0, other.cap - other.level)
+    left, least = (left - left % a) / a, (least - least % b) / b
+    return left < least or left == least and one.cap / a < other.cap / b
+  end
+
+  -- The error when a bucket lacks a part, or has one that this script did not write.
+  local DAMAGED = {}
+
+  -- Returns what f returns, or nil if f found a damaged bucket.
+  function slow.try(f, ...)
+    local done, result = pcall(f, ...)
+    if done then return result end
+    if result ~= DAMAGED then error(result, 0) end
+  end
+
+  -- Whoever gives or writes back has no say in the policy: a token bucket is changed as it is stored, unless it holds
+  -- nothing.
+  local function as_stored(bucket)
+    local held = bucket.held
+    if not held then return end
+    bucket.held, bucket.born, bucket.emptied = nil, held.born, held.emptied
+    bucket.level, bucket.kept = held.level, held.level
+    if held.level == 0 and held.uncut == 0 then
+      bucket.uncut = nil
+    else
+      bucket.unit, bucket.drain = held.unit, held.drain
+      bucket.uncut, bucket.uncut_unit, bucket.uncut_rate = held.uncut, held.uncut_unit, held.uncut_rate
+      bucket.cut_to = held.cut_to
+    end
+  end
+
+  -- Fine units to return of `cost` units, of `left` that were taken together and are not returned: what has drained
+  -- since counts as returned.
+  local function undrained(level, unit, rate, cost, left, passed)
+    return max(0, min(level, cost * unit, left * unit - passed * rate))
+  end
+
+  -- Records for a token bucket, without what has drained since each was taken: while the bucket held something, it
+  -- drained that; only while it was empty could the new units have drained instead.
+  local function token_write_back(bucket, key, times, units)
+    as_stored(bucket)
+    local drain, unit, level, recorded = bucket.drain, bucket.unit, bucket.level, 0
+    local most = min(TWO32 * 1048576, (TWO32 - 1) * unit)
+    local emptied = bucket.emptied or 0
+    local state = level == 0 and not bucket.emptied and call('GET', key)
+    if state then
+      local stored, as_of = unpack('>I7I7', state)
+      emptied = stored > 0 and as_of + quotient_up(stored, drain) or 0
+    end
+    for i = 1, #times do
+      local at, gain = times[i], min(units[i], (most - most % unit) / unit) * unit
+      if level == 0 then
+        local from = max(at, emptied)
+        emptied = from + (gain + (-gain) % drain) / drain
+        gain = gain - max(0, now - from) * drain
+        if gain > 0 then bucket.born = at end
+      elseif at < bucket.born and bucket.born <= now then
+        gain = gain - (bucket.born - at) * drain
+        if gain > 0 then bucket.born = at end
+      end
+      gain = max(0, min(gain, most - level))
+      level, recorded = level + gain, recorded + ceil(gain / unit)
+    end
+    bucket.level = level
+    if recorded > 0 and (bucket.uncut or 0) > 0 then
+      bucket.uncut = min(bucket.uncut + recorded * bucket.uncut_unit, TWO32 * 1048576)
+      bucket.returned = true
+    end
+    return recorded
+  end
+
+  -- Splits the string in which decide.lua keeps a log: separates the open block, and notes where its records are.
+  local function open(log, key)
+    if not log.open then
+      log.key = key
+      local stamp, total = unpack(RECORD, log.records, log.from)
+      log.head_stamp = log.last - (log.last - stamp) % TWO48
+      log.head_units = (total - log.base) % TWO32
+      log.open = sub(log.records, log.from + log.ahead * 10 + 10)
+      log.number = floor(log.head / BLOCK) + log.blocks
+      log.tail = log.number * BLOCK + #log.open / 10
+    end
+  end
+
+  local function block(log, number)
+    if log.read_number ~= number then
+      log.read_number, log.read = number, call('HGET', log.key, number)
+      if not log.read or #log.read ~= 4 + 10 * BLOCK then error(DAMAGED) end
+    end
+    return log.read
+  end
+
+  -- The stamp of the record at position p, and the units from the head up to it.
+  local function record(log, p)
+    local number = floor(p / BLOCK)
+    local records, offset, shift = log.open, (p - number * BLOCK) * 10 + 1, 0
+    if number ~= log.number then
+      records = block(log, number)
+      offset, shift = offset + 4, unpack('>I4', records)
+    end
+    local stamp, total = unpack(RECORD, records, offset)
+    return log.last - (log.last - stamp) % TWO48, (total + shift - log.base) % TWO32
+  end
+
+  -- The records, with `less` subtracted from each total from the index `from` (0 is the first) on.
+  local function lower(records, from, less)
+    local parts = { sub(records, 1, from * 10) }
+    for offset = from * 10 + 1, #records, 10 do
+      local stamp, total = unpack(RECORD, records, offset)
+      parts[#parts + 1] = pack(RECORD, stamp, (total - less) % TWO32)
+    end
+    return table.concat(parts)
+  end
+
+  -- Joins the log again: the oldest record, up to AHEAD more of its block, and the open block.
+  local function close(log)
+    local number, records = floor(log.head / BLOCK), log.open
+    if number ~= log.number then
+      records = block(log, number)
+      local shift = unpack('>I4', records)
+      records = sub(records, 5)
+      if shift > 0 then records = lower(records, 0, -shift) end
+    end
+    local from = log.head - number * BLOCK
+    log.ahead = min(AHEAD, BLOCK - 1 - from, log.tail - 1 - log.head)
+    log.records, log.from = sub(records, from * 10 + 1, (from + log.ahead + 1) * 10) .. log.open, 1
+    log.blocks, log.open = log.number - number, nil
+  end
+
+  -- The first position whose stamp (or units up to it) is at least `value`, which must hold for the last position; with
+  -- its stamp, the units up to it, and the units before it. The result is mostly near the head.
+  local function search(log, by_stamp, value)
+    local low, before = log.head, log.head_units
+    if (by_stamp and log.head_stamp or before) >= value then return low, log.head_stamp, before, 0 end
+    local last, step = log.tail - 1, 1
+    local high, stamp, units
+    while true do
+      high = min(low + step, last)
+      stamp, units = record(log, high)
+      -- Accept the last position whatever it holds, so that damaged state cannot loop for ever.
+      if high == last or (by_stamp and stamp or units) >= value then break end
+      low, before, step = high, units, step * 2
+    end
+    while high - low > 1 do
+      local middle = floor((low + high) / 2)
+      local s, u = record(log, middle)
+      if (by_stamp and s or u) >= value then
+        high, stamp, units = middle, s, u
+      else
+        low, before = middle, u
+      end
+    end
+    return high, stamp, units, before
+  end
+
+  -- Cuts off the records from position p on; there are some before it.
+  local function truncate(log, p)
+    local number = floor((p - 1) / BLOCK)
+    if number < log.number then
+      local records = block(log, number)
+      log.open = lower(sub(records, 5), 0, -unpack('>I4', records))
+      -- Blocks beyond REACH stay until the log overwrites them, or expires.
+      local fields = {}
+      for i = number, min(log.number - 1, number + REACH) do fields[#fields + 1] = i end
+      call('HDEL', log.key, _G.unpack(fields))
+      log.number = number
+    end
+    log.open = sub(log.open, 1, (p - number * BLOCK) * 10)
+    local stamp = unpack(RECORD, log.open, #log.open - 9)
+    log.last = log.last - (log.last - stamp) % TWO48
+    log.tail = p
+  end
+
+  -- The stamp of the record at which this many units from the head on will have expired.
+  function slow.room(log, key, units)
+    open(log, key)
+    local _, stamp = search(log, false, units)
+    return stamp
+  end
+
+  -- Brings a log up to date where its head alone does not suffice. Its last record still counts.
+  function slow.mend(log, key, stamp)
+    local late = 0
+    open(log, key)
+    if log.last > stamp then
+      -- The clock stepped back: records with later stamps get the stamp of now, so they are held for one window at
+      -- most.
+      local p, _, _, before = search(log, true, stamp + 1)
+      late = log.kept - before
+      log.kept, log.born = before, log.last + 1
+      if p > log.head then truncate(log, p) end
+      if before == 0 or log.last + log.a <= now then log.kept = 0 end
+    end
+    if log.kept > 0 and log.head_stamp + log.a <= now then
+      local p, head_stamp, units, before = search(log, true, now - log.a + 1)
+      log.lag = log.lag + floor(p / BLOCK) - floor(log.head / BLOCK)
+      log.head, log.head_stamp, log.head_units = p, head_stamp, units - before
+      log.base, log.kept = (log.base + before) % TWO32, log.kept - before
+    end
+    -- The key must not outlive the records that were moved to now.
+    if late > 0 then log.expires = 0 end
+    log.level = log.kept + late
+    if log.kept > 0 then close(log) end
+    return true
+  end
+
+  local function log_give_back(log, key, cost, at)
+    local stamp = at + (-at) % log.b
+    if log.kept == 0 or stamp + log.a <= now or stamp > log.last then return 0 end
+    open(log, key)
+    local p, found, units, before = search(log, true, stamp)
+    local number = floor(p / BLOCK)
+    local returned = min(cost, units - before)
+    if found ~= stamp or log.number - number > REACH then returned = 0 end
+    if returned > 0 then
+      local from = p - number * BLOCK
+      for i = number, log.number - 1 do
+        local records = block(log, i)
+        if i == number then
+          records = sub(records, 1, 4) .. lower(sub(records, 5), from, returned)
+        else
+          records = pack('>I4', (unpack('>I4', records) - returned) % TWO32) .. sub(records, 5)
+        end
+        call('HSET', log.key, i, records)
+        from = 0
+      end
+      log.open, log.read_number = lower(log.open, from, returned), nil
+      log.kept = log.kept - returned
+      if p == log.head then log.head_units = log.head_units - returned end
+      if log.kept > 0 and p == log.tail - 1 and returned == units - before then
+        -- The last record always holds units: its stamp determines when the log will be empty.
+        truncate(log, search(log, false, log.kept) + 1)
+      end
+    end
+    close(log)
+    return returned
+  end
+
+  local depth = DEPTH
+
+  -- Inserts records into a log, each at its stamp; returns the units recorded.
+  local function log_write_back(log, key, stamps, units)
+    if #stamps == 0 or log.level == TWO32 - 1 then return 0 end
+    if log.level == 0 then log.born = now end
+    local room, late, recorded = TWO32 - 1 - log.level, log.level - log.kept, 0
+    for k = 1, #stamps do
+      units[k] = min(units[k], room)
+      room, recorded = room - units[k], recorded + units[k]
+    end
+    if late > 0 then
+      -- The clock stepped back: the records that get the stamp of now.
+      stamps[#stamps + 1], units[#units + 1] = now + log.fresh - log.a, late
+    end
+    if log.kept == 0 then
+      -- Nothing older counts: start again, as decide.lua does.
+      if log.lag + log.blocks > 0 then
+        call('UNLINK', key)
+        log.expires = 0
+      end
+      log.key, log.open, log.number, log.tail, log.last = key, '', 0, 0, 0
+      log.head, log.lag, log.base = 0, 0, 0
+    else
+      open(log, key)
+    end
+    -- Rewrites the records from position p on, with the new ones among them.
+    local p, before, too_deep = log.tail, log.kept, false
+    if log.kept > 0 and stamps[1] <= log.last then
+      local _
+      p, _, _, before = search(log, true, stamps[1])
+      local number = floor(p / BLOCK)
+      if log.number - number > depth then
+        too_deep, number = true, log.number - depth
+        p = number * BLOCK
+        _, before = record(log, p - 1)
+      end
+      depth = depth - log.number + number
+    end
+    local level, old, old_units = before, {}, {}
+    for position = p, log.tail - 1 do
+      local stamp, up_to = record(log, position)
+      old[#old + 1], old_units[#old_units + 1], level = stamp, up_to - level, up_to
+    end
+    if p < log.tail then
+      local number, records = floor(p / BLOCK), log.open
+      if number ~= log.number then
+        records = block(log, number)
+        records = lower(sub(records, 5), 0, -unpack('>I4', records))
+      end
+      log.open, log.number = sub(records, 1, (p - number * BLOCK) * 10), number
+    end
+    -- What belongs deeper is added to the oldest record that is rewritten: held longer, so the limit is never exceeded.
+    for k = 1, #stamps do
+      if too_deep and stamps[k] < old[1] then stamps[k] = old[1] end
+    end
+    local total, i, k = log.base + before, 1, 1
+    while old[i] or stamps[k] do
+      local stamp = min(old[i] or stamps[k], stamps[k] or old[i])
+      local more, known = 0, old[i] == stamp
+      if known then more, i = old_units[i], i + 1 end
+      while stamps[k] == stamp do
+        level, more, k = level + units[k], more + units[k], k + 1
+      end
+      if more > 0 or known then
+        if #log.open == BLOCK * 10 then
+          call('HSET', key, log.number, '\0\0\0\0' .. log.open)
+          log.open, log.number = '', log.number + 1
+        end
+        total, log.last = (total + more) % TWO32, stamp
+        log.open = log.open .. pack(RECORD, stamp % TWO48, total)
+      end
+    end
+    log.tail = log.number * BLOCK + #log.open / 10
+    log.kept, log.level, log.read_number = level, level, nil
+    close(log)
+    return recorded
+  end
+
+  -- Returns units to a bucket, at most those of the taking that are not returned yet (`left`); returns how many.
+  local function give_back(bucket, key, cost, at, left)
+    as_stored(bucket)
+    if bucket.level == 0 and not bucket.uncut or at < bucket.born or at > now then return 0 end
+    local returned
+    if bucket.start then
+      returned = at >= bucket.start and min(cost, bucket.level) or 0
+      bucket.level = bucket.level - returned
+    elseif bucket.drain then
+      local uncut = bucket.uncut
+      if uncut then
+        uncut = undrained(uncut, bucket.uncut_unit, bucket.uncut_rate, cost, left, now - at)
+        bucket.uncut, bucket.returned = bucket.uncut - uncut, bucket.returned or uncut > 0
+      end
+      returned = undrained(bucket.level, bucket.unit, bucket.drain, cost, left, now - at)
+      bucket.level = bucket.level - returned
+      -- A part of a unit is reported as one.
+      returned = ceil(returned / bucket.unit)
+    elseif bucket.head then
+      returned = log_give_back(bucket, key, cost, at)
+      bucket.level = bucket.level - returned
+    end
+    bucket.returned = bucket.returned or returned > 0
+    return returned
+  end
+
+  function slow.give_back(bucket, key, request, position, _, cost)
+    return give_back(bucket, key, cost, unpack('>I7', request, position), cost)
+  end
+
+  -- Leaves n receipts from `index` on, if the decision of this reply was admitted, or if other calls have taken.
+  function slow.leave(buckets, n, index, reply)
+    if reply and unpack('>i4', reply) <= 0 then return end
+    for i = index, index + n - 1 do buckets[i].level = buckets[i].units end
+  end
+
+  -- Gives up to `cost` units back to n buckets, and subtracts as many from the receipt. Returns result, units, and the
+  -- next position in the request; and the rows before this one, or the times that other calls need to give units back.
+  function slow.redeem(buckets, broken, n, index, cost, request, position, rows)
+    local receipt, returned, result = buckets[index], 0, 1
+    local ends = position + 4 * n
+    if broken then
+      for i = position, ends - 1, 4 do
+        if broken[unpack('>I4', request, i)] then return 0, 0, ends, rows end
+      end
+    end
+    local left = receipt.level
+    -- The clock stepped back behind the taking: nothing can be returned yet, so the receipt keeps its units.
+    local times, time = receipt.times, 1
+    if left > 0 and unpack('>I7', times) > now then return 1, 0, ends, rows end
+    local units = min(cost, left)
+    receipt.level = left - units
+    if n > 0 and unpack('>I4', request, position) == index then return 1, units, ends, { times } end
+    for i = position, units > 0 and ends - 1 or 0, 4 do
+      local bucket = unpack('>I4', request, i)
+      local back = slow.try(give_back, buckets[bucket], KEYS[bucket], units, unpack('>I7', times, time), left)
+      time = min(time + 7, #times - 6)
+      if back then
+        returned = max(returned, back)
+      else
+        -- Do not write this bucket.
+        buckets[bucket], result = { level = 0, kept = 0 }, 0
+      end
+    end
+    return result, returned, ends, rows
+  end
+
+  -- Records units that were taken elsewhere, whatever the limit; returns how many.
+  function slow.write_back(bucket, key, request, position, count)
+    local times, units, last = {}, {}, 0
+    for _ = 1, count do
+      local at, more
+      at, more, position = unpack('>I7I4', request, position)
+      if not bucket.following then at = min(at, now) end
+      if bucket.head then at = at + (-at) % bucket.b end
+      -- In order of time, also across senders.
+      last = max(last, at)
+      if more > 0 and not (bucket.head and last + bucket.a <= now) then
+        times[#times + 1], units[#units + 1] = last, more
+      end
+    end
+    local recorded
+    if bucket.start then
+      recorded = 0
+      local level, from, to = bucket.level, bucket.start, now + bucket.fresh
+      -- If the clock stepped back over an edge, what is kept is the count of the window that follows.
+      if bucket.following then level, from, to = bucket.following, bucket.last, bucket.last + bucket.a end
+      for i = 1, #times do
+        if times[i] >= from and times[i] < to then
+          recorded = recorded + min(units[i], TWO32 - 1 - level - recorded)
+        end
+      end
+      if not bucket.following then
+        bucket.level = level + recorded
+      elseif recorded > 0 then
+        local start, _, born = unpack('>I7I4I7', call('GET', key))
+        call('SET', key, pack('>I7I4I7', start, level + recorded, born), 'KEEPTTL')
+      end
+    elseif bucket.drain then
+      recorded = token_write_back(bucket, key, times, units)
+    elseif bucket.head then
+      recorded = log_write_back(bucket, key, times, units)
+      bucket.returned = bucket.returned or recorded > 0
+    end
+    return recorded
+  end
+
+  -- Gives or writes back, as the request says from `first` on. Returns result, units, and the next position in it.
+  function slow.change(what, buckets, broken, request, first)
+    local count, index, cost, position = unpack('>I2I4I4', request, first - 2)
+    local change, ends = slow.give_back, position + 7
+    if what ~= GIVE_BACK then
+      change, ends = slow.write_back, position + 11 * count
+      -- An earlier call, whose answer was lost, has done it. Not `kept`: a step of the clock moves that unit.
+      if cost > 0 and buckets[cost].level > 0 then return 1, 0, ends end
+    end
+    local units = not (broken and broken[index])
+      and slow.try(change, buckets[index], KEYS[index], request, position, count, cost)
+    if units then return 1, units, ends end
+    -- Do not write this bucket.
+    buckets[index] = { level = 0, kept = 0 }
+    return 0, 0, ends
+  end
+
+  return slow
+end
+-- Decides a batch: every decision over all its buckets at once, in order, exact to the microsecond. What differs by
+-- algorithm stands in algorithms/: at a mark come the sections of that name, `each` of them, as a `chain` of tests, or
+-- `else` as more tests of one.
+--
+-- KEYS     the buckets, then the receipts, each once, all in one slot.
+-- ARGV[1]  the request, packed big-endian:
+--            not after I7, microseconds of Redis's clock: when it runs later than this, it does nothing
+--            for each key       kind I1 | limit I4 | a I7 | b I7
+--              kind 2, fixed window:           a = window, microseconds
+--              kind 5, calendar window:        a, b = begin of two windows in a row, then two more I7: the ends of the
+--                                              second and of the one after it. Redis's time must be in the first two,
+--                                              or it is answered as if it was too late
+
+--              kind 3, token bucket:           limit = burst, a = fine units drained per microsecond,
+--                                              b = fine units per unit
+
+--              kind 1, sliding log and window: a = window, b = precision (1 for a log), microseconds
+--              kind 6, sliding window whose units may be spent until the end of their step (a lease): a, b as kind 1
+
+--              kind 4, receipt:                limit = units, a = lifetime, microseconds; to be read if both are 0;
+--                                              b times I7, if other calls have taken the units: one for each bucket
+--            for each decision  what I1 | n I2, then n >= 1 takes of  bucket I4 (from 1) | cost I4
+--              what 0 takes, what 1 peeks
+--              what 2 gives back: one take, and after it  at I7, the time of the taking
+--              what 3 writes back what was taken elsewhere: n is of records, the one take has in place of a cost the
+--              bucket (0: none) that holds something if this was done before, and then nothing is recorded; after it
+--              come the records, oldest first, of  at I7 | units I4
+--              what 4 leaves n receipts, the first at bucket, if the decision before it was admitted (or if there is
+--              none: then other calls have taken); cost 0
+--              what 5 returns up to cost units by the receipt at bucket, and after them come n of  bucket I4; if that
+--              is the receipt again, other calls return them, and before the reply come its times, I7 each
+--            A batch that gives or writes back does nothing else (but take from the bucket that says it was done),
+--            and names each bucket once; one that returns does nothing else, either.
+-- ARGV[2]  the time in microseconds, for tests. Production leaves it out: Redis's clock is the one
+--          that all sidecars share.
+--
+-- Replies with a string, for each decision  result i4 | remaining I4 | reset I7 | retry after I7 | now I7,
+-- times in microseconds; result is 1 + the index of the take that decided, negative if denied, and 0 if a key
+-- of the decision holds what this script did not write: then it has taken nothing.
+-- For what gives or writes back or returns, remaining is the units returned (to the bucket that most went to)
+-- or recorded.
+-- If it is too late, the reply is  now I7  alone.
+--
+-- Every bucket is read once, changed in Lua by each decision in turn, and written once, if at all.
+-- Whatever its algorithm it has a `level` in fine units (`unit` of them to a unit) under a `cap`.
+-- lua/README.md explains the layouts, the bounds, the cost of things, and how to add an algorithm.
+
+local call, read = redis.call, redis.pcall
+local pack, unpack = struct.pack, struct.unpack
+local request, now = ARGV[1], ARGV[2]
+if now then
+  now = tonumber(now)
+else
+  local time = call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+local not_after, kind, limit, a, b, position = unpack('>I7I1I4I7I7', request)
+if now > not_after then return pack('>I7', now) end
+
+local RECEIPT = 4
+local PEEK, GIVE_BACK, RECEIPTS = 1, 2, 4
+local TWO32, TWO48 = 4294967296, 281474976710656
+-- When a key's end is set, it is this many microseconds later than that of its content: Redis expires keys by a
+-- separate millisecond clock.
+local MARGIN = 1000000
+
+local FIXED, CALENDAR = 2, 5
+-- The largest limit.
+local FULL = 2147483647
+
+local TOKEN = 3
+-- A token bucket: its level in fine units, as of when, born, when the key expires; and the rate that the level is
+-- counted by: fine units per unit, and per microsecond. 39 bytes.
+local TOKEN_STATE = '>I7I7I7I7I7I4'
+-- What follows if a change of the policy has cut the level: the level without the cut, the rate that it is counted by,
+-- and the limit that the other was cut to. 22 bytes.
+local UNCUT = '>I7I7I4I4'
+
+local LOG, LEASED = 1, 6
+-- The log is a hash. Field `h` holds its head, then the oldest record that counts and up to AHEAD that follow it
+-- (copies, so that the records that expire next are at hand), then the open block: the newest records, 1 to BLOCK.
+-- A full block moves to a field named by its number; the record at position p is in block floor(p / BLOCK).
+-- A record is its stamp (modulo 2^48) and the running total of units including it (modulo 2^32). A closed block's
+-- records follow the sum that give-backs have since added to its totals.
+-- The head: position of the oldest record | blocks before its block not deleted yet | blocks after its
+-- block | total before it | when the log was last empty | when the key expires | copies.
+local LOG_HEAD, RECORD = '>I6I4I4I4I7I7I1', '>I6I4'
+local BLOCK = 18
+local AHEAD = 17
+-- Each write deletes at most this many expired blocks, so that no call deletes thousands.
+local SHED = 8
+-- A give-back or a clock step touches at most this many blocks, so that no call blocks Redis for long.
+local REACH = 1024
+-- The write-backs of one call rewrite at most this many closed blocks, at about 10 us each.
+local DEPTH = 128
+
+-- Functions that are not defined here are in slow_path.lua, which goes before this file.
+local slow
+-- Indices of keys that cannot be read, if there are any.
+local broken
+
+-- Reads every bucket. Tables name all their fields at once, because a table that grows costs more.
+-- kept is the level as read, 0 if nothing of the stored state is kept; fresh is how long units taken now will be held
+-- (a token bucket has a drain instead).
+local buckets = {}
+for i = 1, #KEYS do
+  local key = KEYS[i]
+  if i > 1 then kind, limit, a, b, position = unpack('>I1I4I7I7', request, position) end
+  if kind == FIXED or kind == CALENDAR then
+    local edge = now - now % a
+    local ends = edge + a
+    if kind == CALENDAR then
+      edge, ends, a, position = read_edges(now, a, b, request, position)
+      if not edge then
+        -- Nothing is written yet but later ends of token buckets' keys, which do no harm, unless a log has been mended:
+        -- then only who asks for this one gets no answer.
+        if not slow then return pack('>I7', now) end
+        broken = broken or {}
+        broken[i], edge, ends = true, now, now
+      end
+    end
+    local state = ends > now and read('GET', key)
+    local level, kept, born, following = 0, 0, now
+    if state then
+      if #state == 18 then
+        local start, count, since = unpack('>I7I4I7', state)
+        if start == edge then
+          level, kept, born = count, count, since
+        elseif start > edge and start < ends then
+          -- By whoever wrote it this window began later: the zone's rules changed with another version.
+          edge, level, kept, born = start, count, count, since
+        elseif start > edge then
+          -- The clock stepped back into an earlier window, whose count is lost: it is full for any limit.
+          level, born = count > FULL and count or FULL, now + 1
+          if start == ends then
+            -- Back by one window: the following window keeps its count, and this one is not written.
+            kept, following = level, count
+          end
+        end
+      else
+        broken = broken or {}
+        broken[i] = true
+      end
+    end
+    -- a is the length of the window that follows.
+    local bucket = {
+      a = a, cap = limit, level = level, kept = kept, fresh = ends - now, born = born, start = edge,
+    }
+    if following then bucket.following, bucket.last = following, ends end
+    buckets[i] = bucket
+  elseif kind == TOKEN then
+    local state, level, kept, born, expires = read('GET', key), 0, 0, now, 0
+    local bucket
+    if state then
+      local stored, as_of, since, stored_expires, unit, rate
+      local size = #state
+      if size == 39 then stored, as_of, since, stored_expires, unit, rate = unpack(TOKEN_STATE, state) end
+      if unit == b and rate == a then
+        level, born, expires = stored, since, stored_expires
+        if as_of > now then
+          -- The clock stepped back: drain from the new now on. What was taken before cannot be told by its time from
+          -- what is taken until the clock is there again.
+          born, expires = as_of + 1, 0
+        else
+          level = stored - (now - as_of) * a
+          if level <= 0 then level, born = 0, now end
+          kept = level
+        end
+      elseif size == 39 or size == 61 then
+        bucket = read_token(key, state, now, limit, a, b, MARGIN, TOKEN_STATE, UNCUT)
+      else
+        broken = broken or {}
+        broken[i] = true
+      end
+    end
+    buckets[i] = bucket or {
+      drain = a, unit = b, cap = limit * b, level = level, kept = kept, born = born, expires = expires,
+    }
+  elseif kind == LOG or kind == LEASED then
+    local stamp, kept = now + (-now) % b, 0
+    local head, lag, blocks, base, born, expires, ahead, from = 0, 0, 0, 0, now, 0, 0, 1
+    local head_stamp, last = 0, 0
+    local records = read('HGET', key, 'h')
+    local size = records and #records
+    -- A head of 33 bytes and records of 10: the oldest, its copies, and one in the open block at least.
+    if size and size >= 53 and size % 10 == 3 then
+      head, lag, blocks, base, born, expires, ahead, from = unpack(LOG_HEAD, records)
+    end
+    if size and (from == 1 or size < 53 + 10 * ahead) then
+      broken = broken or {}
+      broken[i] = true
+    elseif size then
+      local newest, total = unpack(RECORD, records, size - 9)
+      last = expires - (expires - newest) % TWO48
+      if last + a > now then
+        local head_total
+        head_stamp, head_total = unpack(RECORD, records, from)
+        head_stamp = last - (last - head_stamp) % TWO48
+        local horizon = now - a
+        while head_stamp <= horizon and ahead > 0 do
+          base, head, ahead, from = head_total, head + 1, ahead - 1, from + 10
+          head_stamp, head_total = unpack(RECORD, records, from)
+          head_stamp = last - (last - head_stamp) % TWO48
+        end
+        kept = (total - base) % TWO32
+        -- The clock stepped back: units of a lease may still be spent until the end of their step. So the end of the
+        -- next step is believed as a stamp, later ones become that, and so does what is taken now.
+        if kind == LEASED and last > stamp then stamp = stamp + b end
+      end
+    end
+    local log = {
+      a = a, b = b, cap = limit, level = kept, kept = kept, fresh = stamp + a - now,
+      born = kept > 0 and born or now, head = head, lag = lag, blocks = blocks, base = base, last = last,
+      expires = expires, ahead = ahead, from = from, records = records,
+    }
+    if kept > 0 and (last > stamp or head_stamp + a <= now) then
+      slow = slow or slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
+      if not slow.try(slow.mend, log, key, stamp) then
+        broken = broken or {}
+        broken[i], log = true, { cap = 0, level = 0, kept = 0 }
+      end
+    end
+    buckets[i] = log
+  elseif kind == RECEIPT then
+    buckets[i], position = read_receipt(key, limit, a, b, request, position)
+  else
+    error('sluicegate: unknown kind of bucket')
+  end
+end
+
+if broken then slow = slow or slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48) end
+local reply, replies
+local ends = #request
+while position <= ends do
+  local what, takes, index, cost
+  local first = position + 3
+  what, takes, index, cost, position = unpack('>I1I2I4I4', request, position)
+  local result, remaining, reset, retry = 1, 0, 0, 0
+  local bucket, tightest, lost
+  if what >= GIVE_BACK then
+    slow = slow or slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
+    if what == RECEIPTS then
+      slow.leave(buckets, takes, index, reply)
+    elseif what > RECEIPTS then
+      result, remaining, position, replies =
+        slow.redeem(buckets, broken, takes, index, cost, request, position, replies)
+    else
+      result, remaining, position = slow.change(what, buckets, broken, request, first)
+    end
+  elseif broken and slow.touches(broken, request, first, takes) then
+    result, position = 0, first + 8 * takes
+  else
+    -- First check every take; of those without room, the one with the longest wait decides.
+    for i = 1, takes do
+      if i > 1 then index, cost, position = unpack('>I4I4', request, position) end
+      bucket = buckets[index]
+      local drain = bucket.drain
+      local over = bucket.level + (drain and cost * bucket.unit or cost) - bucket.cap
+      if over > 0 and cost > 0 then
+        local later = bucket.fresh
+        if drain then
+          later = (over + (-over) % drain) / drain
+        elseif bucket.following and bucket.following + cost > bucket.cap then
+          later = later + bucket.a
+        elseif bucket.head and over <= bucket.kept then
+          -- Not when the oldest record expires, but when enough have expired; often that is the same.
+          local stamp, total = unpack(RECORD, bucket.records, bucket.from)
+          if over <= (total - bucket.base) % TWO32 then
+            stamp = bucket.last - (bucket.last - stamp) % TWO48
+          else
+            slow = slow or slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
+            stamp = slow.try(slow.room, bucket, KEYS[index], over)
+            if not stamp then
+              broken = broken or {}
+              broken[index], lost, stamp = true, true, 0
+            end
+          end
+          later = stamp + bucket.a - now
+        end
+        if later > retry then
+          result, retry, tightest = -i, later, bucket
+        elseif later == retry then
+          slow = slow or slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
+          if slow.tighter(bucket, tightest) then result, tightest = -i, bucket end
+        end
+      end
+    end
+    -- Then, if all have room, take from each; the reply describes the tightest.
+    local from, to = 1, takes
+    if retry > 0 then from, to = -result, -result end
+    if lost then result, to = 0, 0 end
+    for i = from, to do
+      if takes > 1 then index, cost = unpack('>I4I4', request, first + (i - 1) * 8) end
+      bucket = buckets[index]
+      local level, drain = bucket.level, bucket.drain
+      if retry == 0 and cost > 0 and what ~= PEEK then
+        level = level + (drain and cost * bucket.unit or cost)
+        bucket.level = level
+      end
+      local left, whole = bucket.cap - level, 0
+      if left < 0 then
+        left = 0
+      elseif drain then
+        left = (left - left % bucket.unit) / bucket.unit
+      end
+      if level > 0 then
+        if drain then
+          whole = (level + (-level) % drain) / drain
+        else
+          -- What is kept expires with its last entry; what was taken now expires later.
+          local last = level == bucket.kept and bucket.last
+          whole = last and last + bucket.a - now or bucket.fresh
+        end
+      end
+      if i == from or left < remaining or left == remaining and whole > reset then
+        remaining, reset = left, whole
+        if retry == 0 then result = i end
+      end
+    end
+  end
+  reply = pack('>i4I4I7I7I7', result, remaining, reset, retry, now)
+  if replies or position <= ends then
+    replies = replies or {}
+    replies[#replies + 1] = reply
+  end
+end
+if position ~= ends + 1 then error('sluicegate: request cut short') end
+
+for i = 1, #buckets do
+  local bucket = buckets[i]
+  local level, kept = bucket.level, bucket.kept
+  if level ~= kept or bucket.returned then
+    local key, born = KEYS[i], bucket.born
+    if level == 0 and not bucket.uncut then
+      call('UNLINK', key)
+    elseif bucket.start then
+      local state = pack('>I7I4I7', bucket.start, level, born)
+      if kept > 0 then
+        call('SET', key, state, 'KEEPTTL')
+      else
+        local lifetime = bucket.fresh + MARGIN
+        call('SET', key, state, 'PX', (lifetime + (-lifetime) % 1000) / 1000)
+      end
+    elseif bucket.uncut then
+      save_token(bucket, key, now, MARGIN, TOKEN_STATE, UNCUT)
+    elseif bucket.drain then
+      local empty = (level + (-level) % bucket.drain) / bucket.drain
+      local expires = bucket.expires
+      if expires < now + empty then
+        -- Twice as long as needed, so that a filling bucket is not extended at each step.
+        local lifetime = 2 * empty + MARGIN
+        local state = pack(TOKEN_STATE, level, now, born, now + lifetime, bucket.unit, bucket.drain)
+        call('SET', key, state, 'PX', (lifetime + (-lifetime) % 1000) / 1000)
+      else
+        local state = pack(TOKEN_STATE, level, now, born, expires, bucket.unit, bucket.drain)
+        call('SET', key, state, 'KEEPTTL')
+      end
+    elseif bucket.head then
+      local sub, window, records, from, record = string.sub, bucket.a, bucket.records, bucket.from, ''
+      local head, lag, blocks, base = bucket.head, bucket.lag, bucket.blocks, bucket.base
+      local expires, ahead, stamp, last = bucket.expires, bucket.ahead, bucket.fresh + now - window, bucket.last
+      if kept == 0 then
+        -- Nothing older counts: start again. UNLINK frees any number of blocks in the background.
+        if lag + blocks > 0 then
+          call('UNLINK', key)
+          expires = 0
+        end
+        head, lag, blocks, base, ahead, last = 0, 0, 0, 0, 0, stamp
+        -- The oldest record's copy, and the open block.
+        record = pack(RECORD, stamp % TWO48, level)
+        records, from = record, 1
+      elseif level > kept then
+        record = pack(RECORD, stamp % TWO48, (base + level) % TWO32)
+        local open = from + 10 + ahead * 10
+        local length = (#records - open + 1) / 10
+        if last == stamp then
+          -- Replaces the last record, and drops its copy if the copies reach that far. The oldest record's copy stays.
+          records, from = sub(records, from, -11), 1
+          local copies = blocks * BLOCK + length - 1 - head % BLOCK
+          if copies == 0 then
+            records = record .. sub(records, 11)
+          elseif ahead >= copies then
+            records, ahead = sub(records, 1, copies * 10) .. sub(records, ahead * 10 + 11), copies - 1
+          end
+        elseif length == BLOCK then
+          call('HSET', key, blocks + (head - head % BLOCK) / BLOCK, '\0\0\0\0' .. sub(records, open))
+          records, from, blocks = sub(records, from, open - 1), 1, blocks + 1
+        end
+        last = stamp
+      end
+      if lag > 0 then
+        local oldest, fields = (head - head % BLOCK) / BLOCK - lag, {}
+        for number = oldest, oldest + (lag < SHED and lag or SHED) - 1 do fields[#fields + 1] = number end
+        call('HDEL', key, _G.unpack(fields))
+        lag = lag - #fields
+      end
+      local extend = expires < last + window
+      if extend then expires = last + window + math.ceil(window / 4) + MARGIN end
+      call('HSET', key, 'h',
+        pack(LOG_HEAD, head, lag, blocks, base, born, expires, ahead) .. sub(records, from) .. record)
+      if extend and read('PEXPIRE', key, math.ceil((expires - now) / 1000)) ~= 1 then
+        -- It is refused, and a new key would never expire. It comes after a write that needs memory, since after one
+        -- that needs none Redis allows all others even when it is full.
+        if kept == 0 or bucket.expires == 0 then call('UNLINK', key) end
+        call('PEXPIRE', key, 1)
+      end
+    else
+      local state = pack('>I4', level) .. (bucket.times or pack('>I7', now))
+      if bucket.units == 0 then
+        call('SET', key, state, 'KEEPTTL')
+      else
+        call('SET', key, state, 'PX', math.ceil(bucket.lifetime / 1000))
+      end
+    end
+  end
+end
+return replies and table.concat(replies) or reply
