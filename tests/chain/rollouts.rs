@@ -218,6 +218,27 @@ async fn each_kind_of_change_is_rolled_out_and_back_over_two_sidecars_without_a_
     }
 }
 
+/// Whichever sidecar it asks first: it may have the new rules, which the other one cannot decide.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_envoy_that_starts_in_a_rollout_is_soon_decided_by_both() {
+    let [before, after] =
+        ["one", "uno"].map(|limit| text("memory", &format!("{limit} fixed_window"), "s"));
+    let sidecars = [Sidecar::alone(&before).await, Sidecar::alone(&before).await];
+    change(&sidecars[0], &after).await;
+    for start in 0..4 {
+        let envoy = behind(&sidecars, pushed()).await;
+        eventually("twenty in a row have a verdict", async || {
+            for n in 0..20 {
+                if envoy.status("/deny", &format!("{start}-{n}")).await == 503 {
+                    return false;
+                }
+            }
+            true
+        })
+        .await;
+    }
+}
+
 /// The policy drops a set that Envoy lists, and renames a limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_filter_that_refuses_rules_keeps_its_limits_for_as_long_as_it_runs_and_is_told() {
