@@ -132,29 +132,33 @@ impl Overrides {
         let mut overrides = Self::default();
         for limit in policy.decided_limits() {
             for (whom, one) in &limit.overrides {
-                let (of, timed) = overrides.of(policy, &limit.name, whom, one);
+                let acts_on = match policy.has(&limit.name) {
+                    true => policy.acts_on(&limit.name, whom),
+                    // Of an earlier policy, for who still asks for this limit.
+                    false => (limit.name.clone(), whom.clone()),
+                };
+                let (of, timed) = overrides.of(policy, acts_on, one);
                 of.policy = timed;
             }
         }
         let entries = stored.iter().flat_map(|stored| &stored.entries);
         for ((limit, whom), entry) in entries.filter(|(_, entry)| entry.is_in_force()) {
-            let (of, timed) = overrides.of(policy, limit, whom, &entry.one);
+            let (of, timed) = overrides.of(policy, policy.acts_on(limit, whom), &entry.one);
             of.store = timed;
         }
         overrides.stored = stored;
         overrides
     }
 
-    /// The place of an override of this name, and what it does there, if anything.
+    /// The place of an override that acts on these, and what it does there, if anything.
     fn of(
         &mut self,
         policy: &Policy,
-        limit: &str,
-        whom: &Whom,
+        (limit, whom): (String, Whom),
         one: &Override,
     ) -> (&mut KeyOverrides, Option<Timed>) {
-        let (limit, whom) = policy.acts_on(limit, whom);
-        let timed = policy.limit(&limit).and_then(|limit| Timed::of(limit, one));
+        let of_policy = policy.limit(&limit);
+        let timed = of_policy.and_then(|limit| Timed::of(limit, one));
         let of_limit = self.by_limit.entry(limit).or_default();
         of_limit.any_by_digits |= matches!(whom, Whom::Subject(_));
         (of_limit.of.entry(whom).or_default(), timed)
