@@ -4,7 +4,7 @@
 //! not parse or compare: it costs one hash for a limit without overrides, three for a limit with some, a SHA-256 more where some
 //! are by digits, and nothing but a reading of the clock for each request if there are no overrides.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use sluicegate_engine::BucketSpec;
@@ -118,6 +118,9 @@ struct KeyOverrides {
     policy: Option<Timed>,
 }
 
+/// What the metric counts.
+const ALLOWANCES: [&str; 4] = ["quota", "unlimited", "blocked", "unfit"];
+
 /// A snapshot of all overrides.
 #[derive(Debug, Default)]
 pub struct Overrides {
@@ -173,25 +176,17 @@ impl Overrides {
     }
 
     /// The number of overrides in force, by what they allow, and of those that do not fit the policy.
-    pub fn counts(&self, policy: &Policy, now_ms: u64) -> [(&'static str, usize); 4] {
-        let [mut quota, mut unlimited, mut blocked, mut unfit] = [0; 4];
+    pub fn counts(&self, policy: &Policy, now_ms: u64) -> BTreeMap<&'static str, usize> {
+        let mut counts = BTreeMap::from(ALLOWANCES.map(|allowance| (allowance, 0)));
         for (_, _, one, _, state) in self.states(policy, now_ms) {
-            match (state, &one.grant) {
-                (OverrideState::Unfit, _) => unfit += 1,
-                (OverrideState::InForce | OverrideState::Restored, Grant::Quotas(_)) => quota += 1,
-                (OverrideState::InForce | OverrideState::Restored, Grant::Unlimited) => {
-                    unlimited += 1;
-                }
-                (OverrideState::InForce | OverrideState::Restored, Grant::Blocked) => blocked += 1,
-                _ => {}
-            }
+            let allowance = match (state, &one.grant) {
+                (OverrideState::Unfit, _) => "unfit",
+                (OverrideState::InForce | OverrideState::Restored, grant) => grant.name(),
+                _ => continue,
+            };
+            *counts.entry(allowance).or_default() += 1;
         }
-        [
-            ("quota", quota),
-            ("unlimited", unlimited),
-            ("blocked", blocked),
-            ("unfit", unfit),
-        ]
+        counts
     }
 
     /// All overrides, including those not in force, sorted by limit, key and source.
