@@ -69,6 +69,10 @@ pub fn failed(error: &StoreError) -> Checked {
         ),
         Connection(ConnectionError::Replica) => ("role", "name the primary or its sentinels"),
         Connection(ConnectionError::NoPrimary) => ("sentinel", "correct the URL's last part"),
+        Connection(ConnectionError::NoNode) => (
+            "slots",
+            "this node knows of none: let it join the Cluster (`redis-cli --cluster add-node`), or name other nodes",
+        ),
         Connection(ConnectionError::Unserved(_)) => {
             ("slots", "repair it: `redis-cli --cluster fix`")
         }
