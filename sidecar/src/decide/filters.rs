@@ -210,6 +210,20 @@ impl Filters {
         told.take(MAX_TOLD).collect()
     }
 
+    /// The filters that list a set which this policy does not have; not all of many.
+    pub fn without_set(&self, policy: &Policy) -> Vec<String> {
+        let filters = lock(&self.known);
+        let told = filters.values().filter_map(|Known { state, .. }| {
+            let is_gone = |set: &&String| !policy.rules.sets.contains_key(*set);
+            let (vm, set) = (state.vm.get(..8)?, state.sets.iter().find(is_gone)?);
+            Some(format!(
+                "filter {vm} of `{}` lists the rule set {set}, which the policy does not have: it keeps the rules that it has",
+                state.node
+            ))
+        });
+        told.take(MAX_TOLD).collect()
+    }
+
     /// How many filters have another pepper than this policy's consumers.
     pub fn with_other_pepper(&self, policy: &Policy) -> usize {
         let filters = lock(&self.known);

@@ -202,14 +202,15 @@ impl Service {
         if let Some(trace) = trace {
             trace.end(&decided);
         }
+        let rules = epoch.policy.rules.told();
         Answer {
             epoch: epoch.number,
             instance: self.instance,
             verdicts: decided.into_iter().map(|decided| decided.verdict).collect(),
             leases,
-            rules: epoch.policy.rules.told().map(Into::into),
+            limits: rules.as_ref().map(|_| epoch.limits.clone().into()),
+            rules: rules.map(Into::into),
             earlier: epoch.earlier.clone().map(Into::into),
-            limits: Some(epoch.limits.clone().into()),
         }
     }
 

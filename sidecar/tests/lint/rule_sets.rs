@@ -29,6 +29,23 @@ fn the_rules_of_a_policy_are_checked_with_and_without_a_plugin() {
 }
 
 #[test]
+fn a_set_that_a_change_takes_away_is_warned_of_without_an_envoy_too() {
+    let (_, policy) = pushed(GOOD);
+    let folder = tempfile::tempdir().unwrap();
+    let before = folder.path().join("before.yaml");
+    std::fs::write(&before, format!("{policy}  other: {{ rules: [] }}\n")).unwrap();
+    let command = ["check-config", "--before", before.to_str().unwrap()];
+    let (status, printed) = run_with(&command, Some(&policy), None);
+    let says =
+        "policy.yaml:1: warning: `rules` has no set `other` any more: an Envoy that lists it";
+    has(&printed, says);
+    has(&printed, "0 errors, 1 warning");
+    assert_eq!(status, 0, "{printed}");
+    let kept = format!("{policy}  other: {{ rules: [] }}\n");
+    is_without_findings(&run_with(&command, Some(&kept), None));
+}
+
+#[test]
 fn all_mistakes_of_rules_come_in_one_run_at_the_lines_of_their_fields() {
     let (_, policy) = pushed(GOOD);
     let wrong = policy

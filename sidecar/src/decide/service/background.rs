@@ -131,6 +131,9 @@ impl Service {
     pub fn reload(&self) {
         if let Some((kind, detail)) = self.policy.reload(&self.metrics) {
             self.events.add(clock::unix_ms(), kind, detail);
+            for line in self.filters.without_set(&self.policy.current().policy) {
+                warn!("{line}: docs/rules.md#what-happens-when");
+            }
         }
     }
 }

@@ -22,13 +22,13 @@ impl Service {
         };
         if let Some(waits) = waits {
             let begun = self.policy.current().policy.rules.digest.clone();
-            let is_other = |()| {
+            let is_other = |(): &()| {
                 let epoch = self.policy.current();
                 let (digest, limits) = (&epoch.policy.rules.digest, &epoch.limits);
                 let knows_limits = report.limits.as_ref().is_none_or(|known| known == limits);
                 *digest != begun || !report.knows(digest) || !knows_limits
             };
-            let changed = news.wait_for(|now| is_other(*now));
+            let changed = news.wait_for(is_other);
             tokio::select! {
                 _ = changed => {}
                 () = tokio::time::sleep(Duration::from_secs(RULES_WAIT_S)) => {}
