@@ -436,7 +436,7 @@ impl Maker {
 
     fn overrides(&mut self) {
         for _ in 0..self.chance.between(1, 6) {
-            let (limit, key) = self.subject();
+            let (limit, key) = self.asked();
             let of = self.first(limit);
             let (by, per) = (self.chance.of(&[1, 2, 5]), self.chance.of(&[1, 2, 10]));
             let quota = (of.windows[0].quota * by).div_ceil(per);
@@ -465,7 +465,7 @@ impl Maker {
             self.drain(at_ms, sidecar);
         }
         for _ in 0..self.chance.between(0, 2) {
-            let (limit, key) = self.subject();
+            let (limit, key) = self.asked();
             let (sidecar, at_ms) = (self.sidecar(), self.at());
             self.happens(
                 at_ms,
