@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use tracing::warn;
 
 use super::contents::Policy;
-use super::files::{Files, read, read_own};
+use super::files::{Files, read};
+use super::kept::Kept;
 use super::last_good::LastGood;
-use super::short::Expanded;
 use crate::clock;
 use crate::lock::lock;
 
@@ -36,7 +36,7 @@ impl Policy {
     }
 
     /// The policy that a file has in it.
-    fn of(text: &str, path: &Path) -> Result<Self, PolicyError> {
+    pub(super) fn of(text: &str, path: &Path) -> Result<Self, PolicyError> {
         let read = Self::read(text, &mut Files::beside(path));
         read.map_err(|message| PolicyError::Invalid(path.to_owned(), message))
     }
@@ -58,10 +58,10 @@ struct Attempt {
     text: Option<String>,
     /// The other files that it names.
     files: Arc<Files>,
-    /// Its long form, if it is good.
-    long: Option<String>,
     /// Why it was refused, if it was.
     refusal: Option<String>,
+    /// How much was kept when there was no room for what this would remove, if that is why.
+    kept: Option<f64>,
     /// What is in force is not from the file.
     is_last_good: bool,
 }
@@ -70,11 +70,9 @@ impl Attempt {
     /// Reads the policy in this text.
     fn read(&mut self, path: &Path, text: String) -> Result<Policy, PolicyError> {
         let mut files = Files::beside(path);
-        let read = Expanded::read_policy(&text, &mut files);
-        (self.text, self.files, self.long) = (Some(text), Arc::new(files), None);
-        let (policy, expanded) = read.map_err(|why| PolicyError::Invalid(path.to_owned(), why))?;
-        self.long = Some(expanded.text);
-        Ok(policy)
+        let read = Policy::read(&text, &mut files);
+        (self.text, self.files, self.kept) = (Some(text), Arc::new(files), None);
+        read.map_err(|why| PolicyError::Invalid(path.to_owned(), why))
     }
 }
 
@@ -107,40 +105,51 @@ impl PolicySource {
         Ok((Self::new(path, newest), policy?))
     }
 
-    /// The same, but keeps each good policy in a folder, and begins with that if the file cannot be used.
+    /// The same, but keeps each good policy in a folder, and begins with that if the file cannot be used. What the policies there
+    /// had is kept for filters, as after a reload.
     ///
     /// # Errors
     /// Nor can the one in the folder.
     pub fn open_or_last_good(path: &Path, folder: &Path) -> Result<(Self, Policy), PolicyError> {
         let last_good = LastGood::in_folder(folder);
-        let kept_at = &last_good.path;
         let (mut newest, read) = Self::first(path);
-        let policy = read.or_else(|why| {
+        let (kept, mut earlier) = last_good.read();
+        if let (Err(unusable), true) = (&kept, last_good.path.exists()) {
+            warn!("the last good policy is not used: {unusable}");
+        }
+        earlier.extend(kept.as_ref().ok().cloned());
+        let mut policy = read.or_else(|why| {
             (newest.refusal, newest.is_last_good) = (Some(why.to_string()), true);
-            let kept = read_own(kept_at).map_err(|why| PolicyError::Read(kept_at.clone(), why));
-            kept.and_then(|text| Policy::of(&text, kept_at))
-                .map_err(|unusable| {
-                    if kept_at.exists() {
-                        warn!("the last good policy is not used: {unusable}");
-                    }
-                    why
-                })
+            kept.map_err(|_| why)
         })?;
+        let now_us = clock::now_us();
+        // The newest of them, if all are too much.
+        policy.kept = (0..earlier.len())
+            .find_map(|skipped| {
+                let mut rest = earlier.iter().skip(skipped);
+                let kept = rest.try_fold(Kept::default(), |kept, before| {
+                    kept.after(before, &policy, now_us)
+                });
+                kept.inspect_err(|why| warn!("the earliest policy is not kept: {why}"))
+                    .ok()
+            })
+            .unwrap_or_default();
+        last_good.keep(&policy);
+        last_good.write();
         let mut source = Self::new(path, newest);
         source.last_good = Some(Arc::new(last_good));
-        source.keep(lock(&source.newest).long.as_deref());
         Ok((source, policy))
     }
 
-    /// Keeps a good policy for a start with a broken file.
-    fn keep(&self, text: Option<&str>) {
-        if let Some((last_good, text)) = self.last_good.as_ref().zip(text) {
-            last_good.keep(text);
+    /// Keeps a policy for a start with a broken file, and what it keeps: written by [`Self::write_kept`].
+    pub fn keep(&self, policy: &Policy) {
+        if let Some(last_good) = &self.last_good {
+            last_good.keep(policy);
         }
     }
 
-    /// Tries again to keep the policy in force, if that has failed and some time has passed.
-    pub fn keep_again(&self) {
+    /// Writes what is to be kept, if it is not on disk yet; some time after this has failed.
+    pub fn write_kept(&self) {
         if let Some(last_good) = self.last_good.as_ref().filter(|one| one.is_due()) {
             let last_good = Arc::clone(last_good);
             tokio::task::spawn_blocking(move || last_good.write());
@@ -171,21 +180,28 @@ impl PolicySource {
     pub fn reload(&self, current: &Policy, apply: impl FnOnce(Policy)) -> Result<(), PolicyError> {
         let mut newest = lock(&self.newest);
         let tried = read_policy(&self.path).and_then(|text| {
-            if newest.text.as_ref() == Some(&text) && !newest.files.have_changed() {
+            let is_same = newest.text.as_ref() == Some(&text) && !newest.files.have_changed();
+            if is_same && newest.kept.is_none() {
                 return Ok(None);
             }
             let policy = newest.read(&self.path, text)?;
+            let refused = |why| PolicyError::Invalid(self.path.clone(), why);
+            current.check_restart(&policy).map_err(refused)?;
+            newest.kept = Some(current.kept_ratio());
             let policy = current.may_become(policy, clock::now_us());
-            policy
-                .map(Some)
-                .map_err(|message| PolicyError::Invalid(self.path.clone(), message))
+            let policy = policy.map_err(refused)?;
+            newest.kept = None;
+            Ok(Some(policy))
         });
         match tried {
             Ok(None) => {}
             Ok(Some(policy)) => {
                 newest.refusal = None;
                 newest.is_last_good = false;
-                self.keep(newest.long.as_deref());
+                if let Some(last_good) = &self.last_good {
+                    last_good.keep(&policy);
+                    last_good.write();
+                }
                 apply(policy);
             }
             Err(why) => {
@@ -205,14 +221,15 @@ impl PolicySource {
         Ok(())
     }
 
-    /// Whether the file has another content than at the last attempt to load it.
-    pub async fn has_changed(&self) -> bool {
+    /// Whether the file has another content than at the last attempt to load it, or may be loaded now that less is kept.
+    pub async fn has_changed(&self, current: &Policy) -> bool {
         let (path, files) = (self.path.clone(), Arc::clone(&lock(&self.newest).files));
         let look = move || (read(&path).ok(), files.have_changed());
         let looked = tokio::task::spawn_blocking(look).await;
         let (text, others) = looked.unwrap_or_default();
         let newest = lock(&self.newest);
-        newest.text != text || others
+        let has_room = newest.kept.is_some_and(|then| current.kept_ratio() < then);
+        newest.text != text || others || has_room
     }
 }
 
