@@ -235,6 +235,8 @@ impl PolicySource {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
 
     const GOOD: &str =
@@ -264,6 +266,112 @@ mod tests {
         assert!(source.refusal().is_some(), "the file is still refused");
         std::fs::write(&path, GOOD).unwrap();
         assert_eq!((again(), source.refusal()), (Some(true), None));
+    }
+
+    /// A policy of so many limits, the first of which a rule asks for.
+    fn written(name: &str, count: usize) -> String {
+        let limit = "{ algorithm: fixed_window, windows: [{ quota: 1, per: 1h }] }";
+        let limits: String = (0..count)
+            .map(|n| format!("  {name}{n}: {limit}\n"))
+            .collect();
+        let check = format!("{{ limit: {name}0, key: [{{ host: true }}] }}");
+        let rules = format!("[{{ name: r, checks: [{check}], when_unavailable: deny }}]");
+        format!("limits:\n{limits}rules: {{ s: {{ rules: {rules} }} }}")
+    }
+
+    const MINUTE_US: u64 = 60_000_000;
+
+    #[test]
+    fn what_is_kept_for_filters_outlives_a_restart_and_is_dropped_from_the_disk_as_from_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("policy.yaml");
+        let earlier = folder.path().join("earlier-policies.json");
+        let start = |name: &str| {
+            std::fs::write(&path, written(name, 1)).unwrap();
+            PolicySource::open_or_last_good(&path, folder.path()).unwrap()
+        };
+        let reload = |(source, before): (PolicySource, Policy), name: &str| {
+            std::fs::write(&path, written(name, 1)).unwrap();
+            let mut loaded = None;
+            source
+                .reload(&before, |policy| loaded = Some(policy))
+                .unwrap();
+            (source, loaded.unwrap())
+        };
+        let has = |policy: &Policy, names: &str| {
+            names
+                .chars()
+                .all(|name| policy.limit(&format!("{name}0")).is_some())
+        };
+        let started = start("a");
+        let digest = started.1.rules.digest.clone();
+        assert!(!earlier.exists());
+        let (_, policy) = reload(reload(started, "b"), "c");
+        let told = policy.earlier();
+        assert!(has(&policy, "abc") && told.is_some());
+        assert_eq!(earlier.metadata().unwrap().mode() & 0o777, 0o600);
+        // As one that is broken, and good.
+        std::fs::write(&path, "limits: 7").unwrap();
+        let (_, policy) = PolicySource::open_or_last_good(&path, folder.path()).unwrap();
+        assert_eq!(policy.earlier(), told);
+        let (_, policy) = start("c");
+        assert_eq!(policy.earlier(), told);
+        // Another file than before.
+        let (source, policy) = start("d");
+        assert!(has(&policy, "abcd"));
+        // A filter has the first rules.
+        let later_us = clock::now_us() + MINUTE_US;
+        let (policy, _) = policy
+            .without_unused(|one| one == digest, later_us)
+            .unwrap();
+        source.keep(&policy);
+        source.last_good.as_ref().unwrap().write();
+        let (_, policy) = start("d");
+        assert!(has(&policy, "ad") && policy.limit("b0").is_none() && policy.limit("c0").is_none());
+        // The newest of what is in the file; a text that is no policy is nothing.
+        let texts = serde_json::to_string(&["limits: 7", &written("x", 10_001), &written("y", 1)]);
+        std::fs::write(&earlier, texts.unwrap()).unwrap();
+        let (source, policy) = start("d");
+        assert!(has(&policy, "dy") && policy.limit("x0").is_none());
+        let (policy, _) = policy
+            .without_unused(|_| false, later_us + MINUTE_US)
+            .unwrap();
+        source.keep(&policy);
+        source.last_good.as_ref().unwrap().write();
+        assert!(!earlier.exists() && policy.limit("y0").is_none());
+        std::fs::write(&earlier, "{").unwrap();
+        assert!(has(&start("d").1, "d") && !earlier.exists());
+    }
+
+    #[tokio::test]
+    async fn a_file_for_which_too_much_is_kept_is_read_again_when_less_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("policy.yaml");
+        std::fs::write(&path, written("a", 5_100)).unwrap();
+        let (source, first) = PolicySource::open(&path).unwrap();
+        let reload = |before: &Policy, text: Option<String>| {
+            if let Some(text) = text {
+                std::fs::write(&path, text).unwrap();
+            }
+            let mut loaded = None;
+            let read = source.reload(before, |policy| loaded = Some(policy));
+            read.map_err(|why| why.to_string()).map(|()| loaded)
+        };
+        let second = reload(&first, Some(written("b", 5_100))).unwrap().unwrap();
+        let why = reload(&second, Some(written("c", 5_100))).unwrap_err();
+        assert!(
+            why.contains("10200 limits") && !why.contains("restart"),
+            "{why}"
+        );
+        assert!(!source.has_changed(&second).await);
+        // As on SIGHUP.
+        assert!(reload(&second, None).is_err());
+        let later_us = clock::now_us() + MINUTE_US;
+        let (later, _) = second.without_unused(|_| false, later_us).unwrap();
+        assert!(source.has_changed(&later).await);
+        assert!(reload(&later, None).unwrap().is_some() && source.refusal().is_none());
+        assert!(!source.has_changed(&later).await);
+        assert!(reload(&later, None).unwrap().is_none());
     }
 
     /// As whoever could write to the state directory would have it.
