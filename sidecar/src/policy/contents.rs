@@ -83,7 +83,7 @@ impl Policy {
             return Ok(());
         }
         Err(format!(
-            "{} changed, which requires a restart of the sidecar; limits can change at any time",
+            "{} changed, which requires a restart of the sidecar",
             changed.join(", ")
         ))
     }
