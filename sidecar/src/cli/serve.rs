@@ -30,7 +30,7 @@ pub struct Serve {
     /// The policy (YAML), with the limits and the address of the store.
     #[arg(long, value_name = "FILE")]
     policy: PathBuf,
-    /// A folder in which the last good policy is kept, for a start with a broken file.
+    /// A folder in which the last good policy is kept, for a start with a broken file, and earlier ones, for filters with their rules.
     // systemd's `StateDirectory=` sets the variable.
     #[arg(long, value_name = "FOLDER", env = "STATE_DIRECTORY")]
     state_dir: Option<PathBuf>,

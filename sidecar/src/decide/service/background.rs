@@ -40,7 +40,7 @@ impl Service {
         let digests = self.filters.digests();
         self.policy
             .forget_removed(&self.metrics, |digest| digests.contains(digest));
-        self.policy.source.keep_again();
+        self.policy.source.write_kept();
         self.warn_of_pepper();
         let mut told = lock(&self.warned_of_filters);
         told.retain(|_, seen| seen.elapsed() < SAID_FOR);
