@@ -200,7 +200,7 @@ impl Filter {
         }
         let leases = plugin.leases.borrow_mut().report(now_us, false);
         let asked = Some((question, &taken));
-        let (said, unknown) = self.call(sidecar, asked, leases, TIMEOUT).await;
+        let (said, unknown) = self.call(sidecar, asked, None, leases, TIMEOUT).await;
         if !taken.is_empty() {
             let mut leases = plugin.leases.borrow_mut();
             let live = leases.is_live(question, &taken, host::monotonic_us());
@@ -217,11 +217,12 @@ impl Filter {
         (said, By::Sidecar, unknown)
     }
 
-    /// One callout, with a question or without.
+    /// One callout, with a question or without; `told`: the revision of the rules that it announces.
     async fn call(
         &self,
         sidecar: Numbered,
         asked: Option<(&Question, &Taken)>,
+        told: Option<u64>,
         leases: LeaseReport,
         within: Duration,
     ) -> (Said, Vec<usize>) {
@@ -261,7 +262,7 @@ impl Filter {
         let mut denials = plugin.denials.borrow_mut();
         let most_ms = denials.answered(version, answer.limits.as_deref(), times);
         if plugin.pushed.is_some() {
-            self.updates.named(&answer, times.answered_us);
+            self.updates.named(&answer, told, times.answered_us);
         }
         let Some((question, taken)) = asked else {
             return (Said::Unknown, Vec::new());
@@ -290,11 +291,14 @@ impl Filter {
             };
             let now_us = host::monotonic_us();
             let renews = self.plugin.leases.borrow().wants_renewal();
+            let mut told = None;
             let mut has_report = self.plugin.leases.borrow_mut().has_report(now_us);
             if let Some(pushed) = &self.plugin.pushed
-                && now_us - announced_us >= ANNOUNCE_EVERY_US[usize::from(self.updates.is_behind())]
+                && now_us - announced_us
+                    >= ANNOUNCE_EVERY_US[usize::from(self.updates.reports_often())]
             {
                 (announced_us, has_report) = (now_us, true);
+                told = Some(self.updates.revision());
                 let report = self.updates.report(&self.plugin, pushed, now_us);
                 let report = RulesReport::read(&report).expect("a report");
                 next.1.filters.hears(&report, "world", clock::now_us(), 0);
@@ -302,13 +306,13 @@ impl Filter {
             if renews {
                 let leases = self.plugin.leases.borrow_mut().report(now_us, true);
                 if leases.asks() {
-                    self.call(next, None, leases, RENEWAL_TIMEOUT).await;
+                    self.call(next, None, told, leases, RENEWAL_TIMEOUT).await;
                 } else {
                     self.plugin.leases.borrow_mut().failed(leases, now_us);
                 }
             } else if has_report {
                 let leases = self.plugin.leases.borrow_mut().report(now_us, false);
-                self.call(next, None, leases, TIMEOUT).await;
+                self.call(next, None, told, leases, TIMEOUT).await;
             }
         }
     }
