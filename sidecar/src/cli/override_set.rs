@@ -74,10 +74,9 @@ impl Set {
             Some(until) => format!("until {until}"),
             None => "until it is removed".to_owned(),
         };
-        let replaced = if answer.replaced {
-            ", replacing an earlier override"
-        } else {
-            ""
+        let replaced = match answer.replaced {
+            true => ", replacing an earlier override",
+            false => "",
         };
         let consumer = now.key.as_deref().and_then(consumer_of);
         let whom = match (consumer, &now.subject) {
@@ -87,10 +86,8 @@ impl Set {
         };
         let hint = match (&set.whom, answer.counted) {
             _ if now.state == OverrideState::Unfit => UNFIT,
-            (_, counted) if consumer.is_some() => match counted {
-                Some(true) => COUNTED,
-                _ => "",
-            },
+            (_, Some(true)) if consumer.is_some() => COUNTED,
+            _ if consumer.is_some() => "",
             (Whom::Subject(_), Some(_)) => BY_DIGITS,
             (Whom::Subject(_), None) => {
                 &format!("this sidecar has not seen its key lately\n{BY_DIGITS}")
