@@ -12,16 +12,18 @@
 //! | `schemas.rs` | the JSON Schemas of both forms: fields, and what to give for them |
 //! | `short.rs` | the short form, expanded to the long form |
 //! | `consumers.rs`, `consumers_file.rs` | named consumers: whose bucket a hashed key belongs to, and the file that names them |
-//! | `changes.rs`, `kept.rs` | what changes from one policy to the next, for people; what is kept of earlier ones |
+//! | `changes.rs`, `counted.rs` | what changes from one policy to the next, and whose counts start at zero, for people |
+//! | `kept.rs` | what is kept of earlier policies |
 //! | `ended.rs` | whose cached denials end in filters |
 //! | `files.rs`, `source.rs` | its file and those that it names: read, watched, reloaded |
-//! | `last_good.rs` | keeps the last good policy in the state directory |
+//! | `last_good.rs` | keeps the last good policy and earlier ones in the state directory |
 
 mod certain;
 mod changes;
 mod consumers;
 mod consumers_file;
 mod contents;
+mod counted;
 mod covering;
 mod ended;
 mod fields;

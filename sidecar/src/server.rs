@@ -109,7 +109,8 @@ async fn reload(service: &Service, reread: &Notify) {
     loop {
         tokio::select! {
             () = sleep(READ_POLICY_EVERY) => {
-                if !service.policy.source.has_changed().await {
+                let current = service.policy.current();
+                if !service.policy.source.has_changed(&current.policy).await {
                     continue;
                 }
             }

@@ -29,7 +29,7 @@ use sluicegate_tests::upstream::serve;
 
 use super::late::{burst, fields};
 use super::support::{
-    check, decide, decided, envoy, generous, peek, per_key, policy, pushed, with_rules,
+    check, decide, decided, envoy, generous, peek, per_key, policy, pushed, take, with_rules,
 };
 
 /// A rule that denies everybody after the first request, with a body of its own.
@@ -295,6 +295,41 @@ async fn a_sidecar_that_starts_with_a_broken_file_serves_the_last_good_policy() 
     })
     .await;
     assert!(!sidecar.readyz().await.contains("last good"));
+}
+
+/// Its filters refuse the newer rules, in which the set and the limit have other names.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restarted_sidecar_decides_by_the_rules_that_filters_keep() {
+    let folder = tempfile::tempdir().unwrap();
+    let planned = Sidecar::with(&one_each(&told("first")));
+    let planned = planned.arguments(&["--state-dir", folder.path().to_str().unwrap()]);
+    let mut sidecar = planned.alone().await;
+    let envoy = envoy(sidecar.port, pushed()).await;
+    assert_eq!(body(&envoy, "/", "alice").await.0, 200);
+    let other = one_each(&told("second")).replace("{\"s\":", "{\"other\":");
+    write(&sidecar.policy, &other.replace("per-key", "uno"));
+    eventually("both filters have refused it", async || {
+        in_state(&sidecar, "refused").await == 2
+    })
+    .await;
+    for user in ["bob", "carol"] {
+        sidecar.restart().await;
+        // A connection from before ends with the first request.
+        eventually("the limit is decided", async || {
+            body(&envoy, "/", user).await == (429, "first".to_owned())
+        })
+        .await;
+    }
+    // While it is away, the file changes again.
+    sidecar.kill();
+    write(&sidecar.policy, &other.replace("per-key", "due"));
+    sidecar.restart().await;
+    eventually("the limit is decided", async || {
+        body(&envoy, "/", "dora").await == (429, "first".to_owned())
+    })
+    .await;
+    assert_eq!(take(&sidecar, "uno", "k").await["outcome"], "admitted");
+    envoy.is_well().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

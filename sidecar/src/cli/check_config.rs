@@ -30,7 +30,7 @@ pub struct CheckConfig {
     /// times; all files are checked together. Without it, only the policy is checked.
     #[arg(long, value_name = "FILE", required_unless_present = "policy")]
     envoy: Vec<PathBuf>,
-    /// The policy that `--policy` is to replace: prints what changes, and which counts start at zero.
+    /// The policy that `--policy` is to replace: prints what changes, which counts start at zero, and what requires a restart.
     #[arg(long, value_name = "FILE", requires = "policy")]
     before: Option<PathBuf>,
     /// Output format; `json` prints one object with all findings.

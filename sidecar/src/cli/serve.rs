@@ -30,7 +30,7 @@ pub struct Serve {
     /// The policy (YAML), with the limits and the address of the store.
     #[arg(long, value_name = "FILE")]
     policy: PathBuf,
-    /// A folder in which the last good policy is kept, for a start with a broken file.
+    /// A folder in which the last good policy is kept, for a start with a broken file, and earlier ones, for filters with their rules.
     // systemd's `StateDirectory=` sets the variable.
     #[arg(long, value_name = "FOLDER", env = "STATE_DIRECTORY")]
     state_dir: Option<PathBuf>,
@@ -89,7 +89,7 @@ impl Serve {
             }
         });
         let (listen, admin_listen) = (&self.listening.listen, &self.listening.admin_listen);
-        info!(%listen, %admin_listen, "serving");
+        info!(%listen, %admin_listen, sidecar = service.number(), "serving");
         if is_alone {
             warn!(
                 "the counts are in this process's memory: no other sidecar sees them, and a restart forgets them; to share \

@@ -235,6 +235,7 @@ impl PolicyHandle {
         let before = self.current.load_full();
         let without = before.policy.without_unused(is_used, clock::now_us());
         if let Some((policy, has_fewer)) = without {
+            self.source.keep(&policy);
             let metrics = if has_fewer {
                 Arc::new(metrics.of_policy(&policy))
             } else {

@@ -1,10 +1,11 @@
 //! What changes from one policy to the next, in words for the log. Pure. Names no key.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sluicegate_engine::{BucketSpec, bucket_key};
 
 use super::contents::Policy;
+use super::counted::started_anew;
 use super::limits::Limit;
 use super::rules::RuleSets;
 use super::window_file::window_name;
@@ -13,47 +14,54 @@ use super::window_file::window_name;
 /// such as comments, is "no limit changed".
 pub fn changes(before: &Policy, after: &Policy) -> Vec<String> {
     let mut found = Vec::new();
+    if let Err(why) = before.check_restart(after) {
+        found.push(why + before.store.counts_at(&after.store));
+    }
     let ttls = (before.denial_ttl, after.denial_ttl);
     if ttls.0 != ttls.1 {
         found.push(format!("denial_ttl {:?} -> {:?}", ttls.0, ttls.1));
     }
-    let mut new: Vec<_> = after
-        .limits()
-        .filter(|limit| !before.has(&limit.name))
-        .collect();
-    for gone in before.limits().filter(|limit| !after.has(&limit.name)) {
-        let renamed = new.iter().position(|new| new.windows == gone.windows);
-        found.push(match renamed.map(|index| &new.remove(index).name) {
-            Some(new) => format!("{} renamed to {new}, whose counts start at zero", gone.name),
-            None => format!("{} removed", gone.name),
-        });
-    }
+    found.extend(of_names(
+        [&before.limits, &after.limits],
+        ("", ", whose counts start at zero", ""),
+        |one, other| one.windows == other.windows,
+    ));
     for limit in after.limits() {
-        let what = match before.limits.get(&limit.name) {
-            None if !new.contains(&limit) => continue,
-            None => " added".to_owned(),
-            Some(before) if before == limit => continue,
-            Some(before) => format!(": {}", of_limit(before, limit).join(", ")),
-        };
-        found.push(limit.name.clone() + &what);
+        let same = before.limits.get(&limit.name);
+        if let Some(before) = same.filter(|before| *before != limit) {
+            let what = of_limit(before, limit).join(", ");
+            found.push(format!("{}: {what}", limit.name));
+        }
     }
+    found.extend(started_anew(before, after));
     if before.consumers != after.consumers {
         // One file of consumers may serve several limits.
         let keys = |policy: &Policy| {
             let keys = policy.consumers.values().flat_map(|of| of.keys.keys());
             keys.collect::<BTreeSet<_>>().len()
         };
+        let owners = before.consumers.iter().filter_map(|(name, old)| {
+            let new = &after.consumers.get(name)?.keys;
+            let is_other = |(hash, owner): &(&String, &String)| {
+                new.get(*hash).is_some_and(|new| new != *owner)
+            };
+            Some(old.keys.iter().filter(is_other).count())
+        });
+        let moved = match owners.max() {
+            None | Some(0) => String::new(),
+            Some(moved) => format!(", {moved} of another consumer, whose counts are its own"),
+        };
+        let (before, after) = (keys(before), keys(after));
         found.push(format!(
-            "consumers changed: {} -> {} keys",
-            keys(before),
-            keys(after)
+            "consumers changed: {before} -> {after} keys{moved}"
         ));
     }
-    let sets = [&before.rules.sets, &after.rules.sets];
-    let gone = sets[0].keys().filter(|set| !sets[1].contains_key(*set));
-    found.extend(gone.map(|set| {
-        format!("rule set {set} removed: filters that list it keep all rules that they have")
-    }));
+    let keep = ": filters that list it keep all rules that they have";
+    found.extend(of_names(
+        [&before.rules.sets, &after.rules.sets],
+        ("rule set ", keep, keep),
+        PartialEq::eq,
+    ));
     if before.rules != after.rules {
         let digest = |rules: &RuleSets| match rules.digest.as_str() {
             "" => "none".to_owned(),
@@ -68,6 +76,26 @@ pub fn changes(before: &Policy, after: &Policy) -> Vec<String> {
     if found.is_empty() {
         found.push("no limit changed".to_owned());
     }
+    found
+}
+
+/// What is renamed, removed and added; said of it: before its name, if it is renamed, and if it is removed.
+fn of_names<T>(
+    [before, after]: [&BTreeMap<String, T>; 2],
+    (what, renamed, removed): (&str, &str, &str),
+    is_same: impl Fn(&T, &T) -> bool,
+) -> Vec<String> {
+    let mut new: Vec<_> = after.iter().collect();
+    new.retain(|(name, _)| !before.contains_key(*name));
+    let mut found = Vec::new();
+    for (name, one) in before.iter().filter(|(name, _)| !after.contains_key(*name)) {
+        let index = new.iter().position(|(_, other)| is_same(one, other));
+        found.push(match index.map(|index| new.remove(index).0) {
+            Some(new) => format!("{what}{name} renamed to {new}{renamed}"),
+            None => format!("{what}{name} removed{removed}"),
+        });
+    }
+    found.extend(new.iter().map(|(name, _)| format!("{what}{name} added")));
     found
 }
 

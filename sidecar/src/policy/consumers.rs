@@ -42,7 +42,7 @@ pub(super) struct Consumers {
     /// a mapping from the hash of each key to the name of its consumer
     pub keys: BTreeMap<String, String>,
     /// a mapping from each consumer with a limit of its own to that limit, and `default`
-    limits: BTreeMap<String, String>,
+    pub limits: BTreeMap<String, String>,
 }
 
 /// By the name of the limit that rules ask for.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::consumers::{Consumers, ConsumersByLimit};
-use super::kept::{Asked, Kept};
+use super::kept::Kept;
 use super::limits::Limit;
 use super::rules::RuleSets;
 use super::store::StoreAddress;
@@ -25,6 +25,8 @@ pub const DEFAULT_MEMORY_LIMIT: usize = 256 << 20;
 /// A loaded policy.
 #[derive(Clone, Debug)]
 pub struct Policy {
+    /// Its text in the long form, with no other files. It may contain the store's password.
+    pub(super) text: Arc<str>,
     /// The address of the store.
     pub store: StoreAddress,
     /// Deadline of one store call.
@@ -65,28 +67,34 @@ impl Policy {
         format!("{:?}", self.limits)
     }
 
-    /// Checks that a running sidecar can replace this policy with `next`, which keeps what filters may still ask for.
+    /// Checks that a running sidecar can replace this policy with `next`.
     ///
     /// # Errors
-    /// A change that requires a restart, or after which too much would be kept.
-    pub fn may_become(&self, mut next: Self, now_us: u64) -> Result<Self, String> {
-        let changed = if self.store != next.store {
-            "store"
-        } else if self.store_timeout != next.store_timeout {
-            "store_timeout"
-        } else if self.memory_limit != next.memory_limit {
-            "memory_limit"
-        } else {
-            next.kept = self.kept.after(self.asked(), next.asked(), now_us)?;
-            return Ok(next);
-        };
+    /// Changes that require a restart.
+    pub fn check_restart(&self, next: &Self) -> Result<(), String> {
+        let fields = [
+            ("store", self.store != next.store),
+            ("store_timeout", self.store_timeout != next.store_timeout),
+            ("memory_limit", self.memory_limit != next.memory_limit),
+        ];
+        let changed = fields.iter().filter(|(_, is_other)| *is_other);
+        let changed: Vec<_> = changed.map(|(field, _)| format!("`{field}`")).collect();
+        if changed.is_empty() {
+            return Ok(());
+        }
         Err(format!(
-            "`{changed}` has changed, which requires a restart of the sidecar; limits can change at any time"
+            "{} changed, which requires a restart of the sidecar",
+            changed.join(", ")
         ))
     }
 
-    fn asked(&self) -> Asked<'_> {
-        (&self.limits, &self.consumers, &self.rules)
+    /// `next` in the place of this policy: it keeps what filters may still ask for.
+    ///
+    /// # Errors
+    /// Too much would be kept.
+    pub fn may_become(&self, mut next: Self, now_us: u64) -> Result<Self, String> {
+        next.kept = self.kept.after(self, &next, now_us)?;
+        Ok(next)
     }
 
     /// The limit with this name.

@@ -113,9 +113,10 @@ impl Policy {
     /// The same, with other files.
     ///
     /// # Errors
-    /// As above.
+    /// As above, the first mistake.
     pub fn read(text: &str, files: &mut Files) -> Result<Self, String> {
-        Expanded::read_policy(text, files).map(|(policy, _)| policy)
+        let read = Expanded::read(text, files).and_then(|expanded| expanded.policy());
+        read.map_err(|mistakes| mistakes.into_iter().next().unwrap_or_default())
     }
 }
 
@@ -126,16 +127,6 @@ impl Expanded {
     /// All mistakes in the short form, each with line, field and remedy.
     pub fn read(text: &str, files: &mut Files) -> Result<Self, Vec<String>> {
         short::expand(text, &LONG_SCHEMA, files)
-    }
-
-    /// Expands a policy's text, and reads the policy.
-    ///
-    /// # Errors
-    /// The first mistake, with line, field and remedy.
-    pub(super) fn read_policy(text: &str, files: &mut Files) -> Result<(Policy, Self), String> {
-        let expanded = Self::read(text, files);
-        let read = expanded.and_then(|expanded| Ok((expanded.policy()?, expanded)));
-        read.map_err(|mistakes| mistakes.into_iter().next().unwrap_or_default())
     }
 
     /// The policy.
@@ -233,6 +224,7 @@ fn parse(text: &str, not_yaml: Option<&str>, mistakes: &mut Vec<String>) -> Resu
         return Err(first.clone());
     }
     Ok(Policy {
+        text: text.into(),
         rules: Arc::new(rules),
         consumers,
         kept: Kept::default(),

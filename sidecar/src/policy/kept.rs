@@ -6,13 +6,16 @@ use std::sync::Arc;
 use sluicegate_protocol::{MAX_EARLIER, list_of};
 
 use super::consumers::Consumers;
+use super::contents::Policy;
+use super::files::MAX_BYTES;
 use super::limits::Limit;
-use super::rules::RuleSets;
 
 /// How long everything is kept: filters have new rules a second later, and other programs may ask as well.
 const KEPT_US: u64 = 60_000_000;
 /// Most that is kept: limits and their overrides, entries of `consumers` and their keys.
 const MAX_KEPT: usize = 10_000;
+/// Most bytes of texts for a restart: as JSON they are a file that is read.
+const MAX_TEXT_BYTES: usize = MAX_BYTES as usize / 2;
 
 /// Limits, entries of `consumers` and rules that the policy does not have any more.
 #[derive(Clone, Debug, Default)]
@@ -21,19 +24,17 @@ pub(super) struct Kept {
     pub consumers: BTreeMap<String, Arc<Consumers>>,
     /// Since when the policy has no limit or entry of this name.
     since_us: BTreeMap<String, u64>,
-    rules: Vec<PastRules>,
+    /// Oldest first.
+    past: Vec<Past>,
 }
 
-/// What filters may ask a policy for.
-pub(super) type Asked<'a> = (
-    &'a BTreeMap<String, Arc<Limit>>,
-    &'a BTreeMap<String, Arc<Consumers>>,
-    &'a RuleSets,
-);
-
+/// A policy of before.
 #[derive(Clone, Debug, PartialEq)]
-struct PastRules {
-    digest: String,
+struct Past {
+    /// Empty if it is too much.
+    text: Arc<str>,
+    /// That of its rules, if the policy has other ones.
+    digest: Option<String>,
     /// What they ask for.
     names: Arc<BTreeSet<String>>,
     since_us: u64,
@@ -46,28 +47,42 @@ impl Kept {
     ///
     /// # Errors
     /// It is too much.
-    pub fn after(&self, before: Asked<'_>, next: Asked<'_>, now_us: u64) -> Result<Self, String> {
+    pub fn after(&self, before: &Policy, next: &Policy, now_us: u64) -> Result<Self, String> {
         let mut kept = self.clone();
-        kept.limits = gone([&kept.limits, before.0], next.0);
-        kept.consumers = gone([&kept.consumers, before.1], next.1);
+        kept.limits = gone([&kept.limits, &before.limits], &next.limits);
+        kept.consumers = gone([&kept.consumers, &before.consumers], &next.consumers);
         let names = kept.limits.keys().chain(kept.consumers.keys());
         let since = |name: &String| kept.since_us.get(name).copied().unwrap_or(now_us);
         kept.since_us = names.map(|name| (name.clone(), since(name))).collect();
-        kept.rules.extend(before.2.told().map(|digest| PastRules {
-            digest,
-            names: Arc::clone(&before.2.names),
+        kept.past.retain(|past| past.text != before.text);
+        kept.past.push(Past {
+            text: Arc::clone(&before.text),
+            digest: before.rules.told(),
+            names: Arc::clone(&before.rules.names),
             since_us: now_us,
             is_used: false,
-        }));
-        kept.rules.retain(|past| past.digest != next.2.digest);
-        if kept.rules.len() > MAX_EARLIER {
-            let unused = kept.rules.iter().position(|past| !past.is_used);
-            kept.rules.remove(unused.unwrap_or(0));
+        });
+        kept.past.retain(|past| past.text != next.text);
+        for past in &mut kept.past {
+            past.digest.take_if(|digest| *digest == next.rules.digest);
+        }
+        if kept.past.len() > MAX_EARLIER {
+            let unused = kept.past.iter().position(|past| !past.is_used);
+            kept.past.remove(unused.unwrap_or(0));
+        }
+        let mut by_use: Vec<_> = kept.past.iter_mut().rev().collect();
+        by_use.sort_by_key(|past| !past.is_used);
+        let mut bytes = 0;
+        for past in by_use {
+            bytes += past.text.len();
+            if bytes > MAX_TEXT_BYTES {
+                past.text = Arc::default();
+            }
         }
         let size = kept.size();
         if size > MAX_KEPT {
             return Err(format!(
-                "filters may still ask for {size} limits, overrides and consumers' keys that this policy does not have, and {MAX_KEPT} are kept: change fewer names at a time and wait for a minute, or as long as `sluicegate rollout` lists filters with earlier rules; or restart the sidecar"
+                "filters may still ask for {size} limits, overrides and consumers' keys that this policy does not have, and {MAX_KEPT} are kept: change fewer names at a time; the file is read again when less is kept, after a minute or when `sluicegate rollout` lists no filter with earlier rules any more"
             ));
         }
         Ok(kept)
@@ -86,20 +101,26 @@ impl Kept {
 
     /// The digests of the rules, as answers have them.
     pub fn earlier(&self) -> String {
-        list_of(self.rules.iter().map(|past| past.digest.as_str()))
+        list_of(self.past.iter().filter_map(|past| past.digest.as_deref()))
+    }
+
+    /// The texts of the policies that this is from, oldest first.
+    pub fn texts(&self) -> Vec<Arc<str>> {
+        let texts = self.past.iter().map(|past| &past.text);
+        texts.filter(|text| !text.is_empty()).cloned().collect()
     }
 
     /// Drops what nobody should ask for any more: what has been gone for long, and is not named by the rules of a filter. Returns
-    /// whether anything changed, and whether that was more than rules.
+    /// whether anything changed, and whether that was more than what answers list.
     pub fn drop_unused(&mut self, is_used: impl Fn(&str) -> bool, now_us: u64) -> (bool, bool) {
         let is_over = |since_us: u64| now_us.saturating_sub(since_us) >= KEPT_US;
-        let (rules, names) = (self.rules.clone(), self.since_us.len());
-        for past in &mut self.rules {
-            past.is_used = is_used(&past.digest);
+        let (past, names) = (self.past.clone(), self.since_us.len());
+        for past in &mut self.past {
+            past.is_used = past.digest.as_deref().is_some_and(&is_used);
         }
-        self.rules
+        self.past
             .retain(|past| past.is_used || !is_over(past.since_us));
-        let is_named = |name: &String| self.rules.iter().any(|past| past.names.contains(name));
+        let is_named = |name: &String| self.past.iter().any(|past| past.names.contains(name));
         let is_recent =
             |name: &String| self.since_us.get(name).is_none_or(|since| !is_over(*since));
         let stays = |name: &String| is_recent(name) || is_named(name);
@@ -115,7 +136,7 @@ impl Kept {
         self.since_us
             .retain(|name, _| limits.contains_key(name) || consumers.contains_key(name));
         let has_fewer = names != self.since_us.len();
-        (has_fewer || rules != self.rules, has_fewer)
+        (has_fewer || past != self.past, has_fewer)
     }
 }
 

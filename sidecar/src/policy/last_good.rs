@@ -1,15 +1,21 @@
-//! The last good policy in the state directory, for a start with a broken file: written again until it is there.
+//! The last good policy in the state directory, for a start with a broken file, and those before it, for filters that have their
+//! rules: written again until they are there.
 
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use tracing::{info, warn};
 
-use super::files::replace_file;
+use super::contents::Policy;
+use super::files::{read_own, replace_file};
+use super::source::PolicyError;
 use crate::clock;
 use crate::lock::{lock, try_lock};
 
 const NAME: &str = "last-good-policy.yaml";
+/// A list of texts.
+const EARLIER: &str = "earlier-policies.json";
 /// From one attempt to write it to the next.
 const PAUSE_US: u64 = 5_000_000;
 
@@ -17,15 +23,16 @@ const PAUSE_US: u64 = 5_000_000;
 #[derive(Debug)]
 pub(super) struct LastGood {
     pub path: PathBuf,
+    earlier: PathBuf,
     unwritten: Mutex<Option<Unwritten>>,
     /// Held while it is written, which may take long.
     writing: Mutex<()>,
 }
 
-/// A policy that is not on disk.
+/// A policy that is not on disk, with those before it.
 #[derive(Clone, Debug)]
 struct Unwritten {
-    text: Arc<str>,
+    texts: Arc<(Arc<str>, Vec<Arc<str>>)>,
     /// Why the last attempt failed.
     why: Option<String>,
     next_us: u64,
@@ -35,22 +42,61 @@ impl LastGood {
     pub fn in_folder(folder: &Path) -> Self {
         Self {
             path: folder.join(NAME),
+            earlier: folder.join(EARLIER),
             unwritten: Mutex::default(),
             writing: Mutex::default(),
         }
     }
 
-    /// Keeps a policy. It may contain the store's password.
-    pub fn keep(&self, text: &str) {
+    /// Reads the policy, and those before it, oldest first.
+    pub fn read(&self) -> (Result<Policy, PolicyError>, Vec<Policy>) {
+        let text = read_own(&self.path).map_err(|why| PolicyError::Read(self.path.clone(), why));
+        let earlier = read_own(&self.earlier).and_then(|text| {
+            // The error of the library would quote the file.
+            serde_json::from_str(&text).map_err(|_| io::Error::other("it is no list of texts"))
+        });
+        let told = |why: &dyn std::fmt::Display| {
+            warn!("{}: not used: {why}", self.earlier.display());
+        };
+        let earlier: Vec<String> = earlier.unwrap_or_else(|why| {
+            if why.kind() != ErrorKind::NotFound {
+                told(&why);
+            }
+            Vec::new()
+        });
+        let earlier = earlier.iter().map(|text| Policy::parse(text));
+        let earlier = earlier.filter_map(|read| read.inspect_err(|why| told(why)).ok());
+        (
+            text.and_then(|text| Policy::of(&text, &self.path)),
+            earlier.collect(),
+        )
+    }
+
+    /// Has a policy written next.
+    pub fn keep(&self, policy: &Policy) {
         let mut unwritten = lock(&self.unwritten);
         let why = unwritten.take().and_then(|earlier| earlier.why);
         *unwritten = Some(Unwritten {
-            text: text.into(),
+            texts: Arc::new((Arc::clone(&policy.text), policy.kept.texts())),
             why,
             next_us: 0,
         });
-        drop(unwritten);
-        self.write();
+    }
+
+    /// The earlier ones first: until the last good one is replaced, it is one of them.
+    fn replace(&self, (text, earlier): &(Arc<str>, Vec<Arc<str>>)) -> io::Result<()> {
+        if earlier.is_empty() {
+            let removed = std::fs::remove_file(&self.earlier);
+            removed.or_else(|why| match why.kind() {
+                ErrorKind::NotFound => Ok(()),
+                _ => Err(why),
+            })?;
+        } else {
+            let texts: Vec<&str> = earlier.iter().map(AsRef::as_ref).collect();
+            let texts = serde_json::to_string(&texts)?;
+            replace_file(&self.earlier, &texts, None, 0o600)?;
+        }
+        replace_file(&self.path, text, None, 0o600)
     }
 
     /// Whether it is time to write it.
@@ -68,10 +114,10 @@ impl LastGood {
         let Some(before) = lock(&self.unwritten).clone() else {
             return;
         };
-        let written = replace_file(&self.path, &before.text, None, 0o600);
+        let written = self.replace(&before.texts);
         let mut unwritten = lock(&self.unwritten);
         let newest = unwritten.as_mut();
-        let Some(newest) = newest.filter(|newest| Arc::ptr_eq(&newest.text, &before.text)) else {
+        let Some(newest) = newest.filter(|newest| Arc::ptr_eq(&newest.texts, &before.texts)) else {
             return;
         };
         let path = self.path.display();

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use tracing::warn;
 
 use super::contents::Policy;
-use super::files::{Files, read, read_own};
+use super::files::{Files, read};
+use super::kept::Kept;
 use super::last_good::LastGood;
-use super::short::Expanded;
 use crate::clock;
 use crate::lock::lock;
 
@@ -36,7 +36,7 @@ impl Policy {
     }
 
     /// The policy that a file has in it.
-    fn of(text: &str, path: &Path) -> Result<Self, PolicyError> {
+    pub(super) fn of(text: &str, path: &Path) -> Result<Self, PolicyError> {
         let read = Self::read(text, &mut Files::beside(path));
         read.map_err(|message| PolicyError::Invalid(path.to_owned(), message))
     }
@@ -58,10 +58,10 @@ struct Attempt {
     text: Option<String>,
     /// The other files that it names.
     files: Arc<Files>,
-    /// Its long form, if it is good.
-    long: Option<String>,
     /// Why it was refused, if it was.
     refusal: Option<String>,
+    /// How much was kept when there was no room for what this would remove, if that is why.
+    kept: Option<f64>,
     /// What is in force is not from the file.
     is_last_good: bool,
 }
@@ -70,11 +70,9 @@ impl Attempt {
     /// Reads the policy in this text.
     fn read(&mut self, path: &Path, text: String) -> Result<Policy, PolicyError> {
         let mut files = Files::beside(path);
-        let read = Expanded::read_policy(&text, &mut files);
-        (self.text, self.files, self.long) = (Some(text), Arc::new(files), None);
-        let (policy, expanded) = read.map_err(|why| PolicyError::Invalid(path.to_owned(), why))?;
-        self.long = Some(expanded.text);
-        Ok(policy)
+        let read = Policy::read(&text, &mut files);
+        (self.text, self.files, self.kept) = (Some(text), Arc::new(files), None);
+        read.map_err(|why| PolicyError::Invalid(path.to_owned(), why))
     }
 }
 
@@ -107,40 +105,51 @@ impl PolicySource {
         Ok((Self::new(path, newest), policy?))
     }
 
-    /// The same, but keeps each good policy in a folder, and begins with that if the file cannot be used.
+    /// The same, but keeps each good policy in a folder, and begins with that if the file cannot be used. What the policies there
+    /// had is kept for filters, as after a reload.
     ///
     /// # Errors
     /// Nor can the one in the folder.
     pub fn open_or_last_good(path: &Path, folder: &Path) -> Result<(Self, Policy), PolicyError> {
         let last_good = LastGood::in_folder(folder);
-        let kept_at = &last_good.path;
         let (mut newest, read) = Self::first(path);
-        let policy = read.or_else(|why| {
+        let (kept, mut earlier) = last_good.read();
+        if let (Err(unusable), true) = (&kept, last_good.path.exists()) {
+            warn!("the last good policy is not used: {unusable}");
+        }
+        earlier.extend(kept.as_ref().ok().cloned());
+        let mut policy = read.or_else(|why| {
             (newest.refusal, newest.is_last_good) = (Some(why.to_string()), true);
-            let kept = read_own(kept_at).map_err(|why| PolicyError::Read(kept_at.clone(), why));
-            kept.and_then(|text| Policy::of(&text, kept_at))
-                .map_err(|unusable| {
-                    if kept_at.exists() {
-                        warn!("the last good policy is not used: {unusable}");
-                    }
-                    why
-                })
+            kept.map_err(|_| why)
         })?;
+        let now_us = clock::now_us();
+        // The newest of them, if all are too much.
+        policy.kept = (0..earlier.len())
+            .find_map(|skipped| {
+                let mut rest = earlier.iter().skip(skipped);
+                let kept = rest.try_fold(Kept::default(), |kept, before| {
+                    kept.after(before, &policy, now_us)
+                });
+                kept.inspect_err(|why| warn!("the earliest policy is not kept: {why}"))
+                    .ok()
+            })
+            .unwrap_or_default();
+        last_good.keep(&policy);
+        last_good.write();
         let mut source = Self::new(path, newest);
         source.last_good = Some(Arc::new(last_good));
-        source.keep(lock(&source.newest).long.as_deref());
         Ok((source, policy))
     }
 
-    /// Keeps a good policy for a start with a broken file.
-    fn keep(&self, text: Option<&str>) {
-        if let Some((last_good, text)) = self.last_good.as_ref().zip(text) {
-            last_good.keep(text);
+    /// Keeps a policy for a start with a broken file, and what it keeps: written by [`Self::write_kept`].
+    pub fn keep(&self, policy: &Policy) {
+        if let Some(last_good) = &self.last_good {
+            last_good.keep(policy);
         }
     }
 
-    /// Tries again to keep the policy in force, if that has failed and some time has passed.
-    pub fn keep_again(&self) {
+    /// Writes what is to be kept, if it is not on disk yet; some time after this has failed.
+    pub fn write_kept(&self) {
         if let Some(last_good) = self.last_good.as_ref().filter(|one| one.is_due()) {
             let last_good = Arc::clone(last_good);
             tokio::task::spawn_blocking(move || last_good.write());
@@ -171,21 +180,28 @@ impl PolicySource {
     pub fn reload(&self, current: &Policy, apply: impl FnOnce(Policy)) -> Result<(), PolicyError> {
         let mut newest = lock(&self.newest);
         let tried = read_policy(&self.path).and_then(|text| {
-            if newest.text.as_ref() == Some(&text) && !newest.files.have_changed() {
+            let is_same = newest.text.as_ref() == Some(&text) && !newest.files.have_changed();
+            if is_same && newest.kept.is_none() {
                 return Ok(None);
             }
             let policy = newest.read(&self.path, text)?;
+            let refused = |why| PolicyError::Invalid(self.path.clone(), why);
+            current.check_restart(&policy).map_err(refused)?;
+            newest.kept = Some(current.kept_ratio());
             let policy = current.may_become(policy, clock::now_us());
-            policy
-                .map(Some)
-                .map_err(|message| PolicyError::Invalid(self.path.clone(), message))
+            let policy = policy.map_err(refused)?;
+            newest.kept = None;
+            Ok(Some(policy))
         });
         match tried {
             Ok(None) => {}
             Ok(Some(policy)) => {
                 newest.refusal = None;
                 newest.is_last_good = false;
-                self.keep(newest.long.as_deref());
+                if let Some(last_good) = &self.last_good {
+                    last_good.keep(&policy);
+                    last_good.write();
+                }
                 apply(policy);
             }
             Err(why) => {
@@ -205,19 +221,22 @@ impl PolicySource {
         Ok(())
     }
 
-    /// Whether the file has another content than at the last attempt to load it.
-    pub async fn has_changed(&self) -> bool {
+    /// Whether the file has another content than at the last attempt to load it, or may be loaded now that less is kept.
+    pub async fn has_changed(&self, current: &Policy) -> bool {
         let (path, files) = (self.path.clone(), Arc::clone(&lock(&self.newest).files));
         let look = move || (read(&path).ok(), files.have_changed());
         let looked = tokio::task::spawn_blocking(look).await;
         let (text, others) = looked.unwrap_or_default();
         let newest = lock(&self.newest);
-        newest.text != text || others
+        let has_room = newest.kept.is_some_and(|then| current.kept_ratio() < then);
+        newest.text != text || others || has_room
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
 
     const GOOD: &str =
@@ -247,6 +266,112 @@ mod tests {
         assert!(source.refusal().is_some(), "the file is still refused");
         std::fs::write(&path, GOOD).unwrap();
         assert_eq!((again(), source.refusal()), (Some(true), None));
+    }
+
+    /// A policy of so many limits, the first of which a rule asks for.
+    fn written(name: &str, count: usize) -> String {
+        let limit = "{ algorithm: fixed_window, windows: [{ quota: 1, per: 1h }] }";
+        let limits: String = (0..count)
+            .map(|n| format!("  {name}{n}: {limit}\n"))
+            .collect();
+        let check = format!("{{ limit: {name}0, key: [{{ host: true }}] }}");
+        let rules = format!("[{{ name: r, checks: [{check}], when_unavailable: deny }}]");
+        format!("limits:\n{limits}rules: {{ s: {{ rules: {rules} }} }}")
+    }
+
+    const MINUTE_US: u64 = 60_000_000;
+
+    #[test]
+    fn what_is_kept_for_filters_outlives_a_restart_and_is_dropped_from_the_disk_as_from_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("policy.yaml");
+        let earlier = folder.path().join("earlier-policies.json");
+        let start = |name: &str| {
+            std::fs::write(&path, written(name, 1)).unwrap();
+            PolicySource::open_or_last_good(&path, folder.path()).unwrap()
+        };
+        let reload = |(source, before): (PolicySource, Policy), name: &str| {
+            std::fs::write(&path, written(name, 1)).unwrap();
+            let mut loaded = None;
+            source
+                .reload(&before, |policy| loaded = Some(policy))
+                .unwrap();
+            (source, loaded.unwrap())
+        };
+        let has = |policy: &Policy, names: &str| {
+            names
+                .chars()
+                .all(|name| policy.limit(&format!("{name}0")).is_some())
+        };
+        let started = start("a");
+        let digest = started.1.rules.digest.clone();
+        assert!(!earlier.exists());
+        let (_, policy) = reload(reload(started, "b"), "c");
+        let told = policy.earlier();
+        assert!(has(&policy, "abc") && told.is_some());
+        assert_eq!(earlier.metadata().unwrap().mode() & 0o777, 0o600);
+        // As one that is broken, and good.
+        std::fs::write(&path, "limits: 7").unwrap();
+        let (_, policy) = PolicySource::open_or_last_good(&path, folder.path()).unwrap();
+        assert_eq!(policy.earlier(), told);
+        let (_, policy) = start("c");
+        assert_eq!(policy.earlier(), told);
+        // Another file than before.
+        let (source, policy) = start("d");
+        assert!(has(&policy, "abcd"));
+        // A filter has the first rules.
+        let later_us = clock::now_us() + MINUTE_US;
+        let (policy, _) = policy
+            .without_unused(|one| one == digest, later_us)
+            .unwrap();
+        source.keep(&policy);
+        source.last_good.as_ref().unwrap().write();
+        let (_, policy) = start("d");
+        assert!(has(&policy, "ad") && policy.limit("b0").is_none() && policy.limit("c0").is_none());
+        // The newest of what is in the file; a text that is no policy is nothing.
+        let texts = serde_json::to_string(&["limits: 7", &written("x", 10_001), &written("y", 1)]);
+        std::fs::write(&earlier, texts.unwrap()).unwrap();
+        let (source, policy) = start("d");
+        assert!(has(&policy, "dy") && policy.limit("x0").is_none());
+        let (policy, _) = policy
+            .without_unused(|_| false, later_us + MINUTE_US)
+            .unwrap();
+        source.keep(&policy);
+        source.last_good.as_ref().unwrap().write();
+        assert!(!earlier.exists() && policy.limit("y0").is_none());
+        std::fs::write(&earlier, "{").unwrap();
+        assert!(has(&start("d").1, "d") && !earlier.exists());
+    }
+
+    #[tokio::test]
+    async fn a_file_for_which_too_much_is_kept_is_read_again_when_less_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("policy.yaml");
+        std::fs::write(&path, written("a", 5_100)).unwrap();
+        let (source, first) = PolicySource::open(&path).unwrap();
+        let reload = |before: &Policy, text: Option<String>| {
+            if let Some(text) = text {
+                std::fs::write(&path, text).unwrap();
+            }
+            let mut loaded = None;
+            let read = source.reload(before, |policy| loaded = Some(policy));
+            read.map_err(|why| why.to_string()).map(|()| loaded)
+        };
+        let second = reload(&first, Some(written("b", 5_100))).unwrap().unwrap();
+        let why = reload(&second, Some(written("c", 5_100))).unwrap_err();
+        assert!(
+            why.contains("10200 limits") && !why.contains("restart"),
+            "{why}"
+        );
+        assert!(!source.has_changed(&second).await);
+        // As on SIGHUP.
+        assert!(reload(&second, None).is_err());
+        let later_us = clock::now_us() + MINUTE_US;
+        let (later, _) = second.without_unused(|_| false, later_us).unwrap();
+        assert!(source.has_changed(&later).await);
+        assert!(reload(&later, None).unwrap().is_some() && source.refusal().is_none());
+        assert!(!source.has_changed(&later).await);
+        assert!(reload(&later, None).unwrap().is_none());
     }
 
     /// As whoever could write to the state directory would have it.

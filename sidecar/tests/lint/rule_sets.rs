@@ -1,5 +1,7 @@
 //! Rules in the policy, which plugins of version 2 name.
 
+use std::io::Write;
+
 use super::{GOOD, check_stream, envoy, indented, is_without_findings, pushed, run_with};
 use crate::support::{has, has_all, lacks};
 
@@ -43,6 +45,30 @@ fn a_set_that_a_change_takes_away_is_warned_of_without_an_envoy_too() {
     assert_eq!(status, 0, "{printed}");
     let kept = format!("{policy}  other: {{ rules: [] }}\n");
     is_without_findings(&run_with(&command, Some(&kept), None));
+}
+
+#[test]
+fn what_a_change_does_to_counts_sets_and_the_running_sidecar_is_told() {
+    let (_, before) = pushed(GOOD);
+    let mut old = tempfile::NamedTempFile::new().unwrap();
+    old.write_all(before.as_bytes()).unwrap();
+    let after = before.replace("redis://redis:6379", "redis://other:6379");
+    let after = after.replace("key: [{ address: {} }]", "key: [{ host: true }]");
+    let told = |after: &str| {
+        let arguments = ["check-config", "--before", old.path().to_str().unwrap()];
+        let (status, printed) = run_with(&arguments, Some(after), None);
+        assert_eq!(status, 0, "{printed}");
+        printed
+    };
+    let printed = told(&after);
+    has(&printed, "`store` changed, which requires a restart");
+    has(
+        &printed,
+        "per-key: another `key`, whose counts start at zero",
+    );
+    let printed = told(&before.replace("  gateway:", "  edge:"));
+    has(&printed, "rule set gateway renamed to edge");
+    lacks(&printed, "zero");
 }
 
 #[test]

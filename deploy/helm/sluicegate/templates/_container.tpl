@@ -83,7 +83,7 @@ seccompProfile: { type: RuntimeDefault }
 {{- end }}
 
 {{/* The folder, not the file: a mounted file (`subPath`) would not follow changes of the ConfigMap. The last good policy
-survives a restart of the container in the pod. */}}
+and earlier ones survive a restart of the container in the pod. */}}
 {{- define "sluicegate.volumes" -}}
 - { name: sluicegate-policy, configMap: { name: {{ include "sluicegate.policyName" . }} } }
 - { name: sluicegate-state, emptyDir: {} }
