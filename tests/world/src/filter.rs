@@ -200,7 +200,7 @@ impl Filter {
         }
         let leases = plugin.leases.borrow_mut().report(now_us, false);
         let asked = Some((question, &taken));
-        let (said, unknown) = self.call(sidecar, asked, None, leases, TIMEOUT).await;
+        let (said, unknown) = self.call(sidecar, asked, leases, TIMEOUT).await;
         if !taken.is_empty() {
             let mut leases = plugin.leases.borrow_mut();
             let live = leases.is_live(question, &taken, host::monotonic_us());
@@ -217,12 +217,11 @@ impl Filter {
         (said, By::Sidecar, unknown)
     }
 
-    /// One callout, with a question or without; `told`: the revision of the rules that it announces.
+    /// One callout, with a question or without.
     async fn call(
         &self,
         sidecar: Numbered,
         asked: Option<(&Question, &Taken)>,
-        told: Option<u64>,
         leases: LeaseReport,
         within: Duration,
     ) -> (Said, Vec<usize>) {
@@ -236,6 +235,10 @@ impl Filter {
             UNKNOWN_HEADER => Some("named"),
             _ => None,
         };
+        let told = self.updates.is_untold().then(|| {
+            self.announce(&sidecar.1, sent_us);
+            self.updates.revision()
+        });
         let answer = async {
             let asked = read_decisions(&body).ok()?;
             serde_json::to_vec(&sidecar.1.decide(&asked, header).await).ok()
@@ -291,29 +294,35 @@ impl Filter {
             };
             let now_us = host::monotonic_us();
             let renews = self.plugin.leases.borrow().wants_renewal();
-            let mut told = None;
             let mut has_report = self.plugin.leases.borrow_mut().has_report(now_us);
-            if let Some(pushed) = &self.plugin.pushed
+            if self.plugin.pushed.is_some()
                 && now_us - announced_us
                     >= ANNOUNCE_EVERY_US[usize::from(self.updates.reports_often())]
             {
                 (announced_us, has_report) = (now_us, true);
-                told = Some(self.updates.revision());
-                let report = self.updates.report(&self.plugin, pushed, now_us);
-                let report = RulesReport::read(&report).expect("a report");
-                next.1.filters.hears(&report, "world", clock::now_us(), 0);
+                self.announce(&next.1, now_us);
             }
             if renews {
                 let leases = self.plugin.leases.borrow_mut().report(now_us, true);
                 if leases.asks() {
-                    self.call(next, None, told, leases, RENEWAL_TIMEOUT).await;
+                    self.call(next, None, leases, RENEWAL_TIMEOUT).await;
                 } else {
                     self.plugin.leases.borrow_mut().failed(leases, now_us);
                 }
             } else if has_report {
                 let leases = self.plugin.leases.borrow_mut().report(now_us, false);
-                self.call(next, None, told, leases, TIMEOUT).await;
+                self.call(next, None, leases, TIMEOUT).await;
             }
+        }
+    }
+
+    /// Tells a sidecar which rules it has.
+    fn announce(&self, sidecar: &Service, now_us: u64) {
+        let report = self.plugin.pushed.as_ref();
+        let report = report.map(|pushed| self.updates.report(&self.plugin, pushed, now_us));
+        if let Some(report) = report.as_deref().and_then(RulesReport::read) {
+            let at_us = clock::now_us();
+            sidecar.filters.hears(&report, "world", at_us, 0);
         }
     }
 
