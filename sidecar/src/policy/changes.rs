@@ -15,7 +15,7 @@ use super::window_file::window_name;
 pub fn changes(before: &Policy, after: &Policy) -> Vec<String> {
     let mut found = Vec::new();
     if let Err(why) = before.check_restart(after) {
-        let anew = "; its counts and overrides are other ones, unless this is another address of the same database and prefix";
+        let anew = "; counts start at zero and overrides are gone, unless this is another address of the same database and prefix";
         let is_same = before.store.is_place_of(&after.store);
         found.push(why + if is_same { "" } else { anew });
     }

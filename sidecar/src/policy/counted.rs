@@ -112,12 +112,12 @@ rules:
              \\n  s: | \\n  z: | rule set s renamed to z: filters that list it keep all rules that they have
              x-key }], when_missing: { address: {} } | y-key }], when_missing: { address: {} } | c: another `key`, whose counts start at zero
              rules: [{ name: c | rules: [{ name: d | rule set s removed: filters that list it keep all rules that they have; rule set y added
-             a/ | b/ | `store` changed, which requires a restart of the sidecar; its counts and overrides are other ones, unless this is another address of the same database and prefix
-             redis:6379 | other:6379 | `store` changed, which requires a restart of the sidecar; its counts and overrides are other ones, unless this is another address of the same database and prefix
-             redis:6379 | redis:6379/1 | `store` changed, which requires a restart of the sidecar; its counts and overrides are other ones, unless this is another address of the same database and prefix
+             a/ | b/ | `store` changed, which requires a restart of the sidecar; counts start at zero and overrides are gone, unless this is another address of the same database and prefix
+             redis:6379 | other:6379 | `store` changed, which requires a restart of the sidecar; counts start at zero and overrides are gone, unless this is another address of the same database and prefix
+             redis:6379 | redis:6379/1 | `store` changed, which requires a restart of the sidecar; counts start at zero and overrides are gone, unless this is another address of the same database and prefix
              redis:6379 | user:password@redis:6379 | `store` changed, which requires a restart of the sidecar
              limits: | store_timeout: 30ms\\nlimits: | `store_timeout` changed, which requires a restart of the sidecar
-             store: { url: redis://redis:6379, key_prefix: a/ } | memory_limit: 1GiB | `store`, `memory_limit` changed, which requires a restart of the sidecar; its counts and overrides are other ones, unless this is another address of the same database and prefix",
+             store: { url: redis://redis:6379, key_prefix: a/ } | memory_limit: 1GiB | `store`, `memory_limit` changed, which requires a restart of the sidecar; counts start at zero and overrides are gone, unless this is another address of the same database and prefix",
         ) {
             let [from, to] = [before, after].map(|text| text.replace("\\n", "\n"));
             assert!(TEXT.contains(&from), "{from}");

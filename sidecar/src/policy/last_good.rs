@@ -9,7 +9,6 @@ use tracing::{info, warn};
 
 use super::contents::Policy;
 use super::files::{read_own, replace_file};
-use super::source::PolicyError;
 use crate::clock;
 use crate::lock::{lock, try_lock};
 
@@ -49,30 +48,11 @@ impl LastGood {
     }
 
     /// Reads the policy, and those before it, oldest first.
-    pub fn read(&self) -> (Result<Policy, PolicyError>, Vec<Policy>) {
-        let text = read_own(&self.path).map_err(|why| PolicyError::Read(self.path.clone(), why));
+    pub fn read(&self) -> (Option<Policy>, Vec<Policy>) {
         // What is no list is told as a text that is no policy.
-        let texts = read_own(&self.earlier)
-            .map(|text| serde_json::from_str(&text).unwrap_or_else(|_| vec![text]));
-        let texts = match texts {
-            Ok(texts) => texts
-                .iter()
-                .map(|text: &String| Policy::parse(text))
-                .collect(),
-            Err(why) if why.kind() == ErrorKind::NotFound => Vec::new(),
-            Err(why) => vec![Err(why.to_string())],
-        };
-        let told = |why: &String| {
-            warn!(
-                "an earlier policy in {} is not used: {why}",
-                self.earlier.display()
-            )
-        };
-        let earlier = texts
-            .into_iter()
-            .filter_map(|read| read.inspect_err(told).ok());
-        let text = text.and_then(|text| Policy::of(&text, &self.path));
-        (text, earlier.collect())
+        let list = |text: String| serde_json::from_str(&text).unwrap_or_else(|_| vec![text]);
+        let last = read_policies(&self.path, |text| vec![text]).pop();
+        (last, read_policies(&self.earlier, list))
     }
 
     /// Has a policy written next.
@@ -147,4 +127,20 @@ impl LastGood {
             self.path.display()
         ))
     }
+}
+
+fn read_policies(path: &Path, texts_of: impl Fn(String) -> Vec<String>) -> Vec<Policy> {
+    let read: Vec<_> = match read_own(path) {
+        Ok(text) => texts_of(text)
+            .iter()
+            .map(|text| Policy::parse(text))
+            .collect(),
+        Err(why) if why.kind() == ErrorKind::NotFound => Vec::new(),
+        Err(why) => vec![Err(why.to_string())],
+    };
+    let told = |why: &String| warn!("a policy in {} is not used: {why}", path.display());
+    let usable = read
+        .into_iter()
+        .filter_map(|read| read.inspect_err(told).ok());
+    usable.collect()
 }
