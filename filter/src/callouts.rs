@@ -46,7 +46,8 @@ const MAX_LATE: Duration = Duration::from_secs(10);
 /// time is a second after the start, with or without requests, so that a wrong `sidecar.cluster` is noticed at once.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(15);
 
-/// The same while sidecars have other rules than this filter: one that is idle must hear of all that it may ask, and they of it.
+/// The same while sidecars have other rules than this filter, or have not been told which it has: one that is idle must hear of
+/// all that it may ask, and they of it.
 const ANNOUNCE_OFTEN: Duration = Duration::from_millis(500);
 
 /// While rules are compiled, the timer fires as often as it can, and each time compiles for about a millisecond: meanwhile
@@ -74,6 +75,8 @@ struct SentCallout {
     timeout_us: u64,
     report: Vec<CachedDenials<'static>>,
     leases: LeaseReport,
+    /// The revision of the rules that it announces, if it does.
+    told: Option<u64>,
 }
 
 /// The callouts of one configuration.
@@ -359,7 +362,8 @@ impl Callouts {
             let waiters = batch.waiters.iter();
             let questions = waiters.filter_map(|waiter| waiter.asked());
             let leases = self.plugin.leases.borrow_mut().report(now_us, false);
-            let head = (Some(batch.id), None);
+            let untold = self.rules.is_untold();
+            let head = (Some(batch.id), untold.then(|| self.announcement(now_us)));
             let late_us = LATE_TURNS * self.clock.get().late_us(now_us);
             let timeout_us = batch.timeout_us + late_us.min(as_us(MAX_LATE));
             self.post(now_us, head, questions, leases, timeout_us);
@@ -392,22 +396,18 @@ impl Callouts {
             due
         };
         let mut reports = self.plugin.leases.borrow_mut().has_report(now_us);
-        let mut announcement = None;
         let every_second = is_due(&self.reported_us, REPORT_EVERY);
         if every_second {
             reports |= self.plugin.denials.borrow().has_report();
         }
-        let is_behind = self.rules.is_behind();
-        let announce_every = if is_behind {
+        let often = self.rules.reports_often();
+        let announce_every = if often {
             ANNOUNCE_OFTEN
         } else {
             ANNOUNCE_EVERY
         };
-        if (every_second || is_behind) && is_due(&self.announced_us, announce_every) {
-            let rules = self.plugin.pushed.as_ref();
-            let rules = rules.map(|pushed| self.rules.report(&self.plugin, pushed, now_us));
-            announcement = Some((self.plugin.announcement.as_str(), rules));
-        }
+        let announces = (every_second || often) && is_due(&self.announced_us, announce_every);
+        let announcement = announces.then(|| self.announcement(now_us));
         if reports || announcement.is_some() {
             let leases = self.plugin.leases.borrow_mut().report(now_us, false);
             let head = (None, announcement);
@@ -417,6 +417,13 @@ impl Callouts {
         if every_second {
             self.plugin.flush_counters();
         }
+    }
+
+    /// Which filter this is, and which rules it has.
+    fn announcement(&self, now_us: u64) -> (&str, Option<String>) {
+        let rules = self.plugin.pushed.as_ref();
+        let rules = rules.map(|pushed| self.rules.report(&self.plugin, pushed, now_us));
+        (&self.plugin.announcement, rules)
     }
 
     fn post<'q>(
@@ -436,15 +443,15 @@ impl Callouts {
             timeout_us,
             report,
             leases,
+            told: announcement.is_some().then(|| self.rules.revision()),
         };
         // Envoy's timeouts are in milliseconds, and 0 means no timeout.
         let timeout = Duration::from_millis(timeout_us.div_ceil(1_000).max(1));
         let cluster = &self.plugin.settings.cluster;
-        let is_announced = announcement.is_some();
         match host::post(cluster, announcement, &spent, &body, timeout) {
             Ok(token) => drop(self.sent.borrow_mut().insert(token, sent)),
             Err(why) => {
-                if is_announced {
+                if sent.told.is_some() {
                     self.plugin.not_announced(&why);
                 }
                 self.finish_callout(sent, Err(why));
@@ -481,7 +488,7 @@ impl Callouts {
                 let mut denials = self.plugin.denials.borrow_mut();
                 most_ms = denials.answered(answer.version(), answer.limits.as_deref(), times);
                 if self.plugin.pushed.is_some() {
-                    self.rules.named(answer, times.answered_us);
+                    self.rules.named(answer, sent.told, times.answered_us);
                 }
             }
             Err(_) => {
@@ -579,7 +586,7 @@ impl Callouts {
         let idle_us = if !self.plugin.has_rules() || !self.early.borrow().is_empty() {
             as_us(EARLY_EVERY)
         } else if self.plugin.leases.borrow().is_empty() {
-            as_us(if self.rules.is_behind() {
+            as_us(if self.rules.reports_often() {
                 ANNOUNCE_OFTEN
             } else {
                 REPORT_EVERY

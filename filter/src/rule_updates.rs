@@ -100,9 +100,19 @@ impl RuleUpdates {
         self.compiling.borrow().is_some()
     }
 
-    /// Whether sidecars have other rules than this filter.
-    pub fn is_behind(&self) -> bool {
-        self.updates.borrow().is_behind()
+    /// Whether to report often.
+    pub fn reports_often(&self) -> bool {
+        self.updates.borrow().reports_often()
+    }
+
+    /// Whether a sidecar has not been told yet what has changed.
+    pub fn is_untold(&self) -> bool {
+        self.updates.borrow().is_untold()
+    }
+
+    /// The revision of a report that is written now.
+    pub fn revision(&self) -> u64 {
+        self.updates.borrow().revision()
     }
 
     /// Which rules this filter has, for a sidecar.
@@ -188,14 +198,18 @@ impl RuleUpdates {
     }
 
     /// An answer to a question names the rules in force at the sidecar. If the request under way does not bring them, it is
-    /// at another sidecar: then it is given up.
-    pub fn named(&self, answer: &Answer<'_>, now_us: u64) {
+    /// at another sidecar: then it is given up. `told`: the revision of the report that was with the question.
+    pub fn named(&self, answer: &Answer<'_>, told: Option<u64>, now_us: u64) {
         let Some(digest) = &answer.rules else {
             return;
         };
         let earlier = answer.earlier.as_deref().unwrap_or_default();
         let mut updates = self.updates.borrow_mut();
-        if !updates.named(digest, earlier, answer.instance, now_us) || self.is_compiling() {
+        let may = updates.named(digest, earlier, answer.instance, now_us);
+        if let Some(revision) = told {
+            updates.told(answer.instance, revision);
+        }
+        if !may || self.is_compiling() {
             return self.stale_us.set(None);
         }
         let since_us = self.stale_us.get().unwrap_or(now_us);

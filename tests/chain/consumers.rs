@@ -3,7 +3,6 @@
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use sluicegate_tests::client::get;
@@ -11,6 +10,7 @@ use sluicegate_tests::envoy::Envoy;
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::sidecar::{Sidecar, binary};
 
+use super::overrides::operator::command;
 use super::support::{Policy, decided, envoy, pushed, take, with_rules};
 
 const PEPPER: &str = "a long text that only filters have";
@@ -211,13 +211,51 @@ async fn a_change_of_consumers_ends_the_cached_denials_of_their_keys_and_no_othe
         sidecar.metric("sluicegate_policy_epoch").await > before
     })
     .await;
-    // The promise is a second.
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(statuses(&envoy, ["new", "stranger"]).await, [200, 429]);
+    eventually("the key is a consumer's", async || {
+        envoy.status("/", "new").await == 200
+    })
+    .await;
+    assert_eq!(statuses(&envoy, ["stranger"]).await, [429]);
     let asked = decided(&sidecar, "partner.default", "store", "denied").await
         + decided(&sidecar, "partner.default", "certificate", "denied").await;
     assert_eq!(asked, 2, "the filter has answered from its cache");
     envoy.is_well().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_blocked_consumer_stays_blocked_when_its_tier_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    add(folder.path(), "acme", "old");
+    let with_tier = policy(folder.path(), &json!({}));
+    let without = with_tier.replace(r#""acme":"partner.acme","#, "");
+    assert_ne!(with_tier, without);
+    let sidecar = Sidecar::alone(&without).await;
+    let envoy = envoy(sidecar.port, filter()).await;
+    assert_eq!(statuses(&envoy, ["old"; 3]).await, [200, 200, 429]);
+    let words = [
+        "set",
+        "--limit",
+        "partner",
+        "--consumer",
+        "acme",
+        "--blocked",
+    ];
+    let (status, printed) = command(&sidecar, &words);
+    assert_eq!(status, Some(0), "{printed}");
+    for policy in [&with_tier, &without] {
+        let epoch = sidecar.metric("sluicegate_policy_epoch").await;
+        std::fs::write(&sidecar.policy, policy).unwrap();
+        let next = epoch + 1.0;
+        sidecar.reaches("sluicegate_policy_epoch", next).await;
+        assert_eq!(statuses(&envoy, ["old"]).await, [429]);
+        let (_, printed) = command(&sidecar, &["list"]);
+        assert!(printed.contains("in force"), "{printed}");
+    }
+    let words = ["remove", "--limit", "partner", "--consumer", "acme"];
+    let (_, printed) = command(&sidecar, &words);
+    assert!(printed.contains("override removed"), "{printed}");
+    std::fs::write(&sidecar.policy, &with_tier).unwrap();
+    eventually("it is free", async || envoy.status("/", "old").await == 200).await;
 }
 
 /// Any key may be a consumer's, so the filter asks about each that is new to it. The sidecar knows that they are nobody's.

@@ -13,7 +13,7 @@ use super::support::{Chain, Policy, ask, decide, decided, number, take};
 
 mod fleet;
 mod lost;
-mod operator;
+pub mod operator;
 mod recipes;
 mod switch;
 

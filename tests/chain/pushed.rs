@@ -371,6 +371,13 @@ async fn a_set_that_does_not_exist_is_refused_and_said_to_be() {
     assert_eq!(body(&envoy, "/", "alice").await.0, 200);
     let other = one_each(&told("second")).replace("{\"s\":", "{\"other\":");
     write(&sidecar.policy, &other);
+    eventually("the log names both filters that list it", async || {
+        let log = sidecar.log();
+        log.matches("lists the rule set s, which the policy does not have")
+            .count()
+            == 2
+    })
+    .await;
     eventually("both filters have refused it", async || {
         in_state(&sidecar, "refused").await == 2
     })

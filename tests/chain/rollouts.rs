@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sluicegate_tests::client::{client, status_for};
 use sluicegate_tests::envoy::{Envoy, at};
-use sluicegate_tests::process::eventually;
+use sluicegate_tests::process::{eventually, eventually_within};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::{Sidecar, binary};
 
@@ -21,9 +21,11 @@ const QUOTA: u64 = 20;
 /// What a rule says if there is no verdict, and the path that it is for.
 const FAILURES: [&str; 2] = ["allow", "deny"];
 
-/// An Envoy whose cluster has several sidecars.
-async fn behind(sidecars: &[Sidecar], plugin: Value) -> Envoy {
-    let planned = Envoy::asking(sidecars[0].port).plugin(plugin);
+/// An Envoy with so many workers whose cluster has several sidecars.
+async fn behind(sidecars: &[Sidecar], plugin: Value, workers: u32) -> Envoy {
+    let planned = Envoy::asking(sidecars[0].port)
+        .plugin(plugin)
+        .workers(workers);
     let add = |config: &mut Value| {
         let endpoints = at(config, ENDPOINTS);
         for sidecar in &sidecars[1..] {
@@ -170,7 +172,7 @@ async fn each_kind_of_change_is_rolled_out_and_back_over_two_sidecars_without_a_
             plugin["rule_sets"]["others"] = json!(["other"]);
             plugin["rule_sets"]["by"] = json!("route_name");
         }
-        let envoy = behind(&sidecars, plugin).await;
+        let envoy = behind(&sidecars, plugin, 1).await;
         let go_on = Arc::new(AtomicBool::new(true));
         let url = |failure: &str| envoy.url(&format!("/{failure}"));
         let one = FAILURES.map(|failure| load(url(failure), Some("k"), &go_on));
@@ -218,6 +220,27 @@ async fn each_kind_of_change_is_rolled_out_and_back_over_two_sidecars_without_a_
     }
 }
 
+/// Whichever sidecar it asks first: it may have the new rules, which the other one cannot decide.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_envoy_that_starts_in_a_rollout_is_soon_decided_by_both() {
+    let [before, after] =
+        ["one", "uno"].map(|limit| text("memory", &format!("{limit} fixed_window"), "s"));
+    let sidecars = [Sidecar::alone(&before).await, Sidecar::alone(&before).await];
+    change(&sidecars[0], &after).await;
+    for start in 0..4 {
+        let envoy = behind(&sidecars, pushed()).await;
+        eventually("twenty in a row have a verdict", async || {
+            for n in 0..20 {
+                if envoy.status("/deny", &format!("{start}-{n}")).await == 503 {
+                    return false;
+                }
+            }
+            true
+        })
+        .await;
+    }
+}
+
 /// The policy drops a set that Envoy lists, and renames a limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_filter_that_refuses_rules_keeps_its_limits_for_as_long_as_it_runs_and_is_told() {
@@ -228,7 +251,7 @@ async fn a_filter_that_refuses_rules_keeps_its_limits_for_as_long_as_it_runs_and
     plugin["rule_sets"]["others"] = json!(["other"]);
     plugin["rule_sets"]["by"] = json!("route_name");
     let sidecars = [sidecar];
-    let envoy = behind(&sidecars, plugin).await;
+    let envoy = behind(&sidecars, plugin, 1).await;
     assert_eq!(envoy.status("/deny", "k").await, 200);
     change(&sidecars[0], &after).await;
     sidecars[0]
@@ -285,4 +308,55 @@ async fn rollout_tells_a_refused_file_and_leaves_filters_that_are_gone_out() {
     .await;
     let (code, told) = rollout(&sidecar, &["--wait"]);
     assert_eq!(code, Some(0), "{told}");
+}
+
+/// A filter reports to one sidecar each time, and every 15 seconds if nothing changes.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_sidecars_of_a_cluster_know_soon_and_truly_what_filters_have_and_wait_for() {
+    let [before, after] =
+        ["one", "uno"].map(|limit| text("memory", &format!("{limit} fixed_window"), "s"));
+    let sidecars = [Sidecar::alone(&before).await, Sidecar::alone(&before).await];
+    // One filter for each worker, and that of the main thread.
+    let (workers, filters) = (2, 3);
+    let envoy = behind(&sidecars, pushed(), workers).await;
+    let all_know = async |updated| {
+        envoy.counts(&[("rules_updated", updated)]).await;
+        for sidecar in &sidecars {
+            eventually_within(Duration::from_secs(8), "the sidecar knows", async || {
+                let (code, told) = rollout(sidecar, &[]);
+                code == Some(0) && told.matches(" in_force ").count() == filters
+            })
+            .await;
+        }
+    };
+    all_know(3).await;
+
+    let [first, second] = &sidecars;
+    change(first, &after).await;
+    second.reaches("sluicegate_filters_held_back", 3.0).await;
+    let told = rollout(second, &[]).1;
+    let number = told.strip_prefix("sidecar ").unwrap();
+    let (number, _) = number.split_once(',').unwrap();
+    let waits = format!("waits for sidecar {number}");
+    first.reports(&waits).await;
+    let waiting = |sidecar| rollout(sidecar, &[]).1.matches(&waits).count();
+    eventually("all wait", async || waiting(first) == filters).await;
+    assert_eq!(waiting(second), 0, "none waits for the sidecar that has it");
+    // Where that is.
+    let metric = format!("sidecar=\"{number}\"");
+    assert!(second.metrics().await.contains(&metric));
+    assert!(second.log().contains(&format!("sidecar=\"{number}\"")));
+    assert!(second.readyz().await.contains(&format!("sidecar {number}")));
+
+    change(second, &after).await;
+    all_know(6).await;
+    for sidecar in &sidecars {
+        assert!(!rollout(sidecar, &[]).1.contains("waits for"));
+        let metric = sidecar.metric("sluicegate_filters_held_back").await;
+        assert!(metric < 1.0);
+    }
+    // Once for each filter, or once for all.
+    let log = second.log();
+    assert_eq!(log.matches("keep earlier rules").count(), 1, "{log}");
+    assert!(!log.contains(&waits), "{log}");
 }

@@ -60,6 +60,18 @@ async fn each_mistake_in_a_redis_or_its_url_is_told_with_its_remedy() {
     let words = ["address: error", "Connection refused", "; correct the URL"];
     is_wrong(&away, PATIENT, words).await;
 
+    let bus = free_port().to_string();
+    let lone = Redis::start_with(&["--cluster-enabled", "yes", "--cluster-port", &bus]).await;
+    for scheme in ["redis", "redis+cluster"] {
+        let lone = format!("{scheme}://127.0.0.1:{}", lone.port());
+        let words = [
+            "slots: error",
+            "lot",
+            "a node of a Cluster that serves none",
+        ];
+        is_wrong(&lone, PATIENT, words).await;
+    }
+
     let no_lists = " +zadd +zrem +zcard +zrank +zrangebyscore";
     let store = with_acl(&redis, "", no_lists).await;
     let words = ["permissions: error", "ZADD is forbidden", "; add `+zadd`"];

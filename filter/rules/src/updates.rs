@@ -28,6 +28,8 @@ pub struct Updates {
     behind_us: Option<u64>,
     /// The newest digest that could not be used, and why.
     refused: Option<(String, String)>,
+    /// How often what is in force, refused or held back has changed: each sidecar is told at once.
+    revision: u64,
     /// When to send the next request.
     next_us: u64,
 }
@@ -41,6 +43,8 @@ struct Sidecar {
     answer: u64,
     in_force: String,
     earlier: String,
+    /// The revision of the latest report that it has answered.
+    told: u64,
 }
 
 impl Sidecar {
@@ -77,10 +81,29 @@ impl Updates {
         now_us >= self.next_us
     }
 
-    /// Whether a sidecar has other rules in force: the filter asks and reports more often then, to hear of all sidecars and to
-    /// have all keep what it needs.
-    pub const fn is_behind(&self) -> bool {
-        self.behind_us.is_some()
+    /// Whether to report often: a sidecar has other rules in force, and the filter must hear of all sidecars and have all keep
+    /// what it needs; or one has not been told.
+    pub fn reports_often(&self) -> bool {
+        self.behind_us.is_some() || self.is_untold()
+    }
+
+    /// Whether a sidecar has not answered a report since the last change.
+    pub fn is_untold(&self) -> bool {
+        let mut told = self.sidecars.iter().map(|one| one.told);
+        told.any(|told| told != self.revision)
+    }
+
+    /// The revision of a report that is written now.
+    pub const fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// A sidecar has answered a report of this revision.
+    pub fn told(&mut self, instance: u64, revision: u64) {
+        let mut sidecars = self.sidecars.iter_mut();
+        if let Some(sidecar) = sidecars.find(|one| one.instance == instance) {
+            sidecar.told = revision;
+        }
     }
 
     /// The digest that a sidecar has in force, and another one for whose sake this filter has not.
@@ -116,6 +139,7 @@ impl Updates {
             if is_in_force && index.is_some() && sidecar.in_force != digest {
                 // The old file is back.
                 self.refused = None;
+                self.revision += 1;
             }
             (sidecar.in_force, sidecar.earlier) = (digest.to_owned(), earlier.to_owned());
         }
@@ -128,6 +152,9 @@ impl Updates {
             .retain(|one| one.is_recent(now_us) || answers - one.answer <= MAX_MISSED);
         let mut in_force = self.sidecars.iter().map(|one| one.in_force.as_str());
         let is_behind = in_force.any(|other| self.in_force() != Some(other));
+        if self.behind_us.is_some() && !is_behind {
+            self.revision += 1;
+        }
         self.behind_us = is_behind.then(|| self.behind_us.unwrap_or(now_us));
         self.may_replace(digest, now_us)
     }
@@ -157,11 +184,13 @@ impl Updates {
     pub fn replaced(&mut self, digest: String) {
         self.in_force = Some(digest);
         (self.behind_us, self.refused, self.next_us) = (None, None, 0);
+        self.revision += 1;
     }
 
     /// These cannot be used.
     pub fn refuse(&mut self, digest: String, why: &str) {
         self.refused = Some((digest, why.chars().take(MAX_WHY).collect()));
+        self.revision += 1;
     }
 }
 
@@ -282,13 +311,40 @@ mod tests {
     fn the_sidecar_that_holds_rules_back_is_known() {
         let mut updates = running(A);
         updates.named(A, "", 2, S);
-        assert!(!updates.is_behind());
+        assert!(updates.behind_us.is_none());
         updates.named(B, "aaaaaa", 1, S);
-        assert!(updates.is_behind());
+        assert!(updates.behind_us.is_some() && updates.reports_often());
         assert_eq!(updates.held(S), Some((B, 2)));
         assert_eq!(updates.held(9 * S), None, "nobody answers any more");
         updates.refuse(B.to_owned(), "why");
         assert_eq!(updates.held(S), None);
+    }
+
+    #[test]
+    fn each_sidecar_that_answers_is_told_of_each_change_and_one_that_is_gone_is_not_waited_for() {
+        let mut updates = running(A);
+        updates.named(A, "", 2, S);
+        updates.told(1, updates.revision());
+        assert!(updates.reports_often(), "the second does not know");
+        updates.told(2, updates.revision());
+        assert!(!updates.reports_often());
+        // Both have others, then one is gone.
+        let before = updates.revision();
+        updates.named(B, "aaaaaa", 2, S);
+        updates.replaced(B.to_owned());
+        updates.told(1, before);
+        updates.told(2, updates.revision());
+        assert!(updates.is_untold(), "an earlier report does not count");
+        for _ in 0..MAX_MISSED {
+            updates.named(B, "", 2, 9 * S);
+        }
+        assert!(updates.is_untold(), "nothing is held back any more");
+        updates.told(2, updates.revision());
+        assert!(!updates.reports_often(), "the other one is forgotten");
+        // It was behind, and is not any more.
+        updates.named(C, "bbbbbb", 2, 9 * S);
+        updates.named(B, "", 2, 9 * S);
+        assert!(updates.is_untold());
     }
 
     #[test]

@@ -138,7 +138,7 @@ pub struct FilterState {
 pub enum RulesState {
     /// It has.
     InForce,
-    /// It has others, and should have these within a second.
+    /// It has others, and should have these within a second, or within five if its cluster has several sidecars.
     Behind,
     /// It could not use them, and has others or none.
     Refused,

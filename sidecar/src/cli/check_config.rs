@@ -153,7 +153,9 @@ impl CheckConfig {
             Some(before),
             [
                 WrittenPolicy {
-                    policy: Ok(new), ..
+                    policy: Ok(new),
+                    source,
+                    ..
                 },
             ],
         ) = (before, policies.as_slice())
@@ -163,6 +165,17 @@ impl CheckConfig {
             let old = old.map_err(|why| Failure::usage(format!("{file}: {why}")))?;
             for change in changes(&old, new) {
                 line!(report.text, "since {file}: {change}");
+            }
+            let gone = old.rules.sets.keys();
+            for set in gone.filter(|set| !new.rules.sets.contains_key(*set)) {
+                report.add(Finding {
+                    file: source.file.clone(),
+                    line: 1,
+                    severity: Severity::Warning,
+                    message: format!(
+                        "`rules` has no set `{set}` any more: an Envoy that lists it in `rule_sets` takes no rules of this policy; take it out there first, or keep it as `{set}: {{ rules: [] }}`"
+                    ),
+                });
             }
         }
         if self.envoy.is_empty() {

@@ -89,7 +89,7 @@ impl Serve {
             }
         });
         let (listen, admin_listen) = (&self.listening.listen, &self.listening.admin_listen);
-        info!(%listen, %admin_listen, "serving");
+        info!(%listen, %admin_listen, sidecar = service.number(), "serving");
         if is_alone {
             warn!(
                 "the counts are in this process's memory: no other sidecar sees them, and a restart forgets them; to share \

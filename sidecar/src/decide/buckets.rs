@@ -53,12 +53,13 @@ pub fn unknown_limit(policy: &Policy, field: &str, name: &str) -> Problem {
             let tier = limit.strip_prefix(name);
             tier.is_some_and(|tier| tier.starts_with('.'))
         });
-        let tiers: Vec<_> = tiers
-            .take(MAX_TIERS)
-            .map(|tier| format!("`{tier}`"))
-            .collect();
-        if !tiers.is_empty() {
-            why += &format!("; its tiers are limits: {}", tiers.join(", "));
+        for (index, tier) in tiers.take(MAX_TIERS).enumerate() {
+            let before = if index == 0 {
+                "; its tiers are limits:"
+            } else {
+                ","
+            };
+            why += &format!("{before} `{tier}`");
         }
     }
     Problem::new(Code::UnknownLimit, why).at(field)

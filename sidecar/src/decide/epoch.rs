@@ -23,9 +23,6 @@ use crate::telemetry::subject::Subject;
 const MAX_ENDED: usize = 128;
 const MAX_PAST: usize = 16;
 
-/// Most names in a line of the log.
-const MAX_TOLD: usize = 8;
-
 /// A policy with its overrides.
 #[derive(Debug)]
 pub struct Epoch {
@@ -81,13 +78,12 @@ impl Epoch {
         let now_ms = clock::unix_ms();
         let known = before.overrides.unfit(&before.policy, now_ms);
         let unfit = self.overrides.unfit(&self.policy, now_ms);
-        let new: Vec<_> = unfit.difference(&known).map(|(limit, _)| *limit).collect();
-        let limits: BTreeSet<_> = new.iter().map(|limit| format!("`{limit}`")).collect();
-        let limits: Vec<_> = limits.into_iter().take(MAX_TOLD).collect();
-        (!new.is_empty()).then(|| {
-            let (count, limits) = (new.len(), limits.join(", "));
-            format!("overrides that do not fit the policy any more: {count}, of {limits}")
-        })
+        let new: Vec<_> = unfit.difference(&known).collect();
+        let (limit, _) = new.first()?;
+        let count = new.len();
+        Some(format!(
+            "overrides that do not fit the policy any more: {count}, the first of `{limit}`"
+        ))
     }
 
     /// The epoch of these numbers, after another one.

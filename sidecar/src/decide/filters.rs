@@ -177,34 +177,47 @@ impl Filters {
         states
     }
 
-    /// How many filters keep earlier rules for the sake of this sidecar.
-    pub fn held_by(&self, sidecar: &str) -> usize {
+    /// How many filters keep the rules with this digest because this sidecar has them in force, and another one has newer ones.
+    pub fn held_by(&self, sidecar: &str, rules: &str, now_us: u64) -> usize {
         let known = lock(&self.known);
-        let held = known
-            .values()
-            .filter(|known| known.state.held_by.as_deref() == Some(sidecar));
+        let held = known.values().filter(|known| {
+            known.state(rules, now_us) == RulesState::InForce
+                && known.state.held_by.as_deref() == Some(sidecar)
+        });
         held.count()
     }
 
     /// The filters that do not take the policy's rules, and why; not all of many.
-    pub fn apart(&self, policy: &Policy, now_us: u64) -> Vec<String> {
-        let filters = lock(&self.known);
-        let told = filters.values().filter_map(|known| {
-            let (filter, state) = (&known.state, known.state(&policy.rules.digest, now_us));
-            let why = match (state, &filter.why, &filter.held_by) {
-                (RulesState::Refused, Some(why), _) => format!("refuses the rules: {why}"),
-                (RulesState::Behind, _, Some(by)) => {
-                    format!("waits with the rules for sidecar {by}, which has others in force")
-                }
+    pub fn apart(&self, sidecar: &str, policy: &Policy, now_us: u64) -> Vec<String> {
+        let filters = self.list(sidecar, policy, now_us).into_iter();
+        let told = filters.filter_map(|filter| {
+            let why = match (filter.state, filter.why, filter.held_by) {
+                (RulesState::Refused, Some(why), _) => format!("refuses these: {why}"),
+                (_, _, Some(by)) => format!("waits for sidecar {by}, which has them in force"),
                 _ => return None,
             };
-            let (vm, keeps) = (
-                filter.vm.get(..8)?,
-                filter.digest.as_deref().unwrap_or_default(),
-            );
+            let keeps = |digest| format!("keeps rules {digest}");
+            let keeps = filter
+                .digest
+                .map_or_else(|| "has no rules".to_owned(), keeps);
+            let vm = filter.vm.get(..8)?;
             Some(format!(
-                "filter {vm} of `{}`, which keeps {keeps:?}, {why}",
+                "filter {vm} of `{}` {keeps}: it {why}",
                 filter.node
+            ))
+        });
+        told.take(MAX_TOLD).collect()
+    }
+
+    /// The filters that list a set which this policy does not have; not all of many.
+    pub fn without_set(&self, policy: &Policy) -> Vec<String> {
+        let filters = lock(&self.known);
+        let told = filters.values().filter_map(|Known { state, .. }| {
+            let is_gone = |set: &&String| !policy.rules.sets.contains_key(*set);
+            let (vm, set) = (state.vm.get(..8)?, state.sets.iter().find(is_gone)?);
+            Some(format!(
+                "filter {vm} of `{}` lists the rule set {set}, which the policy does not have: it keeps the rules that it has",
+                state.node
             ))
         });
         told.take(MAX_TOLD).collect()
@@ -219,12 +232,16 @@ impl Filters {
     }
 
     /// All known filters, by node, compared with a policy.
-    pub fn list(&self, policy: &Policy, now_us: u64) -> Vec<FilterState> {
+    pub fn list(&self, sidecar: &str, policy: &Policy, now_us: u64) -> Vec<FilterState> {
         let filters = lock(&self.known);
         let told = filters.values().map(|known| {
             let seconds = |since_us: u64| now_us.saturating_sub(since_us) / 1_000_000;
+            let state = known.state(&policy.rules.digest, now_us);
+            // It may have said so before the sidecars changed.
+            let waits = |by: &&String| state == RulesState::Behind && *by != sidecar;
             FilterState {
-                state: known.state(&policy.rules.digest, now_us),
+                state,
+                held_by: known.state.held_by.as_ref().filter(waits).cloned(),
                 other_pepper: has_other_pepper(&known.state, policy),
                 since_seconds: seconds(known.since_us),
                 seen_seconds: if known.waiting > 0 {
@@ -257,5 +274,61 @@ impl Known {
             (Some(_), _) => RulesState::Behind,
             (None, _) => RulesState::None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: &str = "limits: { l: { algorithm: fixed_window, windows: [{ quota: 1, per: 1s }] } }
+rules: { default: { rules: [{ name: r, checks: [{ limit: l, key: [{ constant: everyone }] }], when_unavailable: allow }] } }
+";
+
+    #[test]
+    fn a_filter_waits_only_with_other_rules_and_for_another_sidecar_and_none_that_is_gone_is_counted()
+     {
+        let policy = Policy::parse(POLICY).unwrap();
+        let (these, others) = (policy.rules.digest.as_str(), "aaaaaaaaaaaa");
+        for (has, waits_for, after_s, told, counted) in [
+            (these, "1", 1, None, 1),
+            (these, "1", 10, None, 0),
+            (these, "2", 1, None, 0),
+            (others, "1", 1, None, 0),
+            (others, "2", 1, Some("2"), 0),
+            (others, "2", 10, None, 0),
+        ] {
+            let filters = Filters::default();
+            let report = RulesReport {
+                vm: "0123456789abcdef0123456789abcdef".into(),
+                in_force: Some(has.into()),
+                held_by: Some(waits_for.into()),
+                ..RulesReport::default()
+            };
+            assert!(filters.hears(&report, "0.1.0", 1, 0));
+            let now_us = after_s * 1_000_000 + 1;
+            let list = filters.list("1", &policy, now_us);
+            let what = format!("has {has}, waits for {waits_for}, {after_s} s ago");
+            assert_eq!(list[0].held_by.as_deref(), told, "{what}");
+            assert_eq!(filters.held_by("1", these, now_us), counted, "{what}");
+            let apart = filters.apart("1", &policy, now_us);
+            let says = "filter 01234567 of `` keeps rules aaaaaaaaaaaa: it waits for sidecar 2, which has them in force";
+            assert_eq!(apart, told.map(|_| says.to_owned()).as_slice(), "{what}");
+        }
+    }
+
+    #[test]
+    fn a_filter_that_refuses_its_first_rules_has_none() {
+        let policy = Policy::parse(POLICY).unwrap();
+        let filters = Filters::default();
+        let report = RulesReport {
+            vm: "0123456789abcdef0123456789abcdef".into(),
+            refused: Some(policy.rules.digest.as_str().into()),
+            why: Some("why".into()),
+            ..RulesReport::default()
+        };
+        assert!(filters.hears(&report, "0.1.0", 1, 0));
+        let says = "filter 01234567 of `` has no rules: it refuses these: why";
+        assert_eq!(filters.apart("1", &policy, 2), [says]);
     }
 }

@@ -4,7 +4,7 @@
 //! not parse or compare: it costs one hash for a limit without overrides, three for a limit with some, a SHA-256 more where some
 //! are by digits, and nothing but a reading of the clock for each request if there are no overrides.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use sluicegate_engine::BucketSpec;
@@ -118,6 +118,9 @@ struct KeyOverrides {
     policy: Option<Timed>,
 }
 
+/// What the metric counts.
+const ALLOWANCES: [&str; 4] = ["quota", "unlimited", "blocked", "unfit"];
+
 /// A snapshot of all overrides.
 #[derive(Debug, Default)]
 pub struct Overrides {
@@ -132,29 +135,33 @@ impl Overrides {
         let mut overrides = Self::default();
         for limit in policy.decided_limits() {
             for (whom, one) in &limit.overrides {
-                let (of, timed) = overrides.of(policy, &limit.name, whom, one);
+                let acts_on = match policy.has(&limit.name) {
+                    true => policy.acts_on(&limit.name, whom),
+                    // Of an earlier policy, for who still asks for this limit.
+                    false => (limit.name.clone(), whom.clone()),
+                };
+                let (of, timed) = overrides.of(policy, acts_on, one);
                 of.policy = timed;
             }
         }
         let entries = stored.iter().flat_map(|stored| &stored.entries);
         for ((limit, whom), entry) in entries.filter(|(_, entry)| entry.is_in_force()) {
-            let (of, timed) = overrides.of(policy, limit, whom, &entry.one);
+            let (of, timed) = overrides.of(policy, policy.acts_on(limit, whom), &entry.one);
             of.store = timed;
         }
         overrides.stored = stored;
         overrides
     }
 
-    /// The place of an override of this name, and what it does there, if anything.
+    /// The place of an override that acts on these, and what it does there, if anything.
     fn of(
         &mut self,
         policy: &Policy,
-        limit: &str,
-        whom: &Whom,
+        (limit, whom): (String, Whom),
         one: &Override,
     ) -> (&mut KeyOverrides, Option<Timed>) {
-        let (limit, whom) = policy.acts_on(limit, whom);
-        let timed = policy.limit(&limit).and_then(|limit| Timed::of(limit, one));
+        let of_policy = policy.limit(&limit);
+        let timed = of_policy.and_then(|limit| Timed::of(limit, one));
         let of_limit = self.by_limit.entry(limit).or_default();
         of_limit.any_by_digits |= matches!(whom, Whom::Subject(_));
         (of_limit.of.entry(whom).or_default(), timed)
@@ -169,25 +176,17 @@ impl Overrides {
     }
 
     /// The number of overrides in force, by what they allow, and of those that do not fit the policy.
-    pub fn counts(&self, policy: &Policy, now_ms: u64) -> [(&'static str, usize); 4] {
-        let [mut quota, mut unlimited, mut blocked, mut unfit] = [0; 4];
+    pub fn counts(&self, policy: &Policy, now_ms: u64) -> BTreeMap<&'static str, usize> {
+        let mut counts = BTreeMap::from(ALLOWANCES.map(|allowance| (allowance, 0)));
         for (_, _, one, _, state) in self.states(policy, now_ms) {
-            match (state, &one.grant) {
-                (OverrideState::Unfit, _) => unfit += 1,
-                (OverrideState::InForce | OverrideState::Restored, Grant::Quotas(_)) => quota += 1,
-                (OverrideState::InForce | OverrideState::Restored, Grant::Unlimited) => {
-                    unlimited += 1;
-                }
-                (OverrideState::InForce | OverrideState::Restored, Grant::Blocked) => blocked += 1,
-                _ => {}
-            }
+            let allowance = match (state, &one.grant) {
+                (OverrideState::Unfit, _) => "unfit",
+                (OverrideState::InForce | OverrideState::Restored, grant) => grant.name(),
+                _ => continue,
+            };
+            *counts.entry(allowance).or_default() += 1;
         }
-        [
-            ("quota", quota),
-            ("unlimited", unlimited),
-            ("blocked", blocked),
-            ("unfit", unfit),
-        ]
+        counts
     }
 
     /// All overrides, including those not in force, sorted by limit, key and source.

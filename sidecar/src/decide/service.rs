@@ -1,6 +1,7 @@
 //! Makes decisions: asks the store, counts and answers. What comes and goes is typed: `server/` and `cli/` read and write JSON.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -61,8 +62,8 @@ pub struct Service {
     pub filters: Filters,
     /// Whether it was logged that some have another pepper than the policy's consumers.
     warned_of_pepper: AtomicBool,
-    /// What was logged last of filters that do not take the rules.
-    warned_of_filters: Mutex<Vec<String>>,
+    /// What was logged of filters that do not take the rules, and until when it was so.
+    warned_of_filters: Mutex<BTreeMap<String, tokio::time::Instant>>,
 }
 
 impl Service {
@@ -202,14 +203,15 @@ impl Service {
         if let Some(trace) = trace {
             trace.end(&decided);
         }
+        let rules = epoch.policy.rules.told();
         Answer {
             epoch: epoch.number,
             instance: self.instance,
             verdicts: decided.into_iter().map(|decided| decided.verdict).collect(),
             leases,
-            rules: epoch.policy.rules.told().map(Into::into),
+            limits: rules.as_ref().map(|_| epoch.limits.clone().into()),
+            rules: rules.map(Into::into),
             earlier: epoch.earlier.clone().map(Into::into),
-            limits: Some(epoch.limits.clone().into()),
         }
     }
 
@@ -262,7 +264,8 @@ impl Service {
             } else {
                 "file"
             };
-            let info = families.rules.with_label_values(&[digest.as_str(), source]);
+            let labels = [digest.as_str(), source, &self.number()];
+            let info = families.rules.with_label_values(&labels);
             info.set(1.0);
         }
         self.metrics.text(&epoch.policy, &self.store.facts())

@@ -43,6 +43,12 @@ impl Neighbour {
         let name = get(filter, "name").and_then(text).unwrap_or_default();
         let mut nodes = vec![filter];
         of_routes(manager, &spelled(name), &mut nodes);
+        // One that is off runs where a route has a configuration for it.
+        let is_on = |node: &&Node| !is_true(node, "disabled");
+        let is_always_on = nodes.iter().all(is_on);
+        if !nodes.iter().any(is_on) {
+            nodes.clear();
+        }
         let mut kinds = Vec::new();
         nodes.iter().for_each(|node| types(node, &mut kinds));
         let is = |list: &str| kinds.iter().any(|kind| list.contains(&format!(" {kind} ")));
@@ -78,7 +84,7 @@ impl Neighbour {
                 && (is(CLEAR)
                     || is(CLEAR_IF_TOLD) && says(&tells)
                     || is(CLEAR_UNLESS_TOLD) && !says(&forbids)),
-            asks_route: asks && !nodes.iter().any(|node| is_true(node, "disabled")),
+            asks_route: asks && is_always_on,
             changes_path: is(CHANGE_PATH) || is(" header_mutation lua ") && says(&names_path),
             removes,
         }

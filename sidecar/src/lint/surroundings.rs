@@ -251,7 +251,7 @@ fn failure(
             Some((field, UNMETERED, "remove it, and set FAIL_RELOAD"))
         }
         Some(OPEN) => Some((field, UNMETERED, reload)),
-        None if !is_patched => Some((field, STAYS_DEAD, reload)),
+        policy if policy != Some(RELOAD) && !is_patched => Some((field, STAYS_DEAD, reload)),
         _ if !has_deadline => Some((
             "request_timeout",
             HANG,

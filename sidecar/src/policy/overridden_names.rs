@@ -41,16 +41,21 @@ impl Policy {
 
     /// The name and the keys of an override that is set, removed or kept under these.
     pub fn override_name(&self, limit: &str, whom: &Whom) -> (String, Whom) {
+        let as_given = || (limit.to_owned(), whom.clone());
         let Whom::Key(key) = whom else {
-            return (limit.to_owned(), whom.clone());
+            return as_given();
         };
+        // Most are of other keys, and a policy may have a thousand tiers.
+        if !self.consumers.contains_key(limit) && !Consumers::is_asked_with(key) {
+            return as_given();
+        }
         let entry = self.entry_of(limit);
         let resolved = self.resolve(entry.unwrap_or(limit), key);
         let with = resolved.map_or(key.as_str().into(), |(_, with)| with);
         let follows = entry.filter(|entry| *entry == limit || consumer_of(&with).is_some());
         match follows {
             Some(entry) => (entry.to_owned(), Whom::Key(with.into_owned())),
-            None => (limit.to_owned(), whom.clone()),
+            None => as_given(),
         }
     }
 

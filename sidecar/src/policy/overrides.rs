@@ -29,6 +29,17 @@ pub enum Grant {
     Blocked,
 }
 
+impl Grant {
+    /// In metrics.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Quotas(_) => "quota",
+            Self::Unlimited => "unlimited",
+            Self::Blocked => "blocked",
+        }
+    }
+}
+
 /// Another quota in one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowQuota {

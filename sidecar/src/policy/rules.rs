@@ -212,17 +212,20 @@ impl RuleSets {
     }
 
     /// The document of a sidecar for a filter that may run these sets, of all sets without names; without rules for one that has
-    /// them. `head`: what the sidecar tells besides.
-    pub fn document(&self, names: &[Cow<'_, str>], is_known: bool, mut head: Value) -> String {
+    /// them. `told`: what the sidecar tells besides.
+    pub fn document(&self, names: &[Cow<'_, str>], is_known: bool, told: Value) -> String {
         let is_wanted = |name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
         let mut lines = String::new();
         if !is_known {
             let sets = self.lines.iter().filter(|(name, _)| is_wanted(name));
             lines.extend(sets.map(|(_, text)| text.as_str()));
         }
-        head["format"] = document::FORMAT.into();
-        head["digest"] = self.digest.as_str().into();
-        head["lines"] = lines.lines().count().into();
+        let mut head = json!({
+            "format": document::FORMAT, "digest": self.digest, "lines": lines.lines().count(),
+        });
+        if let (Some(head), Value::Object(told)) = (head.as_object_mut(), told) {
+            head.extend(told);
+        }
         format!("{head}\n{lines}")
     }
 }

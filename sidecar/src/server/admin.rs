@@ -42,7 +42,7 @@ const NOT_ENCODED: Refusal = Refusal::of_server(
 // Answers say these in more detail.
 const NOT_READY: Refusal = Refusal::of_server(
     Code::NotReady,
-    "not ready: policy epoch 1, the store answers\ndraining: this sidecar is shutting down",
+    "not ready: sidecar 1e322f1ba85c01, policy epoch 1, the store answers\ndraining: this sidecar is shutting down",
 );
 const TOO_MANY_OVERRIDES: Refusal = Refusal::of_server(
     Code::TooManyOverrides,

@@ -29,8 +29,9 @@ impl Readiness {
         let epoch = service.policy.current().policy_number;
         let ready = service.has_started() && is_ready(phase, &store, self.needs_store);
         let mut text = format!(
-            "{}: policy epoch {epoch}, {}\n",
+            "{}: sidecar {}, policy epoch {epoch}, {}\n",
             if ready { "ready" } else { "not ready" },
+            service.number(),
             describe(&store, service.sidecars(), clock::unix_ms())
         );
         if phase > Phase::Serving {

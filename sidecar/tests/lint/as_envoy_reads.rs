@@ -215,6 +215,8 @@ fn sets_chosen_by_a_route_that_may_have_been_cleared_are_refused() {
         (filter("jwt_authn", "JwtAuthentication", ", providers: { p: { forward: true } }"), false),
         (filter("jwt_authn", "JwtAuthentication", ", providers: { p: { clear_route_cache: true } }"), true),
         (filter("lua", "Lua", ""), true),
+        (filter("lua", "Lua", "").replace("name: some", "name: off, disabled: true"), false),
+        (filter("ext_authz", "ExtAuthz", ", clearRouteCache: true").replace("name: some", "disabled: true, name: off"), false),
         (filter("header_mutation", "HeaderMutation", ""), true),
         (filter("wasm", "Wasm", ""), true),
         (filter("dynamic_modules", "DynamicModuleFilter", ""), true),

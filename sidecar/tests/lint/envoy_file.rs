@@ -45,8 +45,11 @@ fn settings_around_the_filter_that_make_it_weaker_are_found() {
             "stream_idle_timeout: 30s",
             "0 warnings",
         ),
-        // It was chosen.
-        (policy, "failure_policy: FAIL_CLOSED", "0 warnings"),
+        (
+            policy,
+            "failure_policy: FAIL_CLOSED",
+            "warning: `failure_policy`: if the filter's VM fails once, every request gets an error",
+        ),
     ] {
         has(&around(from, to, GOOD), says);
     }

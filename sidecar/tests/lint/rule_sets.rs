@@ -31,6 +31,23 @@ fn the_rules_of_a_policy_are_checked_with_and_without_a_plugin() {
 }
 
 #[test]
+fn a_set_that_a_change_takes_away_is_warned_of_without_an_envoy_too() {
+    let (_, policy) = pushed(GOOD);
+    let folder = tempfile::tempdir().unwrap();
+    let before = folder.path().join("before.yaml");
+    std::fs::write(&before, format!("{policy}  other: {{ rules: [] }}\n")).unwrap();
+    let command = ["check-config", "--before", before.to_str().unwrap()];
+    let (status, printed) = run_with(&command, Some(&policy), None);
+    let says =
+        "policy.yaml:1: warning: `rules` has no set `other` any more: an Envoy that lists it";
+    has(&printed, says);
+    has(&printed, "0 errors, 1 warning");
+    assert_eq!(status, 0, "{printed}");
+    let kept = format!("{policy}  other: {{ rules: [] }}\n");
+    is_without_findings(&run_with(&command, Some(&kept), None));
+}
+
+#[test]
 fn what_a_change_does_to_counts_sets_and_the_running_sidecar_is_told() {
     let (_, before) = pushed(GOOD);
     let mut old = tempfile::NamedTempFile::new().unwrap();

@@ -165,5 +165,6 @@ fn answer(input: &mut Input<'_>) -> Answer<'static> {
         leases: input.list(3, part),
         rules: input.flag().then(|| input.text(13).into()),
         earlier: input.flag().then(|| input.text(20).into()),
+        limits: input.flag().then(|| input.text(20).into()),
     }
 }

@@ -45,6 +45,12 @@ pub fn step_wall_us(by_us: i64) {
     STEPPED_US.set(STEPPED_US.get() + by_us);
 }
 
+/// Microseconds since the world began.
+pub fn passed_us() -> u64 {
+    let began = BEGAN.get();
+    began.map_or(0, |(began, _)| began.elapsed().as_micros() as u64)
+}
+
 /// SplitMix64.
 pub fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);

@@ -1,32 +1,93 @@
-//! A filter beside a sidecar: the real rules, cached denials and leases; what `filter/src` does with Envoy is done here with a call.
+//! A filter beside a sidecar, or in front of several: the real rules, cached denials and leases, and in front of several the real
+//! choice of which rules to take. What `filter/src` does with Envoy is done here with a call.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use sluicegate::clock;
 use sluicegate::decide::Service;
 use sluicegate_certificates::CallTimes;
-use sluicegate_protocol::{LEASES_HEADER, PartReport, Verdict, read_decisions};
-use sluicegate_rules::{
-    DenialCache, LeaseReport, Leases, Question, ResolvedCheck, RuleSet, Taken, WhenUnavailable,
-    parse, question_body, read_answer,
+use sluicegate_protocol::{
+    Code, LEASES_HEADER, PartReport, RULES_WAIT_S, RulesReport, UNKNOWN_HEADER, Verdict,
+    read_decisions,
 };
-use tokio::time::timeout;
+use sluicegate_rules::{
+    LeaseReport, Question, ResolvedCheck, RuleSet, Taken, VerdictError, WhenUnavailable, config,
+    question_body, read_answer,
+};
+use tokio::task::spawn_local;
+use tokio::time::{sleep, timeout};
 
-use super::script::Check;
+use super::host;
+use super::plugin::Plugin;
+use super::rule_updates::RuleUpdates;
+use super::script::{CONSUMERS, Check, hashed};
 
 /// How long a request waits for its verdict.
 const TIMEOUT: Duration = Duration::from_millis(300);
 /// How long a renewal of leases does.
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How long a compilation may take at once; here no time passes meanwhile.
+const COMPILE_FOR_US: u64 = 1_000;
+/// How often a filter announces itself, and how often while sidecars have other rules.
+const ANNOUNCE_EVERY_US: [u64; 2] = [15_000_000, 500_000];
+
+/// The sidecars that a filter asks in turn; none in the place of one that is down.
+#[derive(Default)]
+pub struct Sidecars {
+    all: RefCell<Vec<Option<Arc<Service>>>>,
+    next: Cell<usize>,
+}
+
+/// A sidecar with its number.
+type Numbered = (usize, Arc<Service>);
+
+impl Sidecars {
+    /// A sidecar has come or gone.
+    pub fn set(&self, number: usize, service: Option<Arc<Service>>) {
+        let mut all = self.all.borrow_mut();
+        let least = all.len().max(number + 1);
+        all.resize(least, None);
+        all[number] = service;
+    }
+
+    fn next(&self) -> Option<Numbered> {
+        let all = self.all.borrow();
+        let mut order = (0..all.len()).map(|further| (self.next.get() + further) % all.len());
+        let next = order.find_map(|number| Some((number, Arc::clone(all[number].as_ref()?))))?;
+        self.next.set(next.0 + 1);
+        Some(next)
+    }
+
+    fn has(&self, (number, service): &Numbered) -> bool {
+        let all = self.all.borrow();
+        let still = all[*number].as_ref();
+        still.is_some_and(|still| Arc::ptr_eq(still, service))
+    }
+}
+
 /// A filter.
 pub struct Filter {
-    rules: Rc<RuleSet>,
-    denials: RefCell<DenialCache>,
-    leases: RefCell<Leases>,
-    began: Instant,
+    plugin: Plugin,
+    updates: RuleUpdates,
+    pub sidecars: Sidecars,
+    /// It cannot use rules that it does not have.
+    pub refuses: Cell<bool>,
+}
+
+/// What became of a request.
+pub struct Asked {
+    /// The sidecar that was asked, or would have been.
+    pub sidecar: usize,
+    /// What its rules ask for.
+    pub checks: Vec<Check>,
+    pub said: Said,
+    pub by: By,
+    /// The checks that had no part in the verdict.
+    pub unknown: Vec<usize>,
 }
 
 /// What a request gets.
@@ -69,142 +130,263 @@ fn us(duration: Duration) -> u64 {
 }
 
 impl Filter {
-    /// For this number of limits.
-    pub fn new(limits: usize) -> Self {
-        let check =
-            |number| serde_json::json!({"limit": format!("l{number}"), "key": [{"constant": "k"}]});
-        let rules = serde_json::json!({
-            "version": 1,
-            "sidecar": {"cluster": "s"},
-            "rules": [{"name": "r", "when_unavailable": "deny", "checks": (0..limits).map(check).collect::<Vec<_>>()}],
-        });
-        let (_, rules) = parse(rules.to_string().as_bytes()).expect("a valid configuration");
+    /// One that has the rules of sidecars, or else rules of its own for this number of limits.
+    pub fn new(follows: bool, limits: usize) -> Self {
+        let rule = |number| {
+            let check =
+                serde_json::json!({"limit": format!("l{number}"), "key": [{"constant": "k"}]});
+            serde_json::json!({"name": format!("r{number}"), "when_unavailable": "deny", "checks": [check]})
+        };
+        let mut configuration = serde_json::json!({"version": 2, "sidecar": {"cluster": "s"}});
+        if !follows {
+            configuration["version"] = 1.into();
+            configuration["rules"] = (0..limits).map(rule).collect();
+        }
+        let file = config::from_json(&configuration).expect("a configuration");
+        let (settings, rules) = config::validate(&file).expect("a valid configuration");
         Self {
-            rules: Rc::new(rules),
-            denials: RefCell::default(),
-            leases: RefCell::default(),
-            began: Instant::now(),
+            plugin: Plugin::new(settings, rules, String::new()),
+            updates: RuleUpdates::default(),
+            sidecars: Sidecars::default(),
+            refuses: Cell::new(false),
         }
     }
 
-    fn now_us(&self) -> u64 {
-        us(self.began.elapsed())
-    }
-
-    /// Asks for these checks.
-    pub async fn ask(&self, service: &Arc<Service>, checks: &[Check]) -> (Said, By) {
-        let resolved = |check: &Check| ResolvedCheck {
-            rule: 0,
-            limit: check.limit,
-            key: format!("k{}", check.key),
-            cost: check.cost,
-            quota: check.quota,
-        };
+    /// Asks for these checks, by the names that its rules have for them. `None`: there are no rules yet, or they ask for nothing.
+    pub async fn ask(&self, checks: &[Check]) -> Option<Asked> {
+        let rules = self.plugin.rules_for(&host::CurrentRequest)?;
+        let resolved: Vec<_> = checks
+            .iter()
+            .filter_map(|check| resolve(&rules, check))
+            .collect();
+        if resolved.is_empty() {
+            return None;
+        }
+        let next = self.sidecars.next()?;
+        let (resolved, checks) = resolved.into_iter().unzip();
         let question = Question {
-            rules: Rc::clone(&self.rules),
-            checks: checks.iter().map(resolved).collect(),
+            rules,
+            checks: resolved,
             shadows: Vec::new(),
             when_unavailable: WhenUnavailable::Deny,
             grpc: false,
             traceparent: None,
         };
-        let now_us = self.now_us();
-        let cached = self.denials.borrow_mut().covering(&question, now_us);
+        let sidecar = next.0;
+        let (said, by, unknown) = self.decide(next, &question).await;
+        Some(Asked {
+            sidecar,
+            checks,
+            said,
+            by,
+            unknown,
+        })
+    }
+
+    async fn decide(&self, sidecar: Numbered, question: &Question) -> (Said, By, Vec<usize>) {
+        let plugin = &self.plugin;
+        let now_us = host::monotonic_us();
+        let cached = plugin.denials.borrow_mut().covering(question, now_us);
         if let Some(verdict) = cached.as_ref().and_then(|verdicts| verdicts.first()) {
-            return (verdict.into(), By::Cache);
+            return (verdict.into(), By::Cache, Vec::new());
         }
-        let taken = self
+        let taken = plugin
             .leases
             .borrow_mut()
-            .take(&question, now_us, us(TIMEOUT));
-        if taken.covers_all(&question) {
-            self.leases.borrow_mut().spend(&question, &taken);
-            return (Said::Admitted, By::Lease);
+            .take(question, now_us, us(TIMEOUT));
+        if taken.covers_all(question) {
+            plugin.spend(question, &taken);
+            return (Said::Admitted, By::Lease, Vec::new());
         }
-        let leases = self.leases.borrow_mut().report(now_us, false);
-        let said = self
-            .call(service, Some((&question, &taken)), leases, TIMEOUT)
-            .await;
+        let leases = plugin.leases.borrow_mut().report(now_us, false);
+        let asked = Some((question, &taken));
+        let (said, unknown) = self.call(sidecar, asked, leases, TIMEOUT).await;
         if !taken.is_empty() {
-            let mut leases = self.leases.borrow_mut();
-            let live = leases.is_live(&question, &taken, self.now_us());
+            let mut leases = plugin.leases.borrow_mut();
+            let live = leases.is_live(question, &taken, host::monotonic_us());
             if live && said == Said::Admitted {
-                leases.spend(&question, &taken);
+                leases.spend(question, &taken);
             } else {
-                leases.put_back(&question, &taken);
+                leases.put_back(question, &taken);
                 if said == Said::Admitted {
                     // The sidecar's part of it is taken, and the request does not pass.
-                    return (Said::Unknown, By::Sidecar);
+                    return (Said::Unknown, By::Sidecar, unknown);
                 }
             }
         }
-        (said, By::Sidecar)
+        (said, By::Sidecar, unknown)
     }
 
     /// One callout, with a question or without.
     async fn call(
         &self,
-        service: &Arc<Service>,
+        sidecar: Numbered,
         asked: Option<(&Question, &Taken)>,
         leases: LeaseReport,
         within: Duration,
-    ) -> Said {
-        let sent_us = self.now_us();
-        let report = self.denials.borrow_mut().report();
+    ) -> (Said, Vec<usize>) {
+        let plugin = &self.plugin;
+        let sent_us = host::monotonic_us();
+        let report = plugin.denials.borrow_mut().report();
         let body = question_body(asked, &report);
         let spent = PartReport::write_all(&leases.parts);
-        let header = |name: &str| (name == LEASES_HEADER).then_some(spent.as_str());
+        let header = |name: &str| match name {
+            LEASES_HEADER => Some(spent.as_str()),
+            UNKNOWN_HEADER => Some("named"),
+            _ => None,
+        };
         let answer = async {
             let asked = read_decisions(&body).ok()?;
-            serde_json::to_vec(&service.decide(&asked, header).await).ok()
+            serde_json::to_vec(&sidecar.1.decide(&asked, header).await).ok()
         };
         let answer = timeout(within, answer).await.ok().flatten();
         let times = CallTimes {
             sent_us,
-            answered_us: self.now_us(),
+            answered_us: host::monotonic_us(),
         };
         let decisions = asked.map_or(0, |(question, taken)| taken.decisions_to_ask(question));
         let answer = answer
             .as_ref()
             .and_then(|body| read_answer(body, decisions).ok());
         let Some(answer) = answer else {
-            self.leases.borrow_mut().failed(leases, times.answered_us);
-            self.denials.borrow_mut().put_back(report);
-            return Said::Unknown;
+            plugin.leases.borrow_mut().failed(leases, times.answered_us);
+            plugin.denials.borrow_mut().put_back(report);
+            return (Said::Unknown, Vec::new());
         };
         let version = answer.version();
-        self.leases
+        plugin
+            .leases
             .borrow_mut()
             .answered(leases, version, &answer.leases, times);
-        let mut denials = self.denials.borrow_mut();
-        let most_ms = denials.answered(version, None, times);
+        let mut denials = plugin.denials.borrow_mut();
+        let most_ms = denials.answered(version, answer.limits.as_deref(), times);
+        if plugin.pushed.is_some() {
+            self.updates.named(&answer, times.answered_us);
+        }
         let Some((question, taken)) = asked else {
-            return Said::Unknown;
+            return (Said::Unknown, Vec::new());
         };
         let verdicts = taken.verdicts(question, &answer.verdicts);
         denials.learn(question, most_ms, &verdicts, times);
-        verdicts.first().map_or(Said::Unknown, Said::from)
+        let unknown = match verdicts.first() {
+            Some(Verdict::Admitted(status)) => status.unknown.clone(),
+            Some(Verdict::Error(problem)) if problem.code == Code::UnknownLimit => {
+                (0..question.checks.len()).collect()
+            }
+            _ => Vec::new(),
+        };
+        (verdicts.first().map_or(Said::Unknown, Said::from), unknown)
     }
 
     /// What its timer does, for ever.
-    pub async fn run(&self, service: &Arc<Service>) {
+    pub async fn run(self: Rc<Self>) {
+        let mut announced_us = 0;
         loop {
-            let idle = self.leases.borrow().is_empty();
-            tokio::time::sleep(Duration::from_millis(if idle { 500 } else { 50 })).await;
-            let now_us = self.now_us();
-            let renews = self.leases.borrow().wants_renewal();
-            let has_report = self.leases.borrow_mut().has_report(now_us);
+            self.follow();
+            let idle = self.plugin.leases.borrow().is_empty();
+            sleep(Duration::from_millis(if idle { 500 } else { 50 })).await;
+            let Some(next) = self.sidecars.next() else {
+                continue;
+            };
+            let now_us = host::monotonic_us();
+            let renews = self.plugin.leases.borrow().wants_renewal();
+            let mut has_report = self.plugin.leases.borrow_mut().has_report(now_us);
+            if let Some(pushed) = &self.plugin.pushed
+                && now_us - announced_us >= ANNOUNCE_EVERY_US[usize::from(self.updates.is_behind())]
+            {
+                (announced_us, has_report) = (now_us, true);
+                let report = self.updates.report(&self.plugin, pushed, now_us);
+                let report = RulesReport::read(&report).expect("a report");
+                next.1.filters.hears(&report, "world", clock::now_us(), 0);
+            }
             if renews {
-                let leases = self.leases.borrow_mut().report(now_us, true);
+                let leases = self.plugin.leases.borrow_mut().report(now_us, true);
                 if leases.asks() {
-                    self.call(service, None, leases, RENEWAL_TIMEOUT).await;
+                    self.call(next, None, leases, RENEWAL_TIMEOUT).await;
                 } else {
-                    self.leases.borrow_mut().failed(leases, now_us);
+                    self.plugin.leases.borrow_mut().failed(leases, now_us);
                 }
             } else if has_report {
-                let leases = self.leases.borrow_mut().report(now_us, false);
-                self.call(service, None, leases, TIMEOUT).await;
+                let leases = self.plugin.leases.borrow_mut().report(now_us, false);
+                self.call(next, None, leases, TIMEOUT).await;
             }
         }
     }
+
+    /// Puts rules in force that have come, and asks for others.
+    fn follow(self: &Rc<Self>) {
+        let Some(pushed) = &self.plugin.pushed else {
+            return;
+        };
+        let now_us = host::monotonic_us();
+        self.updates
+            .compile(&self.plugin, pushed, now_us, COMPILE_FOR_US);
+        if !self.updates.is_due(now_us) {
+            return;
+        }
+        self.updates.request(&self.plugin, pushed, now_us);
+        let Some((token, report)) = host::take_call() else {
+            return;
+        };
+        let Some(next) = self.sidecars.next() else {
+            return self
+                .updates
+                .answered(&self.plugin, Err(VerdictError::Unreachable), now_us);
+        };
+        let filter = Rc::clone(self);
+        spawn_local(async move {
+            let report = RulesReport::read(&report).map(|report| (report, "world"));
+            let wait = Duration::from_secs(RULES_WAIT_S + 5);
+            let answer = timeout(wait, next.1.rules_for(report)).await;
+            sleep(Duration::from_millis(1)).await;
+            if !filter.updates.awaits(token) {
+                return;
+            }
+            let mut body = answer.map_err(|_| VerdictError::Timeout);
+            if !filter.sidecars.has(&next) {
+                body = Err(VerdictError::Unreachable);
+            }
+            if filter.refuses.get() {
+                body = body.map(|text| text.replacen("\"format\":1", "\"format\":9", 1));
+            }
+            let body = body.map(String::into_bytes);
+            filter
+                .updates
+                .answered(&filter.plugin, body, host::monotonic_us());
+            filter.follow();
+        });
+    }
+
+    /// Whether it should have the rules with this digest, and has others. It does not try again what it has refused.
+    pub fn lacks(&self, digest: Option<&str>) -> bool {
+        let now_us = host::monotonic_us();
+        let report = self.plugin.pushed.as_ref();
+        let report = report.map(|pushed| self.updates.report(&self.plugin, pushed, now_us));
+        let report = report.as_deref().and_then(RulesReport::read);
+        report.is_some_and(|report| {
+            let known = [report.in_force.as_deref(), report.refused.as_deref()];
+            !known.contains(&digest)
+        })
+    }
+}
+
+/// The check that these rules make in place of one, if any does.
+fn resolve(rules: &RuleSet, check: &Check) -> Option<(ResolvedCheck, Check)> {
+    let name = format!("r{}", check.limit);
+    let rule = (0..rules.count()).find(|rule| rules.rule_name(*rule) == name)?;
+    let (limit, key) = match rules.limit_name(rule, 0) {
+        "c" => (CONSUMERS, hashed(check.key)),
+        name => (
+            name.strip_prefix('l')?.parse().ok()?,
+            format!("k{}", check.key),
+        ),
+    };
+    let resolved = ResolvedCheck {
+        rule,
+        limit: 0,
+        key,
+        cost: check.cost,
+        quota: check.quota,
+    };
+    Some((resolved, Check { limit, ..*check }))
 }

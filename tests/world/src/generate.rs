@@ -4,7 +4,9 @@ mod limits;
 mod written;
 
 use super::determined;
-use super::script::{Algorithm, Check, Event, Grant, KEYS, Link, Policy, World};
+use super::script::{
+    self, Algorithm, CONSUMERS, Check, Event, Grant, KEYS, Link, Policy, RENAMED, World,
+};
 use limits::{at_once, changed, limit};
 use written::{Sequence, asks};
 
@@ -19,7 +21,7 @@ pub struct Open {
 }
 
 /// Features that can meet.
-pub const FEATURES: [&str; 13] = [
+pub const FEATURES: [&str; 14] = [
     "policies",
     "overrides",
     "resets",
@@ -33,12 +35,16 @@ pub const FEATURES: [&str; 13] = [
     "clock steps",
     "restarts",
     "lost data",
+    "fleets",
 ];
+
+/// How many of them chance chooses by number: a fleet is chosen by itself, so that the other worlds stay as they are.
+const CHOSEN: u64 = 13;
 
 /// The features of a world, by their number in [`FEATURES`].
 pub fn features(world: &World) -> Vec<usize> {
     let mut has = [false; FEATURES.len()];
-    has[0] = world.policies.len() > 1;
+    (has[0], has[13]) = (world.policies.len() > 1, world.fleet);
     let mut limits = world.policies.iter().flatten().flatten();
     has[4] = limits.any(|limit| limit.lease_ms.is_some());
     for (_, event) in &world.events {
@@ -90,7 +96,10 @@ struct Maker {
     chance: Chance,
     open: Open,
     sidecars: usize,
+    fleet: bool,
     policies: Vec<Policy>,
+    /// Requests may be those of consumers.
+    consumers: bool,
     length_ms: u64,
     /// The key that most is about.
     busy: (usize, usize),
@@ -103,8 +112,7 @@ struct Maker {
     events: Vec<(u64, Event)>,
 }
 
-/// How many limits a policy has.
-const LIMITS: u64 = 3;
+const LIMITS: u64 = script::LIMITS as u64;
 
 /// The world of a seed.
 pub fn generate(seed: u64, open: Open) -> World {
@@ -118,14 +126,20 @@ pub fn generate(seed: u64, open: Open) -> World {
         None => &[2, 2, 3, 3, 4, 5, 8],
     };
     for _ in 0..chance.of(others) {
-        on[chance.below(FEATURES.len() as u64) as usize] = true;
+        on[chance.below(CHOSEN) as usize] = true;
     }
     for feature in sequence.map_or(&[][..], Sequence::features) {
         on[*feature] = true;
     }
     let embedded = sequence.is_none() && chance.one_in(12);
+    let fleet = sequence.is_none() && !embedded && Chance(seed ^ 0xF1EE7).one_in(4);
+    if fleet {
+        // A filter's leases are those of one sidecar.
+        (on[0], on[4], on[5]) = (true, false, true);
+    }
     let sidecars = match (embedded, sequence) {
         (true, _) => 1,
+        _ if fleet => chance.between(2, 3) as usize,
         (_, Some(_)) => chance.between(2, 3) as usize,
         _ => chance.between(1, 3) as usize,
     };
@@ -140,6 +154,7 @@ pub fn generate(seed: u64, open: Open) -> World {
         Some(limit(&mut chance, leases, requests, busy.1, tokens))
     });
     let mut all: Vec<Policy> = vec![first.collect()];
+    all[0].push(None);
     for _ in 0..if policies { chance.between(1, 3) } else { 0 } {
         let mut next = all[chance.below(all.len() as u64) as usize].clone();
         let which = if chance.one_in(3) {
@@ -147,6 +162,11 @@ pub fn generate(seed: u64, open: Open) -> World {
         } else {
             busy.0
         };
+        if fleet && chance.one_in(3) {
+            next.swap(which, RENAMED);
+            all.push(next);
+            continue;
+        }
         next[which] = match &next[which] {
             Some(before) => changed(&mut chance, before, leases, receipts, open),
             None => all[0][which].clone(),
@@ -161,7 +181,9 @@ pub fn generate(seed: u64, open: Open) -> World {
         chance,
         open,
         sidecars,
+        fleet,
         policies: all,
+        consumers: false,
         busy,
         burst: 0,
         outages: Vec::new(),
@@ -184,7 +206,17 @@ pub fn generate(seed: u64, open: Open) -> World {
             maker.evictions();
         }
     }
+    let mut tiers = Vec::new();
+    if fleet && maker.chance.one_in(2) {
+        maker.consumers = true;
+        let chance = &mut maker.chance;
+        let of = maker.policies.iter();
+        tiers.extend(of.map(|_| [(); KEYS].map(|()| chance.one_in(2))));
+    }
     maker.rollouts();
+    if fleet && maker.chance.one_in(3) {
+        maker.refusals();
+    }
     if overrides {
         maker.overrides();
     }
@@ -208,8 +240,10 @@ pub fn generate(seed: u64, open: Open) -> World {
         start_us: (midnight * 1_000 - before_ms) * 1_000,
         sidecars,
         embedded,
+        fleet,
         latency_ms: maker.chance.of(&[(0, 0), (1, 1), (3, 2), (20, 15)]),
         policies: maker.policies,
+        tiers,
         events: maker.events,
     }
 }
@@ -247,6 +281,19 @@ impl Maker {
         } else {
             self.busy
         }
+    }
+
+    /// The same, or a consumer.
+    fn asked(&mut self) -> (usize, usize) {
+        let (limit, key) = self.subject();
+        let is_consumer = self.consumers && self.chance.one_in(2);
+        (if is_consumer { CONSUMERS } else { limit }, key)
+    }
+
+    /// A limit of the first policy, for a consumer too.
+    fn first(&self, limit: usize) -> script::Limit {
+        let limit = if limit == CONSUMERS { 0 } else { limit };
+        self.policies[0][limit].clone().expect("the first has all")
     }
 
     fn clocks(&mut self, receipts: bool) {
@@ -323,8 +370,13 @@ impl Maker {
 
     /// The most that a key of a limit may ever take at once.
     fn most(&self, limit: usize) -> u64 {
-        let ever = self.policies.iter().flat_map(|policy| &policy[limit]);
-        ever.map(at_once).max().unwrap_or(1).max(self.burst)
+        let limits = self.policies.iter().filter_map(|policy| policy.get(limit));
+        limits
+            .flatten()
+            .map(at_once)
+            .max()
+            .unwrap_or(1)
+            .max(self.burst)
     }
 
     /// The list of sidecars is evicted again and again, and then the store is away.
@@ -352,18 +404,40 @@ impl Maker {
             let at_ms = self.at();
             // One after the other, as a rollout is.
             let apart = self.chance.of(&[0, 300, 4_000]);
-            for sidecar in 0..self.sidecars {
-                let at_ms = at_ms + sidecar as u64 * apart;
+            let (first, never) = if self.fleet {
+                (
+                    self.sidecar(),
+                    self.chance.one_in(4).then(|| self.sidecar()),
+                )
+            } else {
+                (0, None)
+            };
+            for place in 0..self.sidecars {
+                let sidecar = (first + place) % self.sidecars;
+                if never == Some(sidecar) {
+                    continue;
+                }
+                let at_ms = at_ms + place as u64 * apart;
                 self.happens(at_ms, Event::Policy { sidecar, version });
                 self.drain(at_ms, sidecar);
             }
         }
     }
 
+    /// The filter of the fleet cannot use what is new, for a while or for good.
+    fn refusals(&mut self) {
+        let at_ms = self.chance.below(self.length_ms / 2);
+        self.happens(at_ms.max(600), Event::Refuse(true));
+        if self.chance.one_in(2) {
+            let at_ms = at_ms + self.chance.of(&[5_000, 70_000]);
+            self.happens(at_ms, Event::Refuse(false));
+        }
+    }
+
     fn overrides(&mut self) {
         for _ in 0..self.chance.between(1, 6) {
-            let (limit, key) = self.subject();
-            let of = self.policies[0][limit].clone().expect("the first has all");
+            let (limit, key) = self.asked();
+            let of = self.first(limit);
             let (by, per) = (self.chance.of(&[1, 2, 5]), self.chance.of(&[1, 2, 10]));
             let quota = (of.windows[0].quota * by).div_ceil(per);
             let own = match of.algorithm {
@@ -391,7 +465,7 @@ impl Maker {
             self.drain(at_ms, sidecar);
         }
         for _ in 0..self.chance.between(0, 2) {
-            let (limit, key) = self.subject();
+            let (limit, key) = self.asked();
             let (sidecar, at_ms) = (self.sidecar(), self.at());
             self.happens(
                 at_ms,
@@ -427,8 +501,8 @@ impl Maker {
     fn asks(&mut self, filters: bool, requests: bool, receipts: Option<bool>) {
         for _ in 0..self.chance.between(10, 40) {
             let calm = self.chance.one_in(3);
-            let (limit, key) = self.subject();
-            let of = self.policies[0][limit].clone().expect("the first has all");
+            let (limit, key) = self.asked();
+            let of = self.first(limit);
             let most = self.most(limit);
             let first = at_once(&of);
             let costs = [
@@ -442,8 +516,11 @@ impl Maker {
                 most.div_ceil(20),
             ];
             let cost = self.chance.of(&costs);
-            let quota = (requests && of.requests_up_to.is_some() && self.chance.one_in(2))
-                .then(|| self.chance.between(1, of.windows[0].quota * 4));
+            let quota = (limit != CONSUMERS
+                && requests
+                && of.requests_up_to.is_some()
+                && self.chance.one_in(2))
+            .then(|| self.chance.between(1, of.windows[0].quota * 4));
             let mut checks = vec![Check {
                 limit,
                 key,
@@ -459,8 +536,13 @@ impl Maker {
                 });
             }
             let tokens = checks.iter().any(|check| {
-                let mut ever = self.policies.iter().flat_map(|policy| &policy[check.limit]);
-                ever.any(|of| matches!(of.algorithm, Algorithm::Token(_)))
+                let limits = self
+                    .policies
+                    .iter()
+                    .filter_map(|policy| policy.get(check.limit));
+                limits
+                    .flatten()
+                    .any(|of| matches!(of.algorithm, Algorithm::Token(_)))
             });
             let (times, every_ms) = if calm {
                 (1, 0)
@@ -472,10 +554,11 @@ impl Maker {
             };
             let event = Event::Ask {
                 sidecar: self.sidecar(),
-                filter: filters && self.chance.one_in(2),
+                filter: filters && (self.fleet || self.chance.one_in(2)),
                 checks,
                 peek: self.chance.one_in(15),
-                receipt: receipts.is_some_and(|of_tokens| of_tokens || !tokens)
+                receipt: limit != CONSUMERS
+                    && receipts.is_some_and(|of_tokens| of_tokens || !tokens)
                     && self.chance.one_in(3),
                 times,
                 every_ms,

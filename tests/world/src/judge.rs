@@ -4,6 +4,7 @@
 //! counted here as published: `docs/promises.md`, `docs/reliability.md`, `docs/leases.md`.
 
 mod denials;
+mod metered;
 mod over;
 mod told;
 
@@ -128,6 +129,14 @@ pub fn judge(world: &World, shown: &Shown) -> Vec<Wrong> {
             what,
         });
     }
+    if shown.is_behind {
+        let what = "all sidecars have other rules than their filter".to_owned();
+        wrong.push(Wrong {
+            kind: "rules",
+            what,
+        });
+    }
+    judge.metered(&mut wrong);
     judge.blocked(&mut wrong);
     judge.again(&mut wrong);
     judge.looked(&mut wrong);
@@ -355,10 +364,26 @@ impl<'a> Judge<'a> {
         found
     }
 
+    /// By sidecar: from when to when it may decide on a limit by which policy. What the one in force lacks is kept of an earlier one.
+    fn deciding(&self, limit: usize) -> impl Iterator<Item = Vec<(u64, u64, usize)>> {
+        let policies = &self.world.policies;
+        self.policies.iter().map(move |spans| {
+            let mut last = None;
+            let spans = spans.iter().map(|(from, to, version)| {
+                if policies[*version][limit].is_some() {
+                    last = Some(*version);
+                }
+                (*from, *to, last.unwrap_or(*version))
+            });
+            spans.collect()
+        })
+    }
+
     /// Which quotas may be in force for a bucket.
     fn claims(&self, bucket: Bucket) -> Vec<Claim> {
         let mut claims = Vec::new();
         let overrides = self.overrides(bucket.limit, bucket.key);
+        let deciding: Vec<_> = self.deciding(bucket.limit).collect();
         for (version, limit) in self.limits(bucket.limit) {
             let burst = match limit.algorithm {
                 Algorithm::Token(burst) => burst,
@@ -377,7 +402,7 @@ impl<'a> Judge<'a> {
                         burst,
                     })
                 };
-                for spans in &self.policies {
+                for spans in &deciding {
                     for (from, to, _) in spans.iter().filter(|span| span.2 == version) {
                         add(*from, *to, window.quota, burst);
                         for (since, until, grant) in &overrides {
@@ -427,6 +452,7 @@ impl<'a> Judge<'a> {
     /// What was taken while policies with this window may have decided.
     fn uses(&self, bucket: Bucket, asked: &[(usize, Check)]) -> Vec<Use> {
         let mut uses = Vec::new();
+        let deciding: Vec<_> = self.deciding(bucket.limit).collect();
         for (number, check) in asked {
             let entry = &self.log[*number];
             let What::Asked {
@@ -441,7 +467,7 @@ impl<'a> Judge<'a> {
             if check.cost == 0 {
                 continue;
             }
-            let spans = self.policies[entry.sidecar].iter();
+            let spans = deciding[entry.sidecar].iter();
             let spans = spans.filter(|span| meets((span.0, span.1), (entry.from, entry.to)));
             let mut counted = spans.map(|span| self.counts(span.2, bucket));
             let all = counted.clone().all(|counts| counts);

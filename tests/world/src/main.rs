@@ -7,6 +7,7 @@
 //! | `script.rs` | what happens in a world, as a person reads it |
 //! | `generate.rs` | a world from a seed |
 //! | `run.rs`, `filter.rs` | runs it with the sidecar's real service and the filter's real rules |
+//! | `host.rs` | what the filter's `plugin.rs` and `rule_updates.rs`, which run here as they are, have of Envoy |
 //! | `judge.rs` | what is wrong with what it showed |
 //! | `shrink.rs` | the same fault with fewer events |
 //! | `replay.rs` | the script gives each call of a world the same answer |
@@ -16,6 +17,7 @@
 mod determined;
 mod filter;
 mod generate;
+mod host;
 mod judge;
 #[cfg(test)]
 #[path = "../../engine/lua.rs"]
@@ -24,8 +26,14 @@ mod lua;
 #[cfg(test)]
 #[path = "../../engine/own_redis.rs"]
 mod own_redis;
+#[path = "../../../filter/src/plugin.rs"]
+#[allow(dead_code, missing_docs)]
+mod plugin;
 #[cfg(test)]
 mod replay;
+#[path = "../../../filter/src/rule_updates.rs"]
+#[allow(dead_code, missing_docs)]
+mod rule_updates;
 mod run;
 mod script;
 mod shrink;
@@ -259,8 +267,10 @@ mod tests {
             start_us: 1_790_035_200_000_000,
             sidecars: 20,
             embedded: false,
+            fleet: false,
             latency_ms: (1, 1),
             policies: vec![vec![Some(limit)]],
+            tiers: Vec::new(),
             events,
         };
         let log = run(&world, false).log;

@@ -1,6 +1,7 @@
 //! Runs a world: sidecars and filters with one store, in virtual time, on a thread and a runtime of its own.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,8 +21,8 @@ use tokio::task::{AbortHandle, LocalSet, spawn_local};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::determined;
-use super::filter::{By, Filter, Said};
-use super::script::{Check, Event, Grant, Link, World, yaml};
+use super::filter::{Asked, By, Filter, Said};
+use super::script::{Check, Event, Grant, LIMITS, Link, World, names};
 
 /// The policy's `store_timeout`.
 const STORE_TIMEOUT: Duration = Duration::from_millis(100);
@@ -50,6 +51,10 @@ pub enum What {
         by: By,
         remaining: Option<u64>,
         again: bool,
+    },
+    /// A request at the filter of a fleet had no verdict on this limit.
+    Unmetered {
+        limit: usize,
     },
     /// So many units of the entry with this number were returned, for its first check.
     GivenBack {
@@ -84,6 +89,8 @@ pub struct Shown {
     pub log: Vec<Entry>,
     /// Keys in the store at the end.
     pub keys_left: usize,
+    /// All sidecars of a fleet have the same rules at the end, and its filter has others and did not refuse these.
+    pub is_behind: bool,
     /// For each step of the clock: when an answer had told the last sidecar of it.
     pub told: Vec<u64>,
     /// The store's calls, if they were to be recorded.
@@ -104,6 +111,8 @@ struct Run {
     began: Instant,
     server: Arc<Server>,
     faults: Vec<Faults>,
+    /// The filter in front of all sidecars, if there is one.
+    fleet: Option<Rc<Filter>>,
     folder: PathBuf,
     sidecars: RefCell<Vec<Option<Rc<Sidecar>>>>,
     versions: RefCell<Vec<usize>>,
@@ -154,6 +163,7 @@ async fn go(world: World, records: bool) -> Shown {
         began: Instant::now(),
         server: Server::new(world.start_us, records),
         faults: (0..count).map(|_| Faults::default()).collect(),
+        fleet: world.fleet.then(|| Rc::new(Filter::new(true, LIMITS))),
         folder: folder.path().to_owned(),
         sidecars: RefCell::new((0..count).map(|_| None).collect()),
         versions: RefCell::new(vec![0; count]),
@@ -165,6 +175,7 @@ async fn go(world: World, records: bool) -> Shown {
         run.link(sidecar, Link::Good);
         run.start(sidecar);
     }
+    let follows = run.fleet.clone().map(|filter| spawn_local(filter.run()));
     let mut tasks = Vec::new();
     for (at_ms, event) in run.world.events.clone() {
         tokio::time::sleep_until(run.began + Duration::from_millis(at_ms)).await;
@@ -179,7 +190,11 @@ async fn go(world: World, records: bool) -> Shown {
     }
     sleep(CALM).await;
     run.look_at_all().await;
-    run.sidecars.borrow_mut().clear();
+    let is_behind = run.is_behind();
+    follows.inspect(|follows| follows.abort());
+    for sidecar in 0..count {
+        run.end(sidecar);
+    }
     sleep(FORGOTTEN).await;
     let keys_left = run.server.keys_left();
     let told = |step| {
@@ -197,6 +212,7 @@ async fn go(world: World, records: bool) -> Shown {
     Shown {
         log: run.log.take(),
         keys_left,
+        is_behind,
         told,
         calls: run.server.calls(),
     }
@@ -237,7 +253,7 @@ impl Run {
 
     fn write_policy(&self, sidecar: usize) {
         let version = self.versions.borrow()[sidecar];
-        let text = yaml(&self.world.policies[version], self.world.embedded);
+        let text = self.world.yaml(version);
         std::fs::write(self.path(sidecar), text).expect("a file");
     }
 
@@ -253,11 +269,13 @@ impl Run {
             Store::simulated(Arc::clone(&self.server), faults, STORE_TIMEOUT)
         };
         let service = Arc::new(Service::new(policy, store, metrics));
-        let filter = Rc::new(Filter::new(self.world.policies[0].len()));
+        let own = || Rc::new(Filter::new(false, LIMITS));
+        let filter = self.fleet.clone().unwrap_or_else(own);
+        filter.sidecars.set(sidecar, Some(Arc::clone(&service)));
         let mut tasks = Vec::new();
         let mut task = |task: tokio::task::JoinHandle<()>| tasks.push(task.abort_handle());
         let its = || Arc::clone(&service);
-        let (one, two, three, four, five, six) = (its(), its(), its(), its(), its(), its());
+        let (one, two, three, four, five) = (its(), its(), its(), its(), its());
         task(spawn_local(async move {
             loop {
                 one.tick().await;
@@ -268,8 +286,9 @@ impl Run {
         task(spawn_local(async move { three.watch_fleet().await }));
         task(spawn_local(async move { four.write_back().await }));
         task(spawn_local(async move { five.keep_leases().await }));
-        let filters = Rc::clone(&filter);
-        task(spawn_local(async move { filters.run(&six).await }));
+        if self.fleet.is_none() {
+            task(spawn_local(Rc::clone(&filter).run()));
+        }
         let started = Sidecar {
             service,
             filter,
@@ -281,12 +300,31 @@ impl Run {
 
     /// It is gone, with everything that it had not written.
     fn kill(&self, sidecar: usize) {
-        let gone = self.sidecars.borrow_mut()[sidecar].take();
-        if let Some(gone) = gone {
-            gone.tasks.iter().for_each(AbortHandle::abort);
+        if self.end(sidecar) {
             self.receipts.borrow_mut()[sidecar].clear();
             self.note_now(sidecar, What::Down);
         }
+    }
+
+    /// Ends it, if it runs.
+    fn end(&self, sidecar: usize) -> bool {
+        let gone = self.sidecars.borrow_mut()[sidecar].take();
+        gone.is_some_and(|gone| {
+            gone.tasks.iter().for_each(AbortHandle::abort);
+            gone.filter.sidecars.set(sidecar, None);
+            gone.service.filters.stop();
+            true
+        })
+    }
+
+    fn is_behind(&self) -> bool {
+        let sidecars = self.sidecars.borrow();
+        let digests = sidecars.iter().flatten();
+        let mut digests = digests.map(|of| of.service.policy.current().policy.rules.told());
+        let newest = digests.next().flatten();
+        let are_same = digests.all(|other| other == newest);
+        let mut fleet = self.fleet.iter();
+        are_same && fleet.any(|fleet| fleet.lacks(newest.as_deref()))
     }
 
     fn link(&self, sidecar: usize, link: Link) {
@@ -393,6 +431,11 @@ impl Run {
                 self.server.lose_overrides();
                 self.note_now(0, What::OverridesLost);
             }
+            Event::Refuse(refuses) => {
+                if let Some(fleet) = &self.fleet {
+                    fleet.refuses.set(refuses);
+                }
+            }
             Event::Restart { sidecar } => {
                 if let Some(of) = self.of(sidecar) {
                     let _ = timeout(Duration::from_secs(1), of.service.leave()).await;
@@ -420,7 +463,8 @@ impl Run {
     ) {
         let Some(of) = self.of(sidecar) else { return };
         let from = self.now();
-        let mut body = json!({"limit": format!("l{limit}"), "key": format!("k{key}")});
+        let (name, text) = names(limit, key);
+        let mut body = json!({"limit": name, "key": text});
         let until = for_ms.map(|for_ms| from + for_ms * 1_000);
         match grant {
             None => {}
@@ -451,17 +495,19 @@ impl Run {
             }
         };
         let done = matches!(timeout(Duration::from_secs(2), change).await, Ok(Ok(_)));
-        self.note(
-            from,
-            sidecar,
-            What::Override {
+        // That of a consumer acts on it in whichever tier it is.
+        let versions = 0..self.world.policies.len();
+        let counted = versions.map(|version| self.world.counted(version, limit, key));
+        for (limit, key) in counted.collect::<BTreeSet<_>>() {
+            let what = What::Override {
                 limit,
                 key,
                 grant,
                 until,
                 done,
-            },
-        );
+            };
+            self.note(from, sidecar, what);
+        }
     }
 
     async fn ask(
@@ -493,13 +539,14 @@ impl Run {
         (filter, peek, receipt, again): (bool, bool, bool, bool),
     ) -> Option<Said> {
         let of = self.of(sidecar)?;
-        let from = self.now();
+        let (from, versions) = (self.now(), self.versions.borrow().clone());
         let (mut receipts, mut remaining) = (Vec::new(), None);
-        let (said, by) = if filter && !peek && !receipt {
-            of.filter.ask(&of.service, checks).await
+        let asked = if filter && !peek && !receipt {
+            of.filter.ask(checks).await?
         } else {
             let check = |check: &Check| {
-                let mut one = json!({"limit": format!("l{}", check.limit), "key": format!("k{}", check.key), "cost": check.cost});
+                let (limit, key) = names(check.limit, check.key);
+                let mut one = json!({"limit": limit, "key": key, "cost": check.cost});
                 if let Some(quota) = check.quota {
                     one["quota"] = json!(quota);
                 }
@@ -515,24 +562,61 @@ impl Run {
                 receipts.clone_from(&status.receipt);
                 remaining = Some(status.remaining);
             }
-            let said = verdict.map_or(Said::Unknown, Said::from);
-            (said, By::Sidecar)
-        };
-        if self.of(sidecar).is_none_or(|now| !Rc::ptr_eq(&now, &of)) && said == Said::Unknown {
-            // It died meanwhile.
-        }
-        let entry = self.note(
-            from,
-            sidecar,
-            What::Asked {
+            Asked {
+                sidecar,
                 checks: checks.to_vec(),
+                said: verdict.map_or(Said::Unknown, Said::from),
+                by: By::Sidecar,
+                unknown: Vec::new(),
+            }
+        };
+        let said = asked.said;
+        let (mut metered, mut unmetered) = (Vec::new(), Vec::new());
+        for (index, check) in asked.checks.into_iter().enumerate() {
+            let unknown = asked.unknown.contains(&index);
+            unmetered.extend((unknown || said == Said::Unknown).then_some(check.limit));
+            metered.extend((!unknown).then_some(check));
+        }
+        if filter && self.world.fleet {
+            for limit in unmetered {
+                self.note(from, asked.sidecar, What::Unmetered { limit });
+            }
+        }
+        // Of a change of tiers meanwhile nobody knows whether it came before. A cached denial may be from before.
+        let [before, after] = [&versions, &self.versions.borrow()].map(|versions| {
+            let version = versions[asked.sidecar];
+            let counted = metered.iter().map(|check| {
+                let (limit, key) = self.world.counted(version, check.limit, check.key);
+                Check {
+                    limit,
+                    key,
+                    ..*check
+                }
+            });
+            counted.collect::<Vec<_>>()
+        });
+        let is_cached = asked.by == By::Cache && before != metered;
+        let is_unsure = before != after;
+        if (is_cached || is_unsure) && matches!(said, Said::Denied { .. }) {
+            return Some(said);
+        }
+        let note = |checks, said| {
+            let what = What::Asked {
+                checks,
                 peek,
                 said,
-                by,
+                by: asked.by,
                 remaining,
                 again,
-            },
-        );
+            };
+            self.note(from, asked.sidecar, what)
+        };
+        let entry = if is_unsure {
+            note(after, Said::Unknown);
+            note(before, Said::Unknown)
+        } else {
+            note(before, said)
+        };
         let mut held = self.receipts.borrow_mut();
         if let (Some(receipt), [check, ..]) = (receipts.into_iter().next(), checks) {
             held[sidecar].push((receipt, check.limit, check.key, entry));

@@ -35,8 +35,16 @@ pub struct Limit {
     pub blocked: Option<usize>,
 }
 
-/// A policy: limits by their number; one that is missing was removed.
+/// A policy: limits by their number; one that is missing was removed. The last one, [`RENAMED`], is what its rules name in place of
+/// those that are missing.
 pub type Policy = Vec<Option<Limit>>;
+
+/// How many limits requests ask for.
+pub const LIMITS: usize = 3;
+/// The number of the limit that another one may be renamed to.
+pub const RENAMED: usize = LIMITS;
+/// What requests of consumers ask for: which limit counts them depends on the tier that a policy gives them.
+pub const CONSUMERS: usize = RENAMED + 1;
 
 /// A check of a request: limit, key, cost, quota of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +129,8 @@ pub enum Event {
     LoseSidecars,
     /// The store loses the overrides alone.
     LoseOverrides,
+    /// From now on the filter of the fleet refuses rules that it does not have, or no longer does.
+    Refuse(bool),
     /// Drains and starts again.
     Restart {
         sidecar: usize,
@@ -141,15 +151,89 @@ pub struct World {
     pub sidecars: usize,
     /// One sidecar with the embedded store.
     pub embedded: bool,
+    /// One filter in front of all sidecars has the rules of their policies. Otherwise each sidecar has a filter with rules of its own.
+    pub fleet: bool,
     /// How long the network takes there, and back.
     pub latency_ms: (u64, u64),
     pub policies: Vec<Policy>,
+    /// By policy: which consumers have the first of its limits, and not the last; none if the world has no consumers.
+    pub tiers: Vec<[bool; KEYS]>,
     /// With milliseconds since the begin; in order of time.
     pub events: Vec<(u64, Event)>,
 }
 
-/// The number of keys.
+/// The number of keys, and of consumers: these have the numbers that follow.
 pub const KEYS: usize = 4;
+
+/// The limit and the key of a check, as a program writes them.
+pub fn names(limit: usize, key: usize) -> (String, String) {
+    if limit == CONSUMERS {
+        ("c".to_owned(), format!("@consumer=k{key}"))
+    } else {
+        (format!("l{limit}"), format!("k{key}"))
+    }
+}
+
+/// The hash of a consumer's key.
+fn hash(consumer: usize) -> String {
+    format!("{consumer:032x}")
+}
+
+/// A consumer's key as the filter writes it.
+pub fn hashed(consumer: usize) -> String {
+    format!("x#{};@missing/x=a", hash(consumer))
+}
+
+impl World {
+    /// The limit and key by which a policy counts a check.
+    pub fn counted(&self, version: usize, limit: usize, key: usize) -> (usize, usize) {
+        if limit != CONSUMERS {
+            return (limit, key);
+        }
+        let (first, last) = self.of_tiers(version);
+        let has_first = self.tiers[version][key];
+        (if has_first { first } else { last }, KEYS + key)
+    }
+
+    fn of_tiers(&self, version: usize) -> (usize, usize) {
+        let policy = &self.policies[version];
+        let mut has = (0..policy.len()).filter(|limit| policy[*limit].is_some());
+        let first = has.next().expect("a policy has limits");
+        (first, has.next_back().unwrap_or(first))
+    }
+
+    /// The policy's file.
+    pub fn yaml(&self, version: usize) -> String {
+        let policy = &self.policies[version];
+        let mut text = yaml(policy, self.embedded);
+        if !self.fleet {
+            return text;
+        }
+        let mut rules = String::new();
+        for asked in 0..LIMITS {
+            let mut of = [asked, RENAMED].into_iter();
+            if let Some(limit) = of.find(|limit| policy[*limit].is_some()) {
+                rules += &format!(
+                    "      - {{ name: r{asked}, when_unavailable: deny, checks: [{{ limit: l{limit}, key: [{{ constant: k }}] }}] }}\n"
+                );
+            }
+        }
+        if let Some(has_first) = self.tiers.get(version) {
+            let (first, last) = self.of_tiers(version);
+            let keys = (0..KEYS).map(|key| format!("{:?}: k{key}", hash(key)));
+            let own = (0..KEYS).filter(|key| has_first[*key]);
+            let own: String = own.map(|key| format!("k{key}: l{first}, ")).collect();
+            text += &format!(
+                "consumers:\n  c:\n    pepper: \"0123456789ab\"\n    keys: {{ {} }}\n    limits: {{ {own}default: l{last} }}\n",
+                keys.collect::<Vec<_>>().join(", ")
+            );
+            rules += &format!(
+                "      - {{ name: r{CONSUMERS}, when_unavailable: deny, checks: [{{ limit: c, key: [{{ header: x }}], when_missing: {{ address: {{}} }}, consumers: true }}] }}\n"
+            );
+        }
+        text + "rules:\n  default:\n    rules:\n" + &rules
+    }
+}
 
 impl Limit {
     fn yaml(&self, overrides: &str) -> String {
@@ -189,7 +273,7 @@ impl Limit {
     }
 }
 
-/// The policy's file.
+/// The policy's file, without rules.
 pub fn yaml(policy: &Policy, embedded: bool) -> String {
     let store = if embedded {
         "memory"
@@ -213,8 +297,8 @@ impl fmt::Display for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "seed {}: {} sidecars, embedded {}, start {} us, latency {:?} ms",
-            self.seed, self.sidecars, self.embedded, self.start_us, self.latency_ms
+            "seed {}: {} sidecars, embedded {}, fleet {}, start {} us, latency {:?} ms",
+            self.seed, self.sidecars, self.embedded, self.fleet, self.start_us, self.latency_ms
         )?;
         for (number, policy) in self.policies.iter().enumerate() {
             let first = &self.policies[0];
@@ -224,6 +308,12 @@ impl fmt::Display for World {
                 .filter(|(limit, of)| number == 0 || **of != first[*limit])
             {
                 writeln!(f, "  policy {number}: l{limit}: {of:?}")?;
+            }
+            if let Some(tiers) = self.tiers.get(number) {
+                writeln!(
+                    f,
+                    "  policy {number}: consumers with the first limit: {tiers:?}"
+                )?;
             }
         }
         for (at_ms, event) in &self.events {

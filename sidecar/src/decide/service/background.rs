@@ -21,6 +21,9 @@ const REPLACED_WITHIN: Duration = Duration::from_millis(200);
 /// over when none is lost for this time.
 const LOST_AGAIN: (u32, Duration) = (3, Duration::from_secs(1));
 
+/// What was so until less than this time ago is not logged again.
+const SAID_FOR: Duration = Duration::from_secs(60);
+
 /// Most time from one sample of the counters to the next: whoever opens the live page finds a chart.
 const SAMPLE_EVERY_MS: u64 = 5_000;
 
@@ -39,12 +42,14 @@ impl Service {
             .forget_removed(&self.metrics, |digest| digests.contains(digest));
         self.policy.source.write_kept();
         self.warn_of_pepper();
-        let apart = self.filters_apart();
         let mut told = lock(&self.warned_of_filters);
-        for line in apart.iter().filter(|line| !told.contains(line)) {
-            warn!("{line}: docs/rules.md#what-happens-when");
+        told.retain(|_, seen| seen.elapsed() < SAID_FOR);
+        for line in self.filters_apart() {
+            if !told.contains_key(&line) {
+                warn!("{line}: docs/rules.md#who-has-which-rules");
+            }
+            told.insert(line, Instant::now());
         }
-        *told = apart;
     }
 
     fn warn_of_pepper(&self) {
@@ -131,6 +136,9 @@ impl Service {
     pub fn reload(&self) {
         if let Some((kind, detail)) = self.policy.reload(&self.metrics) {
             self.events.add(clock::unix_ms(), kind, detail);
+            for line in self.filters.without_set(&self.policy.current().policy) {
+                warn!("{line}: docs/rules.md#what-happens-when");
+            }
         }
     }
 }

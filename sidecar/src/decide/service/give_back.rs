@@ -58,15 +58,12 @@ impl Service {
         sent: &[Result<Decision<'_>, Problem>],
     ) {
         for ((decided, asked), sent) in decided.iter().zip(asked).zip(sent) {
-            let (Verdict::Denied(status), Ok(asked), Ok(sent)) = (&decided.verdict, asked, sent)
-            else {
-                continue;
-            };
-            let checks = [asked, sent].map(|decision| decision.checks.get(status.check));
-            if let [Some(asked), Some(sent)] = checks
-                && asked.key != sent.key
+            if let (Verdict::Denied(status), Ok(asked), Ok(sent)) = (&decided.verdict, asked, sent)
+                && let Some(check) = asked.checks.get(status.check)
+                && let Some(sent) = sent.checks.get(status.check)
+                && check.key != sent.key
             {
-                self.metrics.know_as(&sent.key, &asked.key);
+                self.metrics.know_as(&sent.key, &check.key);
             }
         }
     }

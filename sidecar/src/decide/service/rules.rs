@@ -22,13 +22,13 @@ impl Service {
         };
         if let Some(waits) = waits {
             let begun = self.policy.current().policy.rules.digest.clone();
-            let is_other = |()| {
+            let is_other = |(): &()| {
                 let epoch = self.policy.current();
                 let (digest, limits) = (&epoch.policy.rules.digest, &epoch.limits);
                 let knows_limits = report.limits.as_ref().is_none_or(|known| known == limits);
                 *digest != begun || !report.knows(digest) || !knows_limits
             };
-            let changed = news.wait_for(|now| is_other(*now));
+            let changed = news.wait_for(is_other);
             tokio::select! {
                 _ = changed => {}
                 () = tokio::time::sleep(Duration::from_secs(RULES_WAIT_S)) => {}
@@ -56,19 +56,26 @@ impl Service {
         self.filters.with_other_pepper(policy)
     }
 
-    /// How many filters keep earlier rules for the sake of this sidecar.
-    pub fn holds_back(&self) -> usize {
-        self.filters.held_by(&format!("{:x}", self.instance))
+    /// The number of this sidecar, by which filters name it.
+    pub fn number(&self) -> String {
+        format!("{:x}", self.instance)
     }
 
-    /// The filters that do not take the rules of the policy, and why.
+    /// How many filters keep earlier rules for the sake of this sidecar.
+    pub fn holds_back(&self) -> usize {
+        let rules = &self.policy.current().policy.rules;
+        let now_us = clock::now_us();
+        self.filters.held_by(&self.number(), &rules.digest, now_us)
+    }
+
+    /// The filters that do not take the rules of the policy, and why. No counts: each line is logged once.
     pub fn filters_apart(&self) -> Vec<String> {
         let policy = &self.policy.current().policy;
-        let mut told = self.filters.apart(policy, clock::now_us());
-        let held = self.holds_back();
-        if held > 0 {
+        let mut told = self.filters.apart(&self.number(), policy, clock::now_us());
+        if self.holds_back() > 0 {
+            let rules = &policy.rules.digest;
             told.push(format!(
-                "filters wait for this sidecar to have newer rules: {held}"
+                "filters keep earlier rules because this sidecar has these, {rules}, in force, and another one has newer ones"
             ));
         }
         told
@@ -80,9 +87,9 @@ impl Service {
         let now_us = clock::now_us();
         FilterList {
             more: self.filters.has_unlisted(now_us),
-            filters: self.filters.list(policy, now_us),
+            filters: self.filters.list(&self.number(), policy, now_us),
             rules: policy.rules.digest.clone(),
-            sidecar: format!("{:x}", self.instance),
+            sidecar: self.number(),
             refusal: self.policy.source.refusal(),
         }
     }

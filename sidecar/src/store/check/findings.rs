@@ -54,6 +54,12 @@ impl Finding {
     }
 }
 
+/// Of a node of a Cluster.
+const NO_SLOTS: (&str, &str) = (
+    "slots",
+    "it is a node of a Cluster that serves none: let it join (`redis-cli --cluster add-node`), or name nodes that serve slots by `redis+cluster://`",
+);
+
 /// Of an error that ends the checks of an address.
 pub fn failed(error: &StoreError) -> Checked {
     use StoreError::{Authentication, Connection, Refused};
@@ -69,6 +75,10 @@ pub fn failed(error: &StoreError) -> Checked {
         ),
         Connection(ConnectionError::Replica) => ("role", "name the primary or its sentinels"),
         Connection(ConnectionError::NoPrimary) => ("sentinel", "correct the URL's last part"),
+        Connection(ConnectionError::NoNode) => NO_SLOTS,
+        Connection(ConnectionError::Redis(error)) if error.code() == Some("CLUSTERDOWN") => {
+            NO_SLOTS
+        }
         Connection(ConnectionError::Unserved(_)) => {
             ("slots", "repair it: `redis-cli --cluster fix`")
         }

@@ -115,8 +115,8 @@ families! {
         "Share of the room for limits that the policy does not have any more and filters may still ask for, 0 to 1.";
     unkept: IntGauge = "sluicegate_policy_unkept",
         "1 while the policy in force could not be written to the state directory, else 0.";
-    rules: GaugeVec = "sluicegate_rules_info" by ["digest", "source"],
-        "Always 1; the digest of the policy's rules, and whether the policy is from its file or the last good one.";
+    rules: GaugeVec = "sluicegate_rules_info" by ["digest", "source", "sidecar"],
+        "Always 1; the digest of the policy's rules, whether the policy is from its file or the last good one, and this process's number.";
     epoch: Gauge = "sluicegate_policy_epoch",
         "Number of the policy in force; starts at 1 and grows with each reload.";
     reloads: IntCounterVec = "sluicegate_policy_reloads_total" by ["outcome"],

@@ -128,6 +128,10 @@ async fn the_policy_files_override_of_a_consumer_follows_it_too() {
         assert_eq!(service.outcome("partner", "@consumer=evil").await, "denied");
         assert_eq!(service.list().await[0].2, json!("in_force"));
     }
+    // Its tier and the override are gone.
+    service.become_(&policy(&[], ""));
+    let evil = service.outcome("partner", "@consumer=evil").await;
+    assert_eq!(evil, "admitted");
 }
 
 #[tokio::test]
