@@ -155,10 +155,7 @@ impl PolicyHandle {
         state_dir: Option<&Path>,
         metrics: &Metrics,
     ) -> Result<Self, PolicyError> {
-        let (source, policy) = match state_dir {
-            Some(folder) => PolicySource::open_or_last_good(path, folder)?,
-            None => PolicySource::open(path)?,
-        };
+        let (source, policy) = PolicySource::open(path, state_dir)?;
         let of_policy = Arc::new(metrics.policy_loaded(1, &policy));
         let epoch = Epoch::after(None, (1, 1), Arc::new(policy), None, of_policy);
         if source.is_last_good() {

@@ -15,7 +15,9 @@ use super::window_file::window_name;
 pub fn changes(before: &Policy, after: &Policy) -> Vec<String> {
     let mut found = Vec::new();
     if let Err(why) = before.check_restart(after) {
-        found.push(why + before.store.counts_at(&after.store));
+        let anew = "; counts start at zero and overrides are gone, unless this is another address of the same database and prefix";
+        let is_same = before.store.is_place_of(&after.store);
+        found.push(why + if is_same { "" } else { anew });
     }
     let ttls = (before.denial_ttl, after.denial_ttl);
     if ttls.0 != ttls.1 {
@@ -40,16 +42,15 @@ pub fn changes(before: &Policy, after: &Policy) -> Vec<String> {
             let keys = policy.consumers.values().flat_map(|of| of.keys.keys());
             keys.collect::<BTreeSet<_>>().len()
         };
-        let owners = before.consumers.iter().filter_map(|(name, old)| {
-            let new = &after.consumers.get(name)?.keys;
-            let is_other = |(hash, owner): &(&String, &String)| {
-                new.get(*hash).is_some_and(|new| new != *owner)
-            };
-            Some(old.keys.iter().filter(is_other).count())
+        let moved = after.consumers.iter().map(|(name, new)| {
+            let old = |hash| before.consumers.get(name)?.keys.get(hash);
+            let keys = new.keys.iter();
+            keys.filter(|(hash, owner)| old(*hash).is_some_and(|old| old != *owner))
+                .count()
         });
-        let moved = match owners.max() {
+        let moved = match moved.max() {
             None | Some(0) => String::new(),
-            Some(moved) => format!(", {moved} of another consumer, whose counts are its own"),
+            Some(moved) => format!(", of which another consumer has {moved}: with its counts"),
         };
         let (before, after) = (keys(before), keys(after));
         found.push(format!(

@@ -31,7 +31,6 @@ pub(super) struct Kept {
 /// A policy of before.
 #[derive(Clone, Debug, PartialEq)]
 struct Past {
-    /// Empty if it is too much.
     text: Arc<str>,
     /// That of its rules, if the policy has other ones.
     digest: Option<String>,
@@ -70,15 +69,6 @@ impl Kept {
             let unused = kept.past.iter().position(|past| !past.is_used);
             kept.past.remove(unused.unwrap_or(0));
         }
-        let mut by_use: Vec<_> = kept.past.iter_mut().rev().collect();
-        by_use.sort_by_key(|past| !past.is_used);
-        let mut bytes = 0;
-        for past in by_use {
-            bytes += past.text.len();
-            if bytes > MAX_TEXT_BYTES {
-                past.text = Arc::default();
-            }
-        }
         let size = kept.size();
         if size > MAX_KEPT {
             return Err(format!(
@@ -104,10 +94,18 @@ impl Kept {
         list_of(self.past.iter().filter_map(|past| past.digest.as_deref()))
     }
 
-    /// The texts of the policies that this is from, oldest first.
+    /// The texts of the policies that this is from, oldest first: the newest, if all are too much.
     pub fn texts(&self) -> Vec<Arc<str>> {
-        let texts = self.past.iter().map(|past| &past.text);
-        texts.filter(|text| !text.is_empty()).cloned().collect()
+        let mut bytes = 0;
+        let newest = self.past.iter().rev().map(|past| Arc::clone(&past.text));
+        let mut texts: Vec<_> = newest
+            .take_while(|text| {
+                bytes += text.len();
+                bytes <= MAX_TEXT_BYTES
+            })
+            .collect();
+        texts.reverse();
+        texts
     }
 
     /// Drops what nobody should ask for any more: what has been gone for long, and is not named by the rules of a filter. Returns

@@ -9,7 +9,6 @@ use tracing::{info, warn};
 
 use super::contents::Policy;
 use super::files::{read_own, replace_file};
-use super::source::PolicyError;
 use crate::clock;
 use crate::lock::{lock, try_lock};
 
@@ -49,27 +48,11 @@ impl LastGood {
     }
 
     /// Reads the policy, and those before it, oldest first.
-    pub fn read(&self) -> (Result<Policy, PolicyError>, Vec<Policy>) {
-        let text = read_own(&self.path).map_err(|why| PolicyError::Read(self.path.clone(), why));
-        let earlier = read_own(&self.earlier).and_then(|text| {
-            // The error of the library would quote the file.
-            serde_json::from_str(&text).map_err(|_| io::Error::other("it is no list of texts"))
-        });
-        let told = |why: &dyn std::fmt::Display| {
-            warn!("{}: not used: {why}", self.earlier.display());
-        };
-        let earlier: Vec<String> = earlier.unwrap_or_else(|why| {
-            if why.kind() != ErrorKind::NotFound {
-                told(&why);
-            }
-            Vec::new()
-        });
-        let earlier = earlier.iter().map(|text| Policy::parse(text));
-        let earlier = earlier.filter_map(|read| read.inspect_err(|why| told(why)).ok());
-        (
-            text.and_then(|text| Policy::of(&text, &self.path)),
-            earlier.collect(),
-        )
+    pub fn read(&self) -> (Option<Policy>, Vec<Policy>) {
+        // What is no list is told as a text that is no policy.
+        let list = |text: String| serde_json::from_str(&text).unwrap_or_else(|_| vec![text]);
+        let last = read_policies(&self.path, |text| vec![text]).pop();
+        (last, read_policies(&self.earlier, list))
     }
 
     /// Has a policy written next.
@@ -86,11 +69,8 @@ impl LastGood {
     /// The earlier ones first: until the last good one is replaced, it is one of them.
     fn replace(&self, (text, earlier): &(Arc<str>, Vec<Arc<str>>)) -> io::Result<()> {
         if earlier.is_empty() {
-            let removed = std::fs::remove_file(&self.earlier);
-            removed.or_else(|why| match why.kind() {
-                ErrorKind::NotFound => Ok(()),
-                _ => Err(why),
-            })?;
+            // What stays there is read once more, and kept for a minute.
+            let _ = std::fs::remove_file(&self.earlier);
         } else {
             let texts: Vec<&str> = earlier.iter().map(AsRef::as_ref).collect();
             let texts = serde_json::to_string(&texts)?;
@@ -147,4 +127,20 @@ impl LastGood {
             self.path.display()
         ))
     }
+}
+
+fn read_policies(path: &Path, texts_of: impl Fn(String) -> Vec<String>) -> Vec<Policy> {
+    let read: Vec<_> = match read_own(path) {
+        Ok(text) => texts_of(text)
+            .iter()
+            .map(|text| Policy::parse(text))
+            .collect(),
+        Err(why) if why.kind() == ErrorKind::NotFound => Vec::new(),
+        Err(why) => vec![Err(why.to_string())],
+    };
+    let told = |why: &String| warn!("a policy in {} is not used: {why}", path.display());
+    let usable = read
+        .into_iter()
+        .filter_map(|read| read.inspect_err(told).ok());
+    usable.collect()
 }

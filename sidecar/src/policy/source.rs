@@ -32,12 +32,7 @@ impl Policy {
     pub fn load(path: &Path) -> Result<Self, PolicyError> {
         let read = std::fs::read_to_string(path);
         let text = read.map_err(|source| PolicyError::Read(path.to_owned(), source))?;
-        Self::of(&text, path)
-    }
-
-    /// The policy that a file has in it.
-    pub(super) fn of(text: &str, path: &Path) -> Result<Self, PolicyError> {
-        let read = Self::read(text, &mut Files::beside(path));
+        let read = Self::read(&text, &mut Files::beside(path));
         read.map_err(|message| PolicyError::Invalid(path.to_owned(), message))
     }
 }
@@ -81,64 +76,46 @@ fn read_policy(path: &Path) -> Result<String, PolicyError> {
 }
 
 impl PolicySource {
-    fn new(path: &Path, newest: Attempt) -> Self {
-        Self {
-            path: path.to_owned(),
-            last_good: None,
-            newest: Mutex::new(newest),
-        }
-    }
-
-    /// The first attempt to read a file.
-    fn first(path: &Path) -> (Attempt, Result<Policy, PolicyError>) {
+    /// Reads a file's first policy. With a folder, each good policy is kept there, and in force at the start if the file cannot be used;
+    /// what the policies there had is kept for filters, as after a reload.
+    ///
+    /// # Errors
+    /// The file cannot be read, or something in it is wrong; nor is there a good one in the folder.
+    pub fn open(path: &Path, folder: Option<&Path>) -> Result<(Self, Policy), PolicyError> {
         let mut newest = Attempt::default();
-        let policy = read_policy(path).and_then(|text| newest.read(path, text));
-        (newest, policy)
-    }
-
-    /// Reads a file's first policy.
-    ///
-    /// # Errors
-    /// It cannot be read, or something in it is wrong.
-    pub fn open(path: &Path) -> Result<(Self, Policy), PolicyError> {
-        let (newest, policy) = Self::first(path);
-        Ok((Self::new(path, newest), policy?))
-    }
-
-    /// The same, but keeps each good policy in a folder, and begins with that if the file cannot be used. What the policies there
-    /// had is kept for filters, as after a reload.
-    ///
-    /// # Errors
-    /// Nor can the one in the folder.
-    pub fn open_or_last_good(path: &Path, folder: &Path) -> Result<(Self, Policy), PolicyError> {
-        let last_good = LastGood::in_folder(folder);
-        let (mut newest, read) = Self::first(path);
-        let (kept, mut earlier) = last_good.read();
-        if let (Err(unusable), true) = (&kept, last_good.path.exists()) {
-            warn!("the last good policy is not used: {unusable}");
-        }
-        earlier.extend(kept.as_ref().ok().cloned());
+        let read = read_policy(path).and_then(|text| newest.read(path, text));
+        let last_good = folder.map(LastGood::in_folder);
+        let kept = last_good.as_ref().map(LastGood::read);
+        let (kept, mut earlier) = kept.unwrap_or_default();
+        earlier.extend(kept.clone());
         let mut policy = read.or_else(|why| {
             (newest.refusal, newest.is_last_good) = (Some(why.to_string()), true);
-            kept.map_err(|_| why)
+            kept.ok_or(why)
         })?;
         let now_us = clock::now_us();
-        // The newest of them, if all are too much.
-        policy.kept = (0..earlier.len())
-            .find_map(|skipped| {
-                let mut rest = earlier.iter().skip(skipped);
-                let kept = rest.try_fold(Kept::default(), |kept, before| {
-                    kept.after(before, &policy, now_us)
-                });
-                kept.inspect_err(|why| warn!("the earliest policy is not kept: {why}"))
-                    .ok()
-            })
-            .unwrap_or_default();
-        last_good.keep(&policy);
-        last_good.write();
-        let mut source = Self::new(path, newest);
-        source.last_good = Some(Arc::new(last_good));
+        let all_but = |skipped| {
+            let mut rest = earlier.iter().skip(skipped);
+            let kept = rest.try_fold(Kept::default(), |kept, before| {
+                kept.after(before, &policy, now_us)
+            });
+            kept.inspect_err(|why| warn!("the earliest policy is not kept: {why}"))
+                .ok()
+        };
+        policy.kept = (0..earlier.len()).find_map(all_but).unwrap_or_default();
+        let source = Self {
+            path: path.to_owned(),
+            last_good: last_good.map(Arc::new),
+            newest: Mutex::new(newest),
+        };
+        source.keep_now(&policy);
         Ok((source, policy))
+    }
+
+    fn keep_now(&self, policy: &Policy) {
+        if let Some(last_good) = &self.last_good {
+            last_good.keep(policy);
+            last_good.write();
+        }
     }
 
     /// Keeps a policy for a start with a broken file, and what it keeps: written by [`Self::write_kept`].
@@ -172,8 +149,8 @@ impl PolicySource {
         newest.refusal.clone()
     }
 
-    /// Reads the file again, and calls `apply` with its policy if the content has changed since the last attempt. Only
-    /// one caller at a time runs this.
+    /// Reads the file again, and calls `apply` with its policy if the content has changed since the last attempt, or there was no
+    /// room for what it removes. Only one caller at a time runs this.
     ///
     /// # Errors
     /// The file cannot be read or is invalid, or its policy must not replace the `current` one.
@@ -198,10 +175,7 @@ impl PolicySource {
             Ok(Some(policy)) => {
                 newest.refusal = None;
                 newest.is_last_good = false;
-                if let Some(last_good) = &self.last_good {
-                    last_good.keep(&policy);
-                    last_good.write();
-                }
+                self.keep_now(&policy);
                 apply(policy);
             }
             Err(why) => {
@@ -247,7 +221,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("policy.yaml");
         std::fs::write(&path, GOOD).unwrap();
-        let (source, policy) = PolicySource::open(&path).unwrap();
+        let (source, policy) = PolicySource::open(&path, None).unwrap();
         let again = || {
             let mut loaded = false;
             let read = source.reload(&policy, |_| loaded = true);
@@ -288,7 +262,7 @@ mod tests {
         let earlier = folder.path().join("earlier-policies.json");
         let start = |name: &str| {
             std::fs::write(&path, written(name, 1)).unwrap();
-            PolicySource::open_or_last_good(&path, folder.path()).unwrap()
+            PolicySource::open(&path, Some(folder.path())).unwrap()
         };
         let reload = |(source, before): (PolicySource, Policy), name: &str| {
             std::fs::write(&path, written(name, 1)).unwrap();
@@ -312,7 +286,7 @@ mod tests {
         assert_eq!(earlier.metadata().unwrap().mode() & 0o777, 0o600);
         // As one that is broken, and good.
         std::fs::write(&path, "limits: 7").unwrap();
-        let (_, policy) = PolicySource::open_or_last_good(&path, folder.path()).unwrap();
+        let (_, policy) = PolicySource::open(&path, Some(folder.path())).unwrap();
         assert_eq!(policy.earlier(), told);
         let (_, policy) = start("c");
         assert_eq!(policy.earlier(), told);
@@ -348,7 +322,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("policy.yaml");
         std::fs::write(&path, written("a", 5_100)).unwrap();
-        let (source, first) = PolicySource::open(&path).unwrap();
+        let (source, first) = PolicySource::open(&path, None).unwrap();
         let reload = |before: &Policy, text: Option<String>| {
             if let Some(text) = text {
                 std::fs::write(&path, text).unwrap();
@@ -380,7 +354,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("none.yaml");
         let kept = LastGood::in_folder(folder.path()).path;
-        let starts = || PolicySource::open_or_last_good(&path, folder.path()).is_ok();
+        let starts = || PolicySource::open(&path, Some(folder.path())).is_ok();
         let made = std::process::Command::new("mkfifo").arg(&kept).status();
         assert!(made.unwrap().success());
         assert!(!starts(), "and it does not wait for the pipe");

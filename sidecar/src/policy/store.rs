@@ -112,18 +112,16 @@ impl std::str::FromStr for StoreAddress {
 type Misfit = (&'static str, &'static str);
 
 impl StoreAddress {
-    /// What becomes of the counts after a restart with another address.
-    pub(super) fn counts_at(&self, next: &Self) -> &'static str {
-        let place = |one: &RedisStore| (one.options.key_prefix.clone(), one.url.database);
-        match (self, next) {
-            (Self::Redis(old), Self::Redis(new)) if place(old) == place(new) => {
-                match old.url.topology == new.url.topology {
-                    true => "",
-                    false => "; all counts start at zero, unless it is the same Redis",
-                }
-            }
-            _ => "; all counts start at zero, and overrides in the store are not found",
-        }
+    /// Whether the counts are in the same place.
+    pub(super) fn is_place_of(&self, other: &Self) -> bool {
+        let place = |one: &RedisStore| {
+            (
+                one.options.key_prefix.clone(),
+                one.url.database,
+                one.url.topology.clone(),
+            )
+        };
+        matches!((self, other), (Self::Redis(one), Self::Redis(other)) if place(one) == place(other))
     }
 
     /// The same options with another URL.

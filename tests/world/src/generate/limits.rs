@@ -65,7 +65,7 @@ fn valid(limit: &mut Limit) {
         .tempfile()
         .expect("a file");
     std::fs::write(file.path(), script::yaml(&vec![Some(limit.clone())], false)).expect("a file");
-    if sluicegate::policy::PolicySource::open(file.path()).is_err() {
+    if sluicegate::policy::PolicySource::open(file.path(), None).is_err() {
         limit.lease_ms = None;
     }
 }
