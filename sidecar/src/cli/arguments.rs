@@ -38,6 +38,7 @@ enum Command {
     /// Restore the whole quota of a limit for a key.
     Reset(reset::Reset),
     /// Give single keys another quota, lift their limit or block them, on all running sidecars.
+    #[command(subcommand)]
     Override(overrides::Override),
     /// Name consumers by their keys, in a file of hashes that a policy reads.
     Consumers(consumers::Consumers),

@@ -9,17 +9,6 @@ use sluicegate_protocol::{Check, Problem, Whom};
 
 use super::Failure;
 
-/// One limit for one key.
-#[derive(clap::Args)]
-pub struct LimitKey {
-    /// The limit's name in the policy.
-    #[arg(long, value_name = "NAME")]
-    pub limit: String,
-    /// The subject's key. Use a name, not a secret: other users of this machine see arguments in the process list.
-    #[arg(long, value_name = "KEY")]
-    pub key: String,
-}
-
 /// One limit for one key, which its digits may name.
 #[derive(clap::Args)]
 #[command(group = ArgGroup::new("whom").required(true).args(["key", "subject", "consumer"]))]
@@ -29,23 +18,28 @@ pub struct LimitSubject {
     pub limit: String,
     /// The key, exactly as in decisions; `sluicegate explain` prints the keys of a request.
     #[arg(long, value_name = "KEY")]
-    pub key: Option<String>,
+    key: Option<String>,
     /// The key's digits, as `sluicegate top` and Envoy's access log show them. For `peek` and `reset`, on a sidecar
     /// that has denied the key, or seen it near the limit, lately.
     #[arg(long, value_name = "DIGITS")]
     pub subject: Option<String>,
     /// The name of one of the limit's consumers, in place of a key.
     #[arg(long, value_name = "NAME")]
-    pub consumer: Option<String>,
+    consumer: Option<String>,
 }
 
 impl LimitSubject {
-    /// Limit and keys; neither key nor digits: all keys.
-    pub fn whom(self) -> (String, Whom) {
-        let subject = self.subject.map(Whom::Subject);
+    /// The key, unless its digits name it.
+    pub fn key(&self) -> Option<String> {
         let of_consumer = self.consumer.as_deref().map(consumer_key);
-        let whom = self.key.or(of_consumer).map(Whom::Key).or(subject);
-        (self.limit, whom.unwrap_or(Whom::AllKeys(true)))
+        self.key.clone().or(of_consumer)
+    }
+
+    /// The keys; neither key nor digits: all keys.
+    pub fn whom(&self) -> Whom {
+        let subject = self.subject.clone().map(Whom::Subject);
+        let whom = self.key().map(Whom::Key).or(subject);
+        whom.unwrap_or(Whom::AllKeys(true))
     }
 }
 

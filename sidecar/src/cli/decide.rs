@@ -15,7 +15,7 @@ use super::exit::{self, Exit};
 use super::output::{Output, Span, UNTIL_CHANGED};
 use super::stdout::{eprint, not_written, print, write};
 use super::target::{Decider, Target};
-use taken::Taken;
+use taken::give_back;
 
 /// How long `--wait` sleeps after a sidecar or store did not answer.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
@@ -49,8 +49,8 @@ pub struct Decide {
 }
 
 impl Decide {
-    pub async fn run(mut self) -> Result<Exit, Failure> {
-        let command = std::mem::take(&mut self.command);
+    pub async fn run(self) -> Result<Exit, Failure> {
+        let command = self.command;
         let decision = Decision {
             checks: self.checks.all(),
             peek: false,
@@ -70,23 +70,21 @@ impl Decide {
             asked => asked?,
         };
         let admits = admits(&verdict);
-        let taken = Taken {
-            checks: &decision.checks,
-            receipts: match &verdict {
-                Verdict::Admitted(status) => &status.receipt,
-                _ => &[],
-            },
+        let receipts: &[_] = match &verdict {
+            Verdict::Admitted(status) => &status.receipt,
+            _ => &[],
         };
+        let units = (&*decision.checks, receipts);
         if !self.quiet && (command.is_empty() || !admits) {
             let text = self.output.format(&verdict, text)?;
             if self.output == Output::Text && !command.is_empty() {
                 // Standard output belongs to the command.
                 eprint(&text);
-            } else if taken.receipts.is_empty() {
+            } else if receipts.is_empty() {
                 print(&text)?;
             } else if let Err(error) = write(&text) {
                 let why = not_written(&error);
-                return Err(taken.give_back(&decider, Exit::NotWritten, why).await);
+                return Err(give_back(&decider, units, Exit::NotWritten, why).await);
             }
         }
         match &verdict {
@@ -101,7 +99,7 @@ impl Decide {
             None => Ok(Exit::Success),
             Some((program, arguments)) => {
                 let (exit, why) = command::replace(program, arguments);
-                Err(taken.give_back(&decider, exit, why).await)
+                Err(give_back(&decider, units, exit, why).await)
             }
         }
     }
@@ -152,14 +150,13 @@ fn text(verdict: &Verdict<'_>) -> String {
                 receipts.collect::<String>()
             )
         }
-        Verdict::Denied(status) if status.until_changed => {
-            format!("denied: {}; {UNTIL_CHANGED}\n", left(status))
+        Verdict::Denied(status) => {
+            let due = match status.until_changed {
+                true => UNTIL_CHANGED.to_owned(),
+                false => format!("retry in {}", Span(status.retry_after_ms)),
+            };
+            format!("denied: {}; {due}\n", left(status))
         }
-        Verdict::Denied(status) => format!(
-            "denied: {}; retry in {}\n",
-            left(status),
-            Span(status.retry_after_ms)
-        ),
         Verdict::Unavailable {
             then: Some(WithoutStore::Allow),
         } => {

@@ -3,7 +3,7 @@
 use sluicegate_protocol::{GiveBack as Entry, GivenBack};
 
 use super::Failure;
-use super::checks::{LimitKey, cost, refused};
+use super::checks::cost;
 use super::output::Output;
 use super::target::Target;
 
@@ -13,8 +13,12 @@ use super::target::Target;
     after_help = "Example:\n  sluicegate give-back --limit yt-quota --key cred-1 --receipt 6f1c0b5e8d2a4c7f9e3b1a5d7c0f2e4b"
 )]
 pub struct GiveBack {
-    #[command(flatten)]
-    of: LimitKey,
+    /// The limit's name in the policy.
+    #[arg(long, value_name = "NAME")]
+    limit: String,
+    /// The subject's key. Use a name, not a secret: other users of this machine see arguments in the process list.
+    #[arg(long, value_name = "KEY")]
+    key: String,
     /// The receipt that `sluicegate decide --receipt` printed. Its units are returned only once.
     #[arg(long, value_name = "RECEIPT")]
     receipt: String,
@@ -32,28 +36,18 @@ impl GiveBack {
     pub async fn run(self) -> Result<(), Failure> {
         let decider = self.target.open().await?;
         let entry = Entry {
-            limit: self.of.limit.as_str().into(),
-            key: self.of.key.as_str().into(),
-            receipt: self.receipt.as_str().into(),
+            limit: self.limit.into(),
+            key: self.key.into(),
+            receipt: self.receipt.into(),
             units: self.units,
         };
-        let outcome = decider.only(decider.give_back(&[entry]).await?)?;
-        self.output.print(&outcome, text)?;
-        match outcome {
-            GivenBack::Error(problem) => Err(refused(&problem, true)),
-            GivenBack::Unavailable => Err(decider.unavailable()),
-            GivenBack::GivenBack { .. } => Ok(()),
-        }
-    }
-}
-
-fn text(outcome: &GivenBack) -> String {
-    match outcome {
-        GivenBack::GivenBack { units: 0 } => "0 units returned: they were returned before, have expired, or belong to another limit or key\n"
-            .to_owned(),
-        GivenBack::GivenBack { units: 1 } => "1 unit returned\n".to_owned(),
-        GivenBack::GivenBack { units } => format!("{units} units returned\n"),
-        // The command's error message has the cause.
-        GivenBack::Error(_) | GivenBack::Unavailable => String::new(),
+        let outcomes = decider.give_back(&[entry]).await?;
+        decider.end(&outcomes, self.output, |outcome| match outcome {
+            GivenBack::GivenBack { units: 0 } => Ok("0 units returned: they were returned before, have expired, or belong to another limit or key\n".to_owned()),
+            GivenBack::GivenBack { units: 1 } => Ok("1 unit returned\n".to_owned()),
+            GivenBack::GivenBack { units } => Ok(format!("{units} units returned\n")),
+            GivenBack::Error(problem) => Err(Some(problem)),
+            GivenBack::Unavailable => Err(None),
+        })
     }
 }

@@ -1,18 +1,15 @@
 //! `sluicegate override set`: sets an override in the store.
 
-use std::time::Duration;
-
 use clap::ArgGroup;
 use reqwest::Method;
 use sluicegate::policy::consumer_of;
 use sluicegate_protocol::{
-    OVERRIDES_PATH, OverrideState, OverrideTerms, OverrideWasSet, SetOverride, Whom,
+    Author, OVERRIDES_PATH, OverrideState, OverrideTerms, OverrideWasSet, SetOverride, Whom,
 };
 
 use super::Failure;
 use super::admin::Admin;
-use super::checks::LimitSubject;
-use super::override_terms::{AllKeys, Author, Quota, end_of, lasts, quota, with_quotas};
+use super::override_terms::{Change, Quota, end_of, quota, with_quotas};
 use super::stdout::print;
 
 const BY_DIGITS: &str = "a key with a header, cookie, query or path component in plain text is not matched by its digits, since a client can choose it\n";
@@ -26,9 +23,7 @@ const NOT_COUNTED: &str = "nothing is counted for this key now: if its requests 
 #[command(group = ArgGroup::new("allowance").required(true).args(["quota", "unlimited", "blocked"]))]
 pub struct Set {
     #[command(flatten)]
-    of: LimitSubject,
-    #[command(flatten)]
-    _all: AllKeys,
+    change: Change,
     /// The new quota. For a limit with several windows, name the window: `500/1m`. Can be given several times.
     #[arg(long, value_name = "UNITS[/WINDOW]", value_parser = quota, allow_negative_numbers = true)]
     quota: Vec<Quota>,
@@ -45,30 +40,27 @@ pub struct Set {
     #[arg(long, value_name = "TIME", conflicts_with = "lasts")]
     until: Option<String>,
     /// How long the override lasts from now: `2h`.
-    #[arg(long = "for", id = "lasts", value_name = "DURATION", value_parser = lasts)]
-    lasts: Option<Duration>,
+    #[arg(long = "for", id = "lasts", value_name = "DURATION", value_parser = end_of)]
+    lasts: Option<String>,
     /// Set it even if the policy has no such consumer, or the key has in plain text what all rules of the limit hash.
     #[arg(long)]
     force: bool,
-    #[command(flatten)]
-    author: Author,
     #[command(flatten)]
     admin: Admin,
 }
 
 impl Set {
     pub async fn run(self) -> Result<(), Failure> {
-        let author = self.author.signed();
+        let (limit, whom, Author { reason, by }) = self.change.signed();
         let terms = OverrideTerms {
             unlimited: self.unlimited,
             blocked: self.blocked,
-            until: self.until.or_else(|| self.lasts.map(end_of)),
-            by: author.by,
-            reason: author.reason,
+            until: self.until.or(self.lasts),
+            by,
+            reason,
             ..OverrideTerms::default()
         };
         let terms = with_quotas(terms, &self.quota, self.burst).map_err(Failure::usage)?;
-        let (limit, whom) = self.of.whom();
         let set = SetOverride {
             limit,
             whom,
@@ -82,10 +74,9 @@ impl Set {
             Some(until) => format!("until {until}"),
             None => "until it is removed".to_owned(),
         };
-        let replaced = if answer.replaced {
-            ", replacing an earlier override"
-        } else {
-            ""
+        let replaced = match answer.replaced {
+            true => ", replacing an earlier override",
+            false => "",
         };
         let consumer = now.key.as_deref().and_then(consumer_of);
         let whom = match (consumer, &now.subject) {
@@ -95,10 +86,8 @@ impl Set {
         };
         let hint = match (&set.whom, answer.counted) {
             _ if now.state == OverrideState::Unfit => UNFIT,
-            (_, counted) if consumer.is_some() => match counted {
-                Some(true) => COUNTED,
-                _ => "",
-            },
+            (_, Some(true)) if consumer.is_some() => COUNTED,
+            _ if consumer.is_some() => "",
             (Whom::Subject(_), Some(_)) => BY_DIGITS,
             (Whom::Subject(_), None) => {
                 &format!("this sidecar has not seen its key lately\n{BY_DIGITS}")

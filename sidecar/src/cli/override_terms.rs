@@ -2,19 +2,18 @@
 
 use std::time::{Duration, SystemTime};
 
-use sluicegate_protocol::{self as protocol, OverrideTerms, OverrideWindow};
+use sluicegate_protocol::{Author, OverrideTerms, OverrideWindow, Whom};
 
-/// All keys of the limit, in place of one.
+use super::checks::LimitSubject;
+
+/// What is changed; and author and reason, for the list and the audit log.
 #[derive(clap::Args)]
-pub struct AllKeys {
+pub struct Change {
+    #[command(flatten)]
+    of: LimitSubject,
     /// All keys of the limit, with `--unlimited`: the limit denies nobody, except keys that are blocked.
     #[arg(long, group = "whom")]
     all_keys: bool,
-}
-
-/// Author and reason of a change, for the list and the audit log.
-#[derive(clap::Args)]
-pub struct Author {
     /// The reason, in one line. Clients never see it.
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
@@ -23,22 +22,20 @@ pub struct Author {
     by: Option<String>,
 }
 
-impl Author {
-    /// With the user and host if `--by` is not given.
-    pub fn signed(self) -> protocol::Author {
-        protocol::Author {
+impl Change {
+    /// Limit, keys and author; with the user and host if `--by` is not given.
+    pub fn signed(self) -> (String, Whom, Author) {
+        let author = Author {
             reason: self.reason,
             by: Some(self.by.unwrap_or_else(user_at_host)),
-        }
+        };
+        let whom = self.of.whom();
+        (self.of.limit, whom, author)
     }
 }
 
 /// `--quota`: units, and optionally the window that they apply to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Quota {
-    units: u64,
-    per: Option<String>,
-}
+pub type Quota = (u64, Option<String>);
 
 /// Parses `UNITS` or `UNITS/WINDOW`.
 ///
@@ -51,7 +48,7 @@ pub fn quota(text: &str) -> Result<Quota, &'static str> {
     };
     let units = units.parse();
     let units = units.map_err(|_| "expected units, optionally with a window: 500 or 500/1m")?;
-    Ok(Quota { units, per })
+    Ok((units, per))
 }
 
 /// Adds quotas and a burst in the form that the sidecar accepts.
@@ -66,7 +63,7 @@ pub fn with_quotas(
     if burst.is_some() && quotas.len() != 1 {
         return Err("`--burst` requires exactly one `--quota`");
     }
-    if let [Quota { units, per: None }] = quotas {
+    if let [(units, None)] = quotas {
         let quota = Some(*units);
         return Ok(OverrideTerms {
             quota,
@@ -74,8 +71,8 @@ pub fn with_quotas(
             ..terms
         });
     }
-    let windows = quotas.iter().map(|one| {
-        let (quota, per) = (one.units, one.per.clone()?);
+    let windows = quotas.iter().cloned().map(|(quota, per)| {
+        let per = per?;
         Some(OverrideWindow { quota, per, burst })
     });
     let windows: Option<_> = windows.collect();
@@ -84,11 +81,12 @@ pub fn with_quotas(
     Ok(OverrideTerms { windows, ..terms })
 }
 
-/// Reads how long an override lasts: a duration of at most a hundred years, so that its end has a date.
+/// Reads how long an override lasts: a duration of at most a hundred years, so that its end has a date. That is returned, in
+/// RFC 3339 format and rounded up to a second.
 ///
 /// # Errors
 /// It is not such a duration; with the remedy.
-pub fn lasts(text: &str) -> Result<Duration, String> {
+pub fn end_of(text: &str) -> Result<String, String> {
     const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
     let lasts = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     if lasts > LONGEST {
@@ -96,13 +94,8 @@ pub fn lasts(text: &str) -> Result<Duration, String> {
             "longer than a hundred years: an override without `--for` has no end".to_owned(),
         );
     }
-    Ok(lasts)
-}
-
-/// The time `lasts` from now in RFC 3339 format, rounded up to a second.
-pub fn end_of(lasts: Duration) -> String {
     let end = SystemTime::now() + lasts + Duration::from_millis(999);
-    humantime::format_rfc3339_seconds(end).to_string()
+    Ok(humantime::format_rfc3339_seconds(end).to_string())
 }
 
 /// The user and the host that run this command.
@@ -128,11 +121,10 @@ mod tests {
 
     #[test]
     fn an_override_that_lasts_longer_than_dates_do_is_refused() {
-        assert!(lasts("2h").is_ok() && lasts("99y").is_ok());
+        assert!(end_of("2h").is_ok() && end_of("99y").unwrap().contains('T'));
         for wrong in ["8000y", "99999999999y", "soon"] {
-            assert!(lasts(wrong).is_err(), "{wrong}");
+            assert!(end_of(wrong).is_err(), "{wrong}");
         }
-        assert!(end_of(lasts("99y").unwrap()).contains('T'));
     }
 
     #[test]

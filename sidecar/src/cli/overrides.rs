@@ -6,24 +6,17 @@ use sluicegate_protocol::{OVERRIDES_PATH, OverrideWasRemoved, RemoveOverride};
 
 use super::Failure;
 use super::admin::Admin;
-use super::checks::LimitSubject;
 use super::override_list::List;
 use super::override_set::Set;
-use super::override_terms::{AllKeys, Author};
+use super::override_terms::Change;
 use super::stdout::print;
 
 /// Arguments of `override`.
-#[derive(clap::Args)]
+#[derive(Subcommand)]
 #[command(
     after_help = "Example:\n  sluicegate override set --limit per-tenant --key acme --unlimited --for 2h --reason INC-7"
 )]
-pub struct Override {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand)]
-enum Command {
+pub enum Override {
     /// Give a key of a limit another quota, lift its limit or block it.
     #[command(
         after_help = "Example:\n  sluicegate override set --limit per-tenant --key acme --quota 5000/1m --for 2h --reason INC-7"
@@ -39,10 +32,10 @@ enum Command {
 
 impl Override {
     pub async fn run(self) -> Result<(), Failure> {
-        match self.command {
-            Command::Set(set) => set.run().await,
-            Command::List(list) => list.run().await,
-            Command::Remove(remove) => remove.run().await,
+        match self {
+            Self::Set(set) => set.run().await,
+            Self::List(list) => list.run().await,
+            Self::Remove(remove) => remove.run().await,
         }
     }
 }
@@ -51,22 +44,18 @@ impl Override {
 #[derive(clap::Args)]
 pub struct Remove {
     #[command(flatten)]
-    of: LimitSubject,
-    #[command(flatten)]
-    _all: AllKeys,
-    #[command(flatten)]
-    author: Author,
+    change: Change,
     #[command(flatten)]
     admin: Admin,
 }
 
 impl Remove {
     pub async fn run(self) -> Result<(), Failure> {
-        let (limit, whom) = self.of.whom();
+        let (limit, whom, author) = self.change.signed();
         let remove = RemoveOverride {
             limit,
             whom,
-            author: self.author.signed(),
+            author,
         };
         let client = self.admin.client()?;
         let answer: OverrideWasRemoved =

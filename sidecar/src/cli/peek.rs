@@ -1,7 +1,7 @@
 //! `sluicegate peek`: shows how many units are left without taking any.
 
 use serde::Serialize;
-use sluicegate_protocol::{Code, Decision, LimitStatus, PEEK_PATH, Verdict, Whom};
+use sluicegate_protocol::{Code, Decision, LimitStatus, PEEK_PATH, Verdict};
 
 use super::Failure;
 use super::admin::AdminPort;
@@ -50,16 +50,13 @@ struct Left {
 
 impl Peek {
     pub async fn run(self) -> Result<(), Failure> {
-        let (limit, whom) = self.of.whom();
-        let (decider, key) = match whom {
-            Whom::Subject(digits) => {
-                let admin = self.admin.client(&self.target.patience)?;
-                (Decider::Sidecar(admin, PEEK_PATH), digits)
-            }
-            Whom::Key(key) => (self.target.open().await?, key),
-            Whom::AllKeys(_) => return Err(Failure::usage("name a key")),
+        let key = self.of.key();
+        let decider = match key {
+            Some(_) => self.target.open().await?,
+            None => Decider::Sidecar(self.admin.client(&self.target.patience)?, PEEK_PATH),
         };
-        let left = look(&decider, (&limit, &key), self.cost).await?;
+        let key = key.or(self.of.subject).unwrap_or_default();
+        let left = look(&decider, (&self.of.limit, &key), self.cost).await?;
         self.output.print(&left, text)
     }
 }

@@ -1,10 +1,10 @@
 //! `sluicegate reset`: restores the whole quota of a limit for a key.
 
-use sluicegate_protocol::{PEEK_PATH, Reset as Entry, WasReset, Whom};
+use sluicegate_protocol::{PEEK_PATH, Reset as Entry, WasReset};
 
 use super::Failure;
 use super::admin::Admin;
-use super::checks::{LimitSubject, refused};
+use super::checks::LimitSubject;
 use super::direct::Direct;
 use super::output::Output;
 use super::target::Decider;
@@ -33,34 +33,23 @@ impl Reset {
             Some(store) => Decider::Here(Box::new(store)),
             None => Decider::Sidecar(self.admin.client()?, PEEK_PATH),
         };
-        let (limit, whom) = self.of.whom();
-        let (key, subject) = match &whom {
-            Whom::Subject(digits) => ("", Some(digits.into())),
-            Whom::Key(key) => (key.as_str(), None),
-            Whom::AllKeys(_) => return Err(Failure::usage("name a key")),
-        };
+        let limit = &*self.of.limit;
         let entry = Entry {
-            limit: limit.as_str().into(),
-            key: key.into(),
-            subject,
+            limit: limit.into(),
+            key: self.of.key().unwrap_or_default().into(),
+            subject: self.of.subject.as_deref().map(Into::into),
         };
-        let outcome = decider.reset(&entry).await?;
-        self.output
-            .print(&outcome, |outcome| text(outcome, &limit))?;
-        match outcome {
-            WasReset::Error(problem) => Err(refused(&problem, true)),
-            WasReset::Unavailable => Err(decider.unavailable()),
-            WasReset::Reset { .. } => Ok(()),
-        }
+        let outcomes = decider.reset(&entry).await?;
+        decider.end(&outcomes, self.output, |outcome| {
+            let before = match outcome {
+                WasReset::Reset { held: true } => "",
+                WasReset::Reset { held: false } => "; nothing was used",
+                WasReset::Error(problem) => return Err(Some(problem)),
+                WasReset::Unavailable => return Err(None),
+            };
+            Ok(format!(
+                "limit `{limit}`: the whole quota is available again for this key{before}\n"
+            ))
+        })
     }
-}
-
-fn text(outcome: &WasReset, limit: &str) -> String {
-    let before = match outcome {
-        WasReset::Reset { held: true } => "",
-        WasReset::Reset { held: false } => "; nothing was used",
-        // The command's error message has the cause.
-        WasReset::Error(_) | WasReset::Unavailable => return String::new(),
-    };
-    format!("limit `{limit}`: the whole quota is available again for this key{before}\n")
 }

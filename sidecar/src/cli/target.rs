@@ -1,17 +1,20 @@
 //! Where a command's decisions are made: by a running sidecar, or in this process on the shared store.
 
 use reqwest::Method;
+use serde::Serialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 use sluicegate_protocol::{
-    Answer, DECIDE_PATH, Decision, GIVE_BACK_PATH, GiveBack, GivenBack, Listed, RESET_PATH, Reset,
-    Verdict, WasReset,
+    Answer, DECIDE_PATH, Decision, GIVE_BACK_PATH, GiveBack, GivenBack, Listed, Problem,
+    RESET_PATH, Reset, Verdict, WasReset,
 };
 
 use super::Failure;
+use super::checks::refused;
 use super::client::{Client, Patience};
 use super::direct::{Direct, OnStore};
 use super::endpoint::{Endpoint, SIDECAR_PORT};
+use super::output::Output;
 
 /// Where decisions are made.
 #[derive(clap::Args)]
@@ -88,7 +91,7 @@ impl Decider {
     }
 
     /// Restores the whole quota of a limit for a key.
-    pub async fn reset(&self, entry: &Reset<'_>) -> Result<WasReset, Failure> {
+    pub async fn reset(&self, entry: &Reset<'_>) -> Result<Vec<WasReset>, Failure> {
         let listed: Listed<_> = match self {
             Self::Here(store) => store.service.reset(&[Ok(entry.clone())]).await,
             Self::Sidecar(client, _) => {
@@ -96,13 +99,23 @@ impl Decider {
                 client.send(Method::POST, RESET_PATH, &body).await?
             }
         };
-        self.only(listed.outcomes)
+        Ok(listed.outcomes)
     }
 
-    /// The outcome of the only entry.
-    pub fn only<T>(&self, outcomes: Vec<T>) -> Result<T, Failure> {
-        let outcome = outcomes.into_iter().next();
-        outcome.ok_or_else(|| self.not_understood("the answer has no outcome"))
+    /// Prints the outcome of the only entry. `tell` has its text, or the error in the entry; or neither: the store did not
+    /// answer.
+    pub fn end<T: Serialize>(
+        &self,
+        outcomes: &[T],
+        output: Output,
+        tell: impl Fn(&T) -> Result<String, Option<&Problem>>,
+    ) -> Result<(), Failure> {
+        let outcome = outcomes.first();
+        let outcome = outcome.ok_or_else(|| self.not_understood("the answer has no outcome"))?;
+        // The command's error message has the cause.
+        output.print(outcome, |outcome| tell(outcome).unwrap_or_default())?;
+        let told = tell(outcome).map(drop);
+        told.map_err(|problem| problem.map_or_else(|| self.unavailable(), |it| refused(it, true)))
     }
 
     /// The store did not answer.

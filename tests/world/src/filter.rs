@@ -235,6 +235,10 @@ impl Filter {
             UNKNOWN_HEADER => Some("named"),
             _ => None,
         };
+        let told = self.updates.is_untold().then(|| {
+            self.announce(&sidecar.1, sent_us);
+            self.updates.revision()
+        });
         let answer = async {
             let asked = read_decisions(&body).ok()?;
             serde_json::to_vec(&sidecar.1.decide(&asked, header).await).ok()
@@ -261,7 +265,7 @@ impl Filter {
         let mut denials = plugin.denials.borrow_mut();
         let most_ms = denials.answered(version, answer.limits.as_deref(), times);
         if plugin.pushed.is_some() {
-            self.updates.named(&answer, times.answered_us);
+            self.updates.named(&answer, told, times.answered_us);
         }
         let Some((question, taken)) = asked else {
             return (Said::Unknown, Vec::new());
@@ -291,13 +295,12 @@ impl Filter {
             let now_us = host::monotonic_us();
             let renews = self.plugin.leases.borrow().wants_renewal();
             let mut has_report = self.plugin.leases.borrow_mut().has_report(now_us);
-            if let Some(pushed) = &self.plugin.pushed
-                && now_us - announced_us >= ANNOUNCE_EVERY_US[usize::from(self.updates.is_behind())]
+            if self.plugin.pushed.is_some()
+                && now_us - announced_us
+                    >= ANNOUNCE_EVERY_US[usize::from(self.updates.reports_often())]
             {
                 (announced_us, has_report) = (now_us, true);
-                let report = self.updates.report(&self.plugin, pushed, now_us);
-                let report = RulesReport::read(&report).expect("a report");
-                next.1.filters.hears(&report, "world", clock::now_us(), 0);
+                self.announce(&next.1, now_us);
             }
             if renews {
                 let leases = self.plugin.leases.borrow_mut().report(now_us, true);
@@ -310,6 +313,16 @@ impl Filter {
                 let leases = self.plugin.leases.borrow_mut().report(now_us, false);
                 self.call(next, None, leases, TIMEOUT).await;
             }
+        }
+    }
+
+    /// Tells a sidecar which rules it has.
+    fn announce(&self, sidecar: &Service, now_us: u64) {
+        let report = self.plugin.pushed.as_ref();
+        let report = report.map(|pushed| self.updates.report(&self.plugin, pushed, now_us));
+        if let Some(report) = report.as_deref().and_then(RulesReport::read) {
+            let at_us = clock::now_us();
+            sidecar.filters.hears(&report, "world", at_us, 0);
         }
     }
 

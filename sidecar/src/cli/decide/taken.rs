@@ -1,4 +1,4 @@
-//! Units that were taken, and are returned if nobody can use them.
+//! Returns units that were taken, if nobody can use them.
 
 use sluicegate_protocol::{Check, GiveBack, GivenBack};
 
@@ -6,42 +6,36 @@ use crate::cli::Failure;
 use crate::cli::exit::Exit;
 use crate::cli::target::Decider;
 
-/// The units of a decision.
-pub struct Taken<'a> {
-    pub checks: &'a [Check<'a>],
-    /// One for each check, in the same order; empty if the decision was admitted without the store.
-    pub receipts: &'a [String],
+/// The checks of a decision, and a receipt for each, in the same order; none if it was admitted without the store.
+pub type Units<'a> = (&'a [Check<'a>], &'a [String]);
+
+/// Returns the units after an error, and adds to it whether that succeeded.
+pub async fn give_back(decider: &Decider, units: Units<'_>, exit: Exit, error: String) -> Failure {
+    let units = match return_units(decider, units).await {
+        Ok(()) => "the units were returned".to_owned(),
+        Err(why) => format!("the units could not be returned: {why}"),
+    };
+    Failure::new(exit, format_args!("{error}; {units}"))
 }
 
-impl Taken<'_> {
-    /// Returns the units after an error, and adds to it whether that succeeded.
-    pub async fn give_back(&self, decider: &Decider, exit: Exit, error: String) -> Failure {
-        let units = match self.return_units(decider).await {
-            Ok(()) => "the units were returned".to_owned(),
-            Err(why) => format!("the units could not be returned: {why}"),
-        };
-        Failure::new(exit, format_args!("{error}; {units}"))
+async fn return_units(decider: &Decider, (checks, receipts): Units<'_>) -> Result<(), Failure> {
+    if receipts.len() != checks.len() {
+        return Err(Failure::system("the verdict has no receipts"));
     }
-
-    async fn return_units(&self, decider: &Decider) -> Result<(), Failure> {
-        if self.receipts.len() != self.checks.len() {
-            return Err(Failure::system("the verdict has no receipts"));
+    let entries = checks.iter().zip(receipts);
+    let entries = entries.map(|(check, receipt)| GiveBack {
+        limit: check.limit.clone(),
+        key: check.key.clone(),
+        receipt: receipt.as_str().into(),
+        units: None,
+    });
+    let entries: Vec<_> = entries.collect();
+    for outcome in decider.give_back(&entries).await? {
+        match outcome {
+            GivenBack::GivenBack { .. } => {}
+            GivenBack::Unavailable => return Err(decider.unavailable()),
+            GivenBack::Error(problem) => return Err(Failure::usage(problem)),
         }
-        let entries = self.checks.iter().zip(self.receipts);
-        let entries = entries.map(|(check, receipt)| GiveBack {
-            limit: check.limit.clone(),
-            key: check.key.clone(),
-            receipt: receipt.as_str().into(),
-            units: None,
-        });
-        let entries: Vec<_> = entries.collect();
-        for outcome in decider.give_back(&entries).await? {
-            match outcome {
-                GivenBack::GivenBack { .. } => {}
-                GivenBack::Unavailable => return Err(decider.unavailable()),
-                GivenBack::Error(problem) => return Err(Failure::usage(problem)),
-            }
-        }
-        Ok(())
     }
+    Ok(())
 }

@@ -135,12 +135,14 @@ async fn refresh_loop(cache: Arc<SlotCache>) {
         let answer = ask(&cache, &mut rotation).await;
         let pause = match answer {
             Ok(layout) => {
-                match layout.is_whole() {
+                let whole = layout.is_whole();
+                let map = build_map(&cache, layout);
+                // Before it is reported: a store that is up, and whose slots are nobody's, would count as down.
+                cache.map.store(Arc::new(map));
+                match whole {
                     Ok(()) => cache.common.monitor.up(component),
                     Err(cause) => cache.common.monitor.down(component, cause.into()),
                 }
-                let map = build_map(&cache, layout);
-                cache.map.store(Arc::new(map));
                 REFRESH_INTERVAL
             }
             Err(cause) => {
