@@ -22,11 +22,21 @@ pub const DEFAULT_DENIAL_TTL: Duration = Duration::from_secs(1);
 /// Default of `memory_limit`, the bytes that the embedded store may use: some 700,000 keys of one window.
 pub const DEFAULT_MEMORY_LIMIT: usize = 256 << 20;
 
+/// A policy's text, which may contain the store's password.
+#[derive(Clone, PartialEq)]
+pub(super) struct Text(pub Arc<str>);
+
+impl std::fmt::Debug for Text {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Text(..)")
+    }
+}
+
 /// A loaded policy.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// Its text in the long form, with no other files. It may contain the store's password.
-    pub(super) text: Arc<str>,
+    /// Its text in the long form, with no other files.
+    pub(super) text: Text,
     /// The address of the store.
     pub store: StoreAddress,
     /// Deadline of one store call.

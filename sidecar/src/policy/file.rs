@@ -16,7 +16,9 @@ use crate::mask::shown;
 use crate::yaml::Node;
 
 use super::consumers::{self, Consumers};
-use super::contents::{DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Policy};
+use super::contents::{
+    DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Policy, Text,
+};
 use super::fields::{MAX_NAME_BYTES, duration, is_name};
 use super::files::Files;
 use super::kept::Kept;
@@ -224,7 +226,7 @@ fn parse(text: &str, not_yaml: Option<&str>, mistakes: &mut Vec<String>) -> Resu
         return Err(first.clone());
     }
     Ok(Policy {
-        text: text.into(),
+        text: Text(text.into()),
         rules: Arc::new(rules),
         consumers,
         kept: Kept::default(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sluicegate_protocol::{MAX_EARLIER, list_of};
 
 use super::consumers::Consumers;
-use super::contents::Policy;
+use super::contents::{Policy, Text};
 use super::files::MAX_BYTES;
 use super::limits::Limit;
 
@@ -31,7 +31,7 @@ pub(super) struct Kept {
 /// A policy of before.
 #[derive(Clone, Debug, PartialEq)]
 struct Past {
-    text: Arc<str>,
+    text: Text,
     /// That of its rules, if the policy has other ones.
     digest: Option<String>,
     /// What they ask for.
@@ -55,7 +55,7 @@ impl Kept {
         kept.since_us = names.map(|name| (name.clone(), since(name))).collect();
         kept.past.retain(|past| past.text != before.text);
         kept.past.push(Past {
-            text: Arc::clone(&before.text),
+            text: before.text.clone(),
             digest: before.rules.told(),
             names: Arc::clone(&before.rules.names),
             since_us: now_us,
@@ -97,7 +97,7 @@ impl Kept {
     /// The texts of the policies that this is from, oldest first: the newest, if all are too much.
     pub fn texts(&self) -> Vec<Arc<str>> {
         let mut bytes = 0;
-        let newest = self.past.iter().rev().map(|past| Arc::clone(&past.text));
+        let newest = self.past.iter().rev().map(|past| Arc::clone(&past.text.0));
         let mut texts: Vec<_> = newest
             .take_while(|text| {
                 bytes += text.len();

@@ -60,7 +60,7 @@ impl LastGood {
         let mut unwritten = lock(&self.unwritten);
         let why = unwritten.take().and_then(|earlier| earlier.why);
         *unwritten = Some(Unwritten {
-            texts: Arc::new((Arc::clone(&policy.text), policy.kept.texts())),
+            texts: Arc::new((Arc::clone(&policy.text.0), policy.kept.texts())),
             why,
             next_us: 0,
         });
