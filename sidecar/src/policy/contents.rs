@@ -23,7 +23,7 @@ pub const DEFAULT_DENIAL_TTL: Duration = Duration::from_secs(1);
 pub const DEFAULT_MEMORY_LIMIT: usize = 256 << 20;
 
 /// A loaded policy.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Policy {
     /// Its text in the long form, with no other files. It may contain the store's password.
     pub(super) text: Arc<str>,
@@ -43,6 +43,13 @@ pub struct Policy {
     pub(super) kept: Kept,
     /// The rules for filters.
     pub rules: Arc<RuleSets>,
+}
+
+impl std::fmt::Debug for Policy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Not its text, nor those that it has kept: they may hold a password.
+        f.write_str("Policy(..)")
+    }
 }
 
 impl Policy {
