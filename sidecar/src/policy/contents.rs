@@ -33,7 +33,7 @@ impl std::fmt::Debug for Text {
 }
 
 /// A loaded policy.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Policy {
     /// Its text in the long form, with no other files.
     pub(super) text: Text,
@@ -53,6 +53,13 @@ pub struct Policy {
     pub(super) kept: Kept,
     /// The rules for filters.
     pub rules: Arc<RuleSets>,
+}
+
+impl std::fmt::Debug for Policy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Not its text, nor those that it has kept: they may hold a password.
+        f.write_str("Policy(..)")
+    }
 }
 
 impl Policy {

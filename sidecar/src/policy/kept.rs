@@ -18,7 +18,7 @@ const MAX_KEPT: usize = 10_000;
 const MAX_TEXT_BYTES: usize = MAX_BYTES as usize / 2;
 
 /// Limits, entries of `consumers` and rules that the policy does not have any more.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(super) struct Kept {
     pub limits: BTreeMap<String, Arc<Limit>>,
     pub consumers: BTreeMap<String, Arc<Consumers>>,
