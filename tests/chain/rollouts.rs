@@ -228,7 +228,7 @@ async fn an_envoy_that_starts_in_a_rollout_is_soon_decided_by_both() {
     let sidecars = [Sidecar::alone(&before).await, Sidecar::alone(&before).await];
     change(&sidecars[0], &after).await;
     for start in 0..4 {
-        let envoy = behind(&sidecars, pushed()).await;
+        let envoy = behind(&sidecars, pushed(), 1).await;
         eventually("twenty in a row have a verdict", async || {
             for n in 0..20 {
                 if envoy.status("/deny", &format!("{start}-{n}")).await == 503 {
