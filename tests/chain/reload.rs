@@ -59,7 +59,7 @@ async fn an_invalid_policy_changes_nothing_and_is_reported_until_it_is_fixed() {
         (good.replace("algorithm", "algorithmus"), "algorithmus"),
         (
             good.replace("store: memory", "store: redis://127.0.0.1:1"),
-            "`store` has changed",
+            "`store` changed",
         ),
         ("limits: [".to_owned(), "line"),
     ] {
