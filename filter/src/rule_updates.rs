@@ -205,11 +205,11 @@ impl RuleUpdates {
         };
         let earlier = answer.earlier.as_deref().unwrap_or_default();
         let mut updates = self.updates.borrow_mut();
-        let may = updates.named(digest, earlier, answer.instance, now_us);
+        updates.named(digest, earlier, answer.instance, now_us);
         if let Some(revision) = told {
             updates.told(answer.instance, revision);
         }
-        if !may || self.is_compiling() {
+        if !updates.wants(now_us) || self.is_compiling() {
             return self.stale_us.set(None);
         }
         let since_us = self.stale_us.get().unwrap_or(now_us);

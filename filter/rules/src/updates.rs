@@ -159,6 +159,12 @@ impl Updates {
         self.may_replace(digest, now_us)
     }
 
+    /// Whether a sidecar has rules in force that may replace those here.
+    pub fn wants(&self, now_us: u64) -> bool {
+        let mut sidecars = self.sidecars.iter();
+        sidecars.any(|one| self.may_replace(&one.in_force, now_us))
+    }
+
     /// Whether the rules with this digest may replace those in force now.
     fn may_replace(&self, digest: &str, now_us: u64) -> bool {
         if self.knows(digest) {
@@ -292,6 +298,19 @@ mod tests {
                 let may = updates.named(digest, earlier, *instance, at_us);
                 assert_eq!(may, *replaces, "{what}: {instance} {digest} at {at_ms}");
             }
+        }
+    }
+
+    #[test]
+    fn rules_that_all_can_decide_are_wanted_whichever_sidecar_answers_last() {
+        let mut updates = running(A);
+        for (instance, digest, earlier, wants) in [
+            (1, A, "bbbbbb", false),
+            (2, B, "", true),
+            (1, A, "bbbbbb", true),
+        ] {
+            updates.named(digest, earlier, instance, 10 * S);
+            assert_eq!(updates.wants(10 * S), wants, "{instance}");
         }
     }
 
