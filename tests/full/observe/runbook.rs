@@ -36,11 +36,13 @@ pub fn every_command_works(scene: &Scene) {
     assert!(commands.len() > 20, "{commands:?}");
 }
 
-/// Asks Prometheus each query of the page, about any rule and limit: each finds instances.
+/// Asks Prometheus each query of the page, about any rule, limit and sidecar: each finds instances.
 pub async fn every_query_finds_instances(scene: &Scene) {
     for query in blocks(&text("docs/runbook.md"), "promql") {
-        let any = query.replace("=\"RULE\"", "=~\".+\"");
-        let any = any.replace("=\"LIMIT\"", "=~\".+\"");
+        let mut any = query.to_owned();
+        for name in ["RULE", "LIMIT", "NUMBER"] {
+            any = any.replace(&format!("=\"{name}\""), "=~\".+\"");
+        }
         let found = scene.prometheus.at(&any, now()).await;
         let mut instances = found.iter().map(|series| series.label("instance"));
         let named = instances.all(|instance| !instance.is_empty());
