@@ -66,14 +66,14 @@ fn count(statuses: &[u16], status: u16) -> u64 {
     statuses.iter().filter(|one| **one == status).count() as u64
 }
 
-/// W2: a burst that takes Envoy longer to read than a verdict may take: a second, by expressions that match none of its
-/// paths.
+/// W2: a burst that takes Envoy longer to read than a verdict may take: two seconds, by expressions that match none of its
+/// paths. On a busy machine the sidecar may need some of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_burst_that_keeps_the_worker_busy_admits_no_more_than_the_quota() {
     let policy = |url: &str| policy(url, "sliding_log", QUOTA, "1h");
-    let mut plugin = within("1s");
+    let mut plugin = within("2s");
     let rules = plugin["rules"].as_array_mut().unwrap();
-    for n in 0..6 {
+    for n in 0..12 {
         let mut rule = rules[0].clone();
         rule["name"] = json!(format!("other-{n}"));
         rule["match"] = json!({ "path_regex": format!("/(v|w)*{n}") });
