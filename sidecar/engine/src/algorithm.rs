@@ -20,10 +20,11 @@ mod token;
 use std::fmt;
 
 use crate::calendar::Calendar;
-use crate::check::SpecError;
+use crate::check::{MAX_WINDOW_US, MIN_WINDOW_US, SpecError, refuse, units};
 use fixed::Fixed;
 use log::Log;
 pub use rate::TokenRate;
+pub use records::{MAX_RECORDS, Record};
 use token::Token;
 
 /// How a bucket counts. docs/policy.md says what each one promises.
@@ -132,6 +133,18 @@ impl BucketSpec {
         }
     }
 
+    /// Refuses numbers that a store could not count exactly.
+    ///
+    /// # Errors
+    /// The first field out of range, with acceptable values.
+    pub fn check(&self) -> Result<(), SpecError> {
+        units("quota", self.quota)?;
+        if !(MIN_WINDOW_US..=MAX_WINDOW_US).contains(&self.window_us) {
+            return refuse("window", self.window_us, "use 1 ms to 366 days".to_owned());
+        }
+        self.check_own()
+    }
+
     /// How long the window that holds an instant is, in microseconds: calendar windows differ.
     #[must_use]
     pub fn length_us(&self, now_us: u64) -> u64 {
@@ -179,3 +192,12 @@ macro_rules! of_stored {
     };
 }
 pub(crate) use of_stored;
+
+/// A length of time in a key: milliseconds where they are whole, since that is what people configure.
+fn span(us: u64) -> String {
+    if us.is_multiple_of(1_000) {
+        format!("{}ms", us / 1_000)
+    } else {
+        format!("{us}us")
+    }
+}

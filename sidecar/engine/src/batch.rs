@@ -1,4 +1,4 @@
-//! The batch of decisions that a store evaluates, and their outcomes.
+//! The batch of decisions that a store evaluates.
 //!
 //! One window of one limit for one subject is a *bucket*, the unit of state.
 //! Times are microseconds of the store's clock, the unit of Redis's TIME; values
@@ -106,35 +106,4 @@ impl Batch {
         };
         self.decisions.iter().map(of).collect()
     }
-}
-
-/// Units taken from a bucket at some time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Record {
-    /// When, microseconds of the store's clock.
-    pub at_us: u64,
-    /// Number of units.
-    pub units: u64,
-}
-
-/// Most records of one bucket in a write-back.
-pub const MAX_RECORDS: usize = 64;
-
-/// The outcome of one decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    /// All takes had room (and, unless it was a peek, were taken).
-    pub admitted: bool,
-    /// Index into [`Decision::takes`] of the bucket that decided. If denied: the one that has room last (among several,
-    /// the one with the least remaining, then with the smallest quota, then the first). If admitted: the one with the
-    /// least remaining (among several, the one that resets last, then the first).
-    pub decided_by: usize,
-    /// Units left in that bucket now, after what was taken.
-    pub remaining: u64,
-    /// Microseconds until that bucket's whole quota is available again if nothing more is taken.
-    pub reset_us: u64,
-    /// Microseconds until the same decision would be admitted if nothing more is taken; 0 if admitted.
-    pub retry_after_us: u64,
-    /// The store's clock at the decision, in microseconds; a give-back must name it.
-    pub at_us: u64,
 }

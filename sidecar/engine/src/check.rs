@@ -3,8 +3,6 @@
 //! The bounds are those of the script: Redis's Lua counts in doubles, exact below 2^53, and keeps units
 //! in four bytes and times modulo 2^48 microseconds (8.9 years).
 
-use crate::algorithm::BucketSpec;
-
 /// Most units a limit or a burst may have: sums of two still fit the four bytes that the script keeps.
 pub const MAX_UNITS: u64 = (1 << 31) - 1;
 /// Most units of a bucket after a write-back of units taken elsewhere; more are not recorded.
@@ -13,7 +11,8 @@ pub const MAX_HELD: u64 = (1 << 32) - 1;
 pub const MIN_WINDOW_US: u64 = 1_000;
 /// Longest window: 366 days, well within the times that the script can distinguish.
 pub const MAX_WINDOW_US: u64 = 366 * 24 * 3600 * 1_000_000;
-/// A number of a [`BucketSpec`] that no store can keep exactly.
+
+/// A number of a [`BucketSpec`](crate::BucketSpec) that no store can keep exactly.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{field}` is {value}: {remedy}")]
 pub struct SpecError {
@@ -23,20 +22,6 @@ pub struct SpecError {
     pub value: u64,
     /// Acceptable values.
     pub remedy: String,
-}
-
-impl BucketSpec {
-    /// Refuses numbers that a store could not count exactly.
-    ///
-    /// # Errors
-    /// The first field out of range, with acceptable values.
-    pub fn check(&self) -> Result<(), SpecError> {
-        units("quota", self.quota)?;
-        if !(MIN_WINDOW_US..=MAX_WINDOW_US).contains(&self.window_us) {
-            return refuse("window", self.window_us, "use 1 ms to 366 days".to_owned());
-        }
-        self.check_own()
-    }
 }
 
 pub(crate) fn units(field: &'static str, value: u64) -> Result<(), SpecError> {

@@ -46,15 +46,6 @@ fn beginning(subject: &str, limit: &str) -> String {
     key
 }
 
-/// Milliseconds where they are whole, since that is what people configure.
-pub(crate) fn span(us: u64) -> String {
-    if us.is_multiple_of(1_000) {
-        format!("{}ms", us / 1_000)
-    } else {
-        format!("{us}us")
-    }
-}
-
 /// Percent-escapes the characters in `special`, space and control characters.
 fn escape(key: &mut String, text: &str, special: &str) {
     for character in text.chars() {

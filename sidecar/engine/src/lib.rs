@@ -3,7 +3,7 @@
 //! | file | for |
 //! |---|---|
 //! | `algorithm.rs`, `algorithm/` | what is known of each algorithm: a file for each |
-//! | `batch.rs` | a store's input (buckets and decisions over them) and output (outcomes) |
+//! | `batch.rs` | a store's input: buckets, and decisions over them |
 //! | `builder.rs` | builds a batch, with each bucket once |
 //! | `calendar.rs` | days, weeks and months of a time zone, as instants |
 //! | `check.rs` | the bounds on a bucket's numbers, and errors with a remedy |
@@ -13,7 +13,7 @@
 //! | `receipt.rs` | receipts: proof that units were taken, to give them back |
 //! | `script.rs`, `script/reply.rs` | encodes calls of the Lua script and decodes its replies |
 //! | `share.rs` | divides a limit among sidecars that cannot reach the store |
-//! | `verdict.rs` | combines the answers of a decision's buckets into its outcome |
+//! | `verdict.rs` | the outcome of a decision, of the answers of its buckets |
 //!
 //! Nothing here reads a clock, opens a socket or depends on tokio: the time is an argument.
 
@@ -35,11 +35,8 @@ mod share;
 mod test;
 mod verdict;
 
-pub use algorithm::{Algorithm, BucketSpec, TokenRate};
-pub use batch::{
-    Batch, Bucket, Decision, MAX_CALL_WEIGHT, MAX_RECORDS, MAX_REQUEST_WEIGHT, Outcome, Receipt,
-    Record, Take,
-};
+pub use algorithm::{Algorithm, BucketSpec, MAX_RECORDS, Record, TokenRate};
+pub use batch::{Batch, Bucket, Decision, MAX_CALL_WEIGHT, MAX_REQUEST_WEIGHT, Receipt, Take};
 pub use builder::BatchBuilder;
 pub use calendar::{Calendar, CalendarUnit, DEFAULT_TIME_ZONE, UnknownTimeZone};
 pub use check::{
@@ -49,4 +46,4 @@ pub use key::{bucket_key, receipt_is_for, receipt_key};
 pub use memory::{Full, Memory};
 pub use receipt::{Return, Returns};
 pub use share::FleetPosition;
-pub use verdict::{Look, outcome};
+pub use verdict::{Look, Outcome, outcome};

@@ -9,10 +9,10 @@
 mod stored;
 mod table;
 
-use crate::algorithm::{Stored, of_stored};
-use crate::batch::{Batch, Bucket, Decision, Outcome, Receipt, Record};
+use crate::algorithm::{Record, Stored, of_stored};
+use crate::batch::{Batch, Bucket, Decision, Receipt};
 use crate::receipt::{Return, Returns};
-use crate::verdict::{Look, all_have_room, outcome};
+use crate::verdict::{Look, Outcome, all_have_room, outcome};
 use stored::{StoredBucket, StoredReceipt};
 use table::Table;
 

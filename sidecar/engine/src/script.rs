@@ -7,8 +7,10 @@ mod reply;
 
 pub use reply::{BrokenState, Reply, ReplyError};
 
-use crate::batch::{Batch, Bucket, Decision, Outcome, Receipt, Record};
+use crate::algorithm::Record;
+use crate::batch::{Batch, Bucket, Decision, Receipt};
 use crate::receipt::{Return, Returns};
+use crate::verdict::Outcome;
 use std::collections::BTreeSet;
 use std::iter;
 

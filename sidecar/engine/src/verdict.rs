@@ -1,7 +1,25 @@
 //! Combines the answers of a decision's buckets into its outcome.
 
-use crate::batch::Outcome;
 use std::cmp::Reverse;
+
+/// The outcome of one decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// All takes had room (and, unless it was a peek, were taken).
+    pub admitted: bool,
+    /// Index into [`Decision::takes`](crate::Decision::takes) of the bucket that decided. If denied: the one that has room last
+    /// (among several, the one with the least remaining, then with the smallest quota, then the first). If admitted: the one with the
+    /// least remaining (among several, the one that resets last, then the first).
+    pub decided_by: usize,
+    /// Units left in that bucket now, after what was taken.
+    pub remaining: u64,
+    /// Microseconds until that bucket's whole quota is available again if nothing more is taken.
+    pub reset_us: u64,
+    /// Microseconds until the same decision would be admitted if nothing more is taken; 0 if admitted.
+    pub retry_after_us: u64,
+    /// The store's clock at the decision, in microseconds; a give-back must name it.
+    pub at_us: u64,
+}
 
 /// The answer of one bucket to one cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

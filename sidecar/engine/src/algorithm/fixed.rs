@@ -2,12 +2,10 @@
 
 use std::fmt::Write;
 
-use super::records::in_order;
-use super::{Algorithm, BucketSpec, Rules, Stored};
-use crate::batch::Record;
+use super::records::{Record, in_order};
+use super::{Algorithm, BucketSpec, Rules, Stored, span};
 use crate::calendar::Calendar;
 use crate::check::{MAX_HELD, MAX_UNITS};
-use crate::key::span;
 use crate::verdict::Look;
 
 /// So much longer than its window a count is kept, as `lua/decide.lua` has it: a clock that has just passed an edge and steps

@@ -7,11 +7,9 @@
 use std::collections::VecDeque;
 use std::fmt::Write;
 
-use super::records::in_order;
-use super::{Algorithm, BucketSpec, Rules, Stored};
-use crate::batch::{MAX_RECORDS, Record};
+use super::records::{MAX_RECORDS, Record, in_order};
+use super::{Algorithm, BucketSpec, Rules, Stored, span};
 use crate::check::{MAX_HELD, refuse};
-use crate::key::span;
 use crate::verdict::Look;
 
 /// Logs with room for fewer entries are not worth shrinking.

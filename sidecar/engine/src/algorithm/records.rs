@@ -1,6 +1,16 @@
 //! Records of units taken elsewhere, as the algorithms add them.
 
-use crate::batch::Record;
+/// Units taken from a bucket at some time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// When, microseconds of the store's clock.
+    pub at_us: u64,
+    /// Number of units.
+    pub units: u64,
+}
+
+/// Most records of one bucket in a write-back.
+pub const MAX_RECORDS: usize = 64;
 
 /// The records that have units, each with the time that `at_us` returns for it, or with that of the record before it if
 /// that is later.

@@ -2,11 +2,9 @@
 
 use std::fmt::Write;
 
-use super::records::in_order;
-use super::{Algorithm, BucketSpec, Rules, Stored, TokenRate};
-use crate::batch::Record;
+use super::records::{Record, in_order};
+use super::{Algorithm, BucketSpec, Rules, Stored, TokenRate, span};
 use crate::check::{SpecError, refuse, units};
-use crate::key::span;
 use crate::verdict::Look;
 
 impl Algorithm {

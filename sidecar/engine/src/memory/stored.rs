@@ -4,8 +4,8 @@
 //! times later than now: `heal` comes first.
 
 use super::table::Ends;
-use crate::algorithm::{BucketSpec, Stored, of_stored};
-use crate::batch::{Receipt, Record};
+use crate::algorithm::{BucketSpec, Record, Stored, of_stored};
+use crate::batch::Receipt;
 use crate::verdict::Look;
 
 /// A bucket. The methods take the spec of the call: another one than before, where the policy has changed.

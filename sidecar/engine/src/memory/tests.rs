@@ -2,9 +2,10 @@
 
 use super::{Full, Memory};
 use crate::algorithm::Algorithm;
-use crate::batch::{Batch, Bucket, Outcome, Receipt};
+use crate::batch::{Batch, Bucket, Receipt};
 use crate::receipt::{Return, Returns};
 use crate::test::{decision, spec};
+use crate::verdict::Outcome;
 
 const SECOND: u64 = 1_000_000;
 

@@ -1,6 +1,7 @@
 //! What comes back from the script.
 
-use crate::batch::{Batch, Decision, Outcome};
+use crate::batch::{Batch, Decision};
+use crate::verdict::Outcome;
 
 /// Bytes of a row of the reply: result 4, remaining 4, reset 7, retry-after 7, time 7.
 const ROW: usize = 29;
