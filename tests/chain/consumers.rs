@@ -3,11 +3,12 @@
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use sluicegate_tests::client::get;
 use sluicegate_tests::envoy::Envoy;
-use sluicegate_tests::process::eventually;
+use sluicegate_tests::process::{eventually, eventually_within};
 use sluicegate_tests::sidecar::{Sidecar, binary};
 
 use super::overrides::operator::command;
@@ -211,9 +212,12 @@ async fn a_change_of_consumers_ends_the_cached_denials_of_their_keys_and_no_othe
         sidecar.metric("sluicegate_policy_epoch").await > before
     })
     .await;
-    eventually("the key is a consumer's", async || {
-        envoy.status("/", "new").await == 200
-    })
+    // The promise is a second.
+    eventually_within(
+        Duration::from_secs(3),
+        "the key is a consumer's",
+        async || envoy.status("/", "new").await == 200,
+    )
     .await;
     assert_eq!(statuses(&envoy, ["stranger"]).await, [429]);
     let asked = decided(&sidecar, "partner.default", "store", "denied").await

@@ -11,7 +11,7 @@ use sluicegate_tests::process::{eventually, repository};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
-use super::support::{Policy, ask, check, decide, decided, policy, take};
+use super::support::{Policy, ask, check, decide, decided, policy, take, with_state};
 
 fn decision(limit: &str, key: &str) -> Value {
     json!({ "checks": [check(limit, key)] })
@@ -45,10 +45,8 @@ fn ruled(policy: &str) -> String {
 
 /// The metrics of a sidecar whose file was broken when it started.
 async fn with_the_last_good_policy() -> String {
-    let folder = tempfile::tempdir().unwrap();
-    let planned = Sidecar::with(&ruled(&policy("memory", "sliding_log", 1, "1h")));
-    let planned = planned.arguments(&["--state-dir", folder.path().to_str().unwrap()]);
-    let mut sidecar = planned.alone().await;
+    let good = ruled(&policy("memory", "sliding_log", 1, "1h"));
+    let (_state, mut sidecar) = with_state(&good).await;
     sidecar.kill();
     std::fs::write(&sidecar.policy, "limits: 7\n").unwrap();
     sidecar.restart().await;

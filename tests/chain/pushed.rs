@@ -29,7 +29,8 @@ use sluicegate_tests::upstream::serve;
 
 use super::late::{burst, fields};
 use super::support::{
-    check, decide, decided, envoy, generous, peek, per_key, policy, pushed, take, with_rules,
+    behind, check, decide, decided, envoy, generous, peek, per_key, policy, pushed, take,
+    with_rules, with_state,
 };
 
 /// A rule that denies everybody after the first request, with a body of its own.
@@ -267,12 +268,7 @@ async fn a_broken_file_changes_nothing_and_the_old_file_is_the_rollback() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sidecar_that_starts_with_a_broken_file_serves_the_last_good_policy() {
-    let folder = tempfile::tempdir().unwrap();
-    let state = folder.path().join("state");
-    std::fs::create_dir(&state).unwrap();
-    let planned = Sidecar::with(&one_each(&told("first")));
-    let planned = planned.arguments(&["--state-dir", state.to_str().unwrap()]);
-    let mut sidecar = planned.start(folder.path()).await;
+    let (_state, mut sidecar) = with_state(&one_each(&told("first"))).await;
     let envoy = envoy(sidecar.port, pushed()).await;
     assert_eq!(body(&envoy, "/", "alice").await.0, 200);
     sidecar.kill();
@@ -300,10 +296,7 @@ async fn a_sidecar_that_starts_with_a_broken_file_serves_the_last_good_policy() 
 /// Its filters refuse the newer rules, in which the set and the limit have other names.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restarted_sidecar_decides_by_the_rules_that_filters_keep() {
-    let folder = tempfile::tempdir().unwrap();
-    let planned = Sidecar::with(&one_each(&told("first")));
-    let planned = planned.arguments(&["--state-dir", folder.path().to_str().unwrap()]);
-    let mut sidecar = planned.alone().await;
+    let (_state, mut sidecar) = with_state(&one_each(&told("first"))).await;
     let envoy = envoy(sidecar.port, pushed()).await;
     assert_eq!(body(&envoy, "/", "alice").await.0, 200);
     let other = one_each(&told("second")).replace("{\"s\":", "{\"other\":");
@@ -334,16 +327,11 @@ async fn a_restarted_sidecar_decides_by_the_rules_that_filters_keep() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_last_good_policy_is_written_again_until_it_is_on_disk() {
-    let folder = tempfile::tempdir().unwrap();
-    let state = folder.path().join("state");
-    std::fs::create_dir(&state).unwrap();
-    let planned = Sidecar::with(&one_each(&told("first")));
-    let planned = planned.arguments(&["--state-dir", state.to_str().unwrap()]);
-    let mut sidecar = planned.start(folder.path()).await;
-    let kept = || std::fs::read_to_string(state.join("last-good-policy.yaml")).unwrap();
+    let (state, mut sidecar) = with_state(&one_each(&told("first"))).await;
+    let kept = || std::fs::read_to_string(state.path().join("last-good-policy.yaml")).unwrap();
     assert!(kept().contains("first"));
     // As if the disk were full.
-    let obstacle = state.join("last-good-policy.new");
+    let obstacle = state.path().join("last-good-policy.new");
     std::fs::create_dir(&obstacle).unwrap();
     write(&sidecar.policy, &one_each(&told("second")));
     sidecar.reports("cannot keep the policy").await;
@@ -486,19 +474,7 @@ async fn sidecars_that_disagree_behind_one_cluster_make_no_filter_flap() {
         Sidecar::alone(&one_each(&told("first"))).await,
         Sidecar::alone(&one_each(&told("second"))).await,
     ];
-    let planned = Envoy::asking(sidecars[0].port)
-        .plugin(pushed())
-        .patch(|config| {
-            let endpoints = at(
-                config,
-                "/static_resources/clusters/1/load_assignment/endpoints/0/lb_endpoints",
-            );
-            let mut other = endpoints[0].clone();
-            *at(&mut other, "/endpoint/address/socket_address/port_value") =
-                json!(sidecars[1].port);
-            endpoints.as_array_mut().unwrap().push(other);
-        });
-    let envoy = planned.alone().await;
+    let envoy = behind(&sidecars, pushed(), 1).await;
     let mut seen = BTreeSet::new();
     let until = Instant::now() + Duration::from_secs(4);
     let mut n = 0;

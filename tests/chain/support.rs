@@ -5,6 +5,7 @@ use sluicegate_tests::client::post;
 use sluicegate_tests::envoy::{Envoy, MANAGER, Planned, at};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
+use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -168,4 +169,31 @@ pub async fn many_files() -> tokio::sync::MutexGuard<'static, ()> {
     let guard = MANY.lock().await;
     sluicegate_tests::process::limit_files(std::process::id(), 12_000);
     guard
+}
+
+/// Where the addresses of an Envoy's sidecar are.
+const ENDPOINTS: &str = "/static_resources/clusters/1/load_assignment/endpoints/0/lb_endpoints";
+
+/// An Envoy with so many workers whose cluster has several sidecars.
+pub async fn behind(sidecars: &[Sidecar], plugin: Value, workers: u32) -> Envoy {
+    let planned = Envoy::asking(sidecars[0].port)
+        .plugin(plugin)
+        .workers(workers);
+    let add = |config: &mut Value| {
+        let endpoints = at(config, ENDPOINTS);
+        for sidecar in &sidecars[1..] {
+            let mut other = endpoints[0].clone();
+            *at(&mut other, "/endpoint/address/socket_address/port_value") = json!(sidecar.port);
+            endpoints.as_array_mut().unwrap().push(other);
+        }
+    };
+    planned.patch(add).alone().await
+}
+
+/// A sidecar with a state directory.
+pub async fn with_state(policy: &str) -> (TempDir, Sidecar) {
+    let state = tempfile::tempdir().unwrap();
+    let planned = Sidecar::with(policy);
+    let planned = planned.arguments(&["--state-dir", state.path().to_str().unwrap()]);
+    (state, planned.alone().await)
 }

@@ -189,8 +189,9 @@ impl Filters {
 
     /// The filters that do not take the policy's rules, and why; not all of many.
     pub fn apart(&self, sidecar: &str, policy: &Policy, now_us: u64) -> Vec<String> {
-        let filters = self.list(sidecar, policy, now_us).into_iter();
-        let told = filters.filter_map(|filter| {
+        let may_be = |known: &Known| known.state.refused.is_some() || known.state.held_by.is_some();
+        let filters = self.list_where(may_be, sidecar, policy, now_us);
+        let told = filters.into_iter().filter_map(|filter| {
             let why = match (filter.state, filter.why, filter.held_by) {
                 (RulesState::Refused, Some(why), _) => format!("refuses these: {why}"),
                 (_, _, Some(by)) => format!("waits for sidecar {by}, which has them in force"),
@@ -233,8 +234,19 @@ impl Filters {
 
     /// All known filters, by node, compared with a policy.
     pub fn list(&self, sidecar: &str, policy: &Policy, now_us: u64) -> Vec<FilterState> {
+        self.list_where(|_| true, sidecar, policy, now_us)
+    }
+
+    fn list_where(
+        &self,
+        is_listed: impl Fn(&Known) -> bool,
+        sidecar: &str,
+        policy: &Policy,
+        now_us: u64,
+    ) -> Vec<FilterState> {
         let filters = lock(&self.known);
-        let told = filters.values().map(|known| {
+        let told = filters.values().filter(|known| is_listed(known));
+        let told = told.map(|known| {
             let seconds = |since_us: u64| now_us.saturating_sub(since_us) / 1_000_000;
             let state = known.state(&policy.rules.digest, now_us);
             // It may have said so before the sidecars changed.

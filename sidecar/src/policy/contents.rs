@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::consumers::{Consumers, ConsumersByLimit};
-use super::kept::Kept;
+use super::kept::{Asked, Kept, Text};
 use super::limits::Limit;
 use super::rules::RuleSets;
 use super::store::StoreAddress;
@@ -22,18 +22,8 @@ pub const DEFAULT_DENIAL_TTL: Duration = Duration::from_secs(1);
 /// Default of `memory_limit`, the bytes that the embedded store may use: some 700,000 keys of one window.
 pub const DEFAULT_MEMORY_LIMIT: usize = 256 << 20;
 
-/// A policy's text, which may contain the store's password.
-#[derive(Clone, PartialEq)]
-pub(super) struct Text(pub Arc<str>);
-
-impl std::fmt::Debug for Text {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Text(..)")
-    }
-}
-
 /// A loaded policy.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Policy {
     /// Its text in the long form, with no other files.
     pub(super) text: Text,
@@ -53,13 +43,6 @@ pub struct Policy {
     pub(super) kept: Kept,
     /// The rules for filters.
     pub rules: Arc<RuleSets>,
-}
-
-impl std::fmt::Debug for Policy {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not its text, nor those that it has kept: they may hold a password.
-        f.write_str("Policy(..)")
-    }
 }
 
 impl Policy {
@@ -110,8 +93,17 @@ impl Policy {
     /// # Errors
     /// Too much would be kept.
     pub fn may_become(&self, mut next: Self, now_us: u64) -> Result<Self, String> {
-        next.kept = self.kept.after(self, &next, now_us)?;
+        next.kept = self.kept.after(self.asked(), next.asked(), now_us)?;
         Ok(next)
+    }
+
+    pub(super) fn asked(&self) -> Asked<'_> {
+        Asked {
+            text: &self.text,
+            limits: &self.limits,
+            consumers: &self.consumers,
+            rules: &self.rules,
+        }
     }
 
     /// The limit with this name.

@@ -16,12 +16,10 @@ use crate::mask::shown;
 use crate::yaml::Node;
 
 use super::consumers::{self, Consumers};
-use super::contents::{
-    DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Policy, Text,
-};
+use super::contents::{DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Policy};
 use super::fields::{MAX_NAME_BYTES, duration, is_name};
 use super::files::Files;
-use super::kept::Kept;
+use super::kept::{Kept, Text};
 use super::lease_file::LeaseFile;
 use super::limits::{Limit, WhenStoreIsDown};
 use super::named_window::NamedWindow;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use sluicegate_protocol::{MAX_EARLIER, list_of};
 
-use super::consumers::Consumers;
-use super::contents::{Policy, Text};
+use super::consumers::{Consumers, ConsumersByLimit};
 use super::files::MAX_BYTES;
 use super::limits::Limit;
+use super::rules::RuleSets;
 
 /// How long everything is kept: filters have new rules a second later, and other programs may ask as well.
 const KEPT_US: u64 = 60_000_000;
@@ -17,8 +17,27 @@ const MAX_KEPT: usize = 10_000;
 /// Most bytes of texts for a restart: as JSON they are a file that is read.
 const MAX_TEXT_BYTES: usize = MAX_BYTES as usize / 2;
 
+/// A policy's text, which may contain the store's password.
+#[derive(Clone, PartialEq)]
+pub(super) struct Text(pub Arc<str>);
+
+impl std::fmt::Debug for Text {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Text(..)")
+    }
+}
+
+/// What filters may ask a policy for, and its text.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub text: &'a Text,
+    pub limits: &'a BTreeMap<String, Arc<Limit>>,
+    pub consumers: &'a ConsumersByLimit,
+    pub rules: &'a RuleSets,
+}
+
 /// Limits, entries of `consumers` and rules that the policy does not have any more.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Kept {
     pub limits: BTreeMap<String, Arc<Limit>>,
     pub consumers: BTreeMap<String, Arc<Consumers>>,
@@ -46,14 +65,14 @@ impl Kept {
     ///
     /// # Errors
     /// It is too much.
-    pub fn after(&self, before: &Policy, next: &Policy, now_us: u64) -> Result<Self, String> {
+    pub fn after(&self, before: Asked<'_>, next: Asked<'_>, now_us: u64) -> Result<Self, String> {
         let mut kept = self.clone();
-        kept.limits = gone([&kept.limits, &before.limits], &next.limits);
-        kept.consumers = gone([&kept.consumers, &before.consumers], &next.consumers);
+        kept.limits = gone([&kept.limits, before.limits], next.limits);
+        kept.consumers = gone([&kept.consumers, before.consumers], next.consumers);
         let names = kept.limits.keys().chain(kept.consumers.keys());
         let since = |name: &String| kept.since_us.get(name).copied().unwrap_or(now_us);
         kept.since_us = names.map(|name| (name.clone(), since(name))).collect();
-        kept.past.retain(|past| past.text != before.text);
+        kept.past.retain(|past| past.text != *before.text);
         kept.past.push(Past {
             text: before.text.clone(),
             digest: before.rules.told(),
@@ -61,7 +80,7 @@ impl Kept {
             since_us: now_us,
             is_used: false,
         });
-        kept.past.retain(|past| past.text != next.text);
+        kept.past.retain(|past| past.text != *next.text);
         for past in &mut kept.past {
             past.digest.take_if(|digest| *digest == next.rules.digest);
         }

@@ -96,7 +96,7 @@ impl PolicySource {
         let all_but = |skipped| {
             let mut rest = earlier.iter().skip(skipped);
             let kept = rest.try_fold(Kept::default(), |kept, before| {
-                kept.after(before, &policy, now_us)
+                kept.after(before.asked(), policy.asked(), now_us)
             });
             kept.inspect_err(|why| warn!("the earliest policy is not kept: {why}"))
                 .ok()
@@ -112,8 +112,8 @@ impl PolicySource {
     }
 
     fn keep_now(&self, policy: &Policy) {
+        self.keep(policy);
         if let Some(last_good) = &self.last_good {
-            last_good.keep(policy);
             last_good.write();
         }
     }

@@ -81,11 +81,12 @@ impl LimitTexts {
         let mut text = String::with_capacity(384);
         if grpc {
             write_denial(&mut text, &self.name, limit_status, cost);
-        } else if limit_status.until_changed {
+            return text;
+        }
+        if limit_status.until_changed {
             text.push_str(&self.problem.0);
             write_denial(&mut text, &self.name, limit_status, cost);
             text.push_str(&self.problem.1);
-            text.push('}');
         } else {
             let window = (
                 limit_status.quota,
@@ -103,8 +104,8 @@ impl LimitTexts {
             text.push_str(&self.problem.1);
             text.push_str(",\"retry_after_ms\":");
             number(&mut text, limit_status.retry_after_ms);
-            text.push('}');
         }
+        text.push('}');
         text
     }
 }
