@@ -1,16 +1,17 @@
-//! The sidecar tells systemd that it serves (`Type=notify`), and not before it does.
+//! The sidecar tells systemd that it serves (`Type=notify`), and not before it does; whoever sees an open port may signal.
 
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::process::Stdio;
 use std::time::Duration;
 
-use super::running::Folder;
+use super::running::{Folder, Running};
+
+const POLICY: &str =
+    "limits: { l: { algorithm: fixed_window, windows: [{ quota: 1, per: 1h }] } }\n";
 
 #[test]
 fn the_message_comes_when_both_ports_accept_connections() {
-    let folder = Folder::with(
-        "limits: { l: { algorithm: fixed_window, windows: [{ quota: 1, per: 1h }] } }\n",
-    );
+    let folder = Folder::with(POLICY);
     let systemd = UnixDatagram::bind(folder.path("notify")).unwrap();
     let timeout = Some(Duration::from_secs(60));
     systemd.set_read_timeout(timeout).unwrap();
@@ -26,4 +27,16 @@ fn the_message_comes_when_both_ports_accept_connections() {
     sidecar.wait().unwrap();
     let text = String::from_utf8_lossy(&message[..received.unwrap()]).into_owned();
     assert_eq!((text.trim_end(), connected), ("READY=1", [true, true]));
+}
+
+#[test]
+fn a_signal_as_soon_as_a_port_is_open_ends_nothing() {
+    // One start in five ended when the handlers were installed after the ports.
+    for _ in 0..20 {
+        let folder = Folder::with(POLICY);
+        let sidecar = Running::start(&folder, folder.serve());
+        sidecar.reread();
+        let told = || sidecar.log().contains("SIGHUP: reading the policy file");
+        sidecar.eventually("it takes the signal", told);
+    }
 }

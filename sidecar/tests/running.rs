@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -79,8 +79,16 @@ impl<'a> Running<'a> {
     pub fn logging_to(stderr: Stdio, folder: &'a Folder, mut command: Command) -> Self {
         let process = command.stderr(stderr).spawn().unwrap();
         let running = Self { process, folder };
-        let serves = || UnixStream::connect(folder.path("admin")).is_ok();
-        running.eventually("it serves", serves);
+        // Without a pause: what a signal meets as soon as the port is open is a test's business.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while UnixStream::connect(folder.path("admin")).is_err() {
+            assert!(
+                Instant::now() < deadline,
+                "it serves: never\n{}",
+                running.log()
+            );
+            std::thread::yield_now();
+        }
         running
     }
 

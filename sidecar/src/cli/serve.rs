@@ -61,6 +61,9 @@ impl Serve {
         let filter = std::env::var_os(log::FILTER).unwrap_or_default();
         let _log =
             log::start(self.log_format, &filter.to_string_lossy()).map_err(Failure::usage)?;
+        // Before a port is open: whoever sees it may send a signal, which ends a process that does not expect it.
+        let signals = Signals::new().map_err(Failure::system)?;
+        let mut hangup = signal(SignalKind::hangup()).map_err(Failure::system)?;
         let metrics = Metrics::new().map_err(Failure::system)?;
         let handle = PolicyHandle::load(&self.policy, self.state_dir.as_deref(), &metrics)
             .map_err(Failure::usage)?;
@@ -77,9 +80,7 @@ impl Serve {
         let service = Arc::new(service);
         let listeners = self.listening.bind().await?;
         let settings = self.listening.settings()?;
-        let signals = Signals::new().map_err(Failure::system)?;
         let reread = Arc::new(Notify::new());
-        let mut hangup = signal(SignalKind::hangup()).map_err(Failure::system)?;
         let hung_up = Arc::clone(&reread);
         tokio::spawn(async move {
             while hangup.recv().await.is_some() {
