@@ -23,7 +23,7 @@ use tokio::time::{sleep, timeout};
 use super::host;
 use super::plugin::Plugin;
 use super::rule_updates::RuleUpdates;
-use super::script::{CONSUMERS, Check, hashed};
+use super::script::{CONSUMERS, Check, SETS, hashed};
 
 /// How long a request waits for its verdict.
 const TIMEOUT: Duration = Duration::from_millis(300);
@@ -130,14 +130,18 @@ fn us(duration: Duration) -> u64 {
 }
 
 impl Filter {
-    /// One that has the rules of sidecars, or else rules of its own for this number of limits.
-    pub fn new(follows: bool, limits: usize) -> Self {
+    /// One that has the rules of sidecars, in sets by route or not, or else rules of its own for this number of limits.
+    pub fn new(follows: bool, by_route: bool, limits: usize) -> Self {
         let rule = |number| {
             let check =
                 serde_json::json!({"limit": format!("l{number}"), "key": [{"constant": "k"}]});
-            serde_json::json!({"name": format!("r{number}"), "when_unavailable": "deny", "checks": [check]})
+            serde_json::json!({"name": format!("s0r{number}"), "when_unavailable": "deny", "checks": [check]})
         };
         let mut configuration = serde_json::json!({"version": 2, "sidecar": {"cluster": "s"}});
+        if by_route {
+            configuration["rule_sets"] =
+                serde_json::json!({"default": SETS[0], "others": [SETS[1]], "by": "route_name"});
+        }
         if !follows {
             configuration["version"] = 1.into();
             configuration["rules"] = (0..limits).map(rule).collect();
@@ -152,12 +156,13 @@ impl Filter {
         }
     }
 
-    /// Asks for these checks, by the names that its rules have for them. `None`: there are no rules yet, or they ask for nothing.
-    pub async fn ask(&self, checks: &[Check]) -> Option<Asked> {
+    /// Asks for these checks, by the names that its rules have for them, for a route of this set. `None`: there are no rules yet, or they ask for nothing.
+    pub async fn ask(&self, set: usize, checks: &[Check]) -> Option<Asked> {
+        host::ROUTE.set(SETS[set]);
         let rules = self.plugin.rules_for(&host::CurrentRequest)?;
         let resolved: Vec<_> = checks
             .iter()
-            .filter_map(|check| resolve(&rules, check))
+            .filter_map(|check| resolve(&rules, set, check))
             .collect();
         if resolved.is_empty() {
             return None;
@@ -384,8 +389,8 @@ impl Filter {
 }
 
 /// The check that these rules make in place of one, if any does.
-fn resolve(rules: &RuleSet, check: &Check) -> Option<(ResolvedCheck, Check)> {
-    let name = format!("r{}", check.limit);
+fn resolve(rules: &RuleSet, set: usize, check: &Check) -> Option<(ResolvedCheck, Check)> {
+    let name = format!("s{set}r{}", check.limit);
     let rule = (0..rules.count()).find(|rule| rules.rule_name(*rule) == name)?;
     let (limit, key) = match rules.limit_name(rule, 0) {
         "c" => (CONSUMERS, hashed(check.key)),

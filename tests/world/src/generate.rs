@@ -21,7 +21,7 @@ pub struct Open {
 }
 
 /// Features that can meet.
-pub const FEATURES: [&str; 14] = [
+pub const FEATURES: [&str; 16] = [
     "policies",
     "overrides",
     "resets",
@@ -36,6 +36,8 @@ pub const FEATURES: [&str; 14] = [
     "restarts",
     "lost data",
     "fleets",
+    "sets by route",
+    "state folders",
 ];
 
 /// How many of them chance chooses by number: a fleet is chosen by itself, so that the other worlds stay as they are.
@@ -45,6 +47,7 @@ const CHOSEN: u64 = 13;
 pub fn features(world: &World) -> Vec<usize> {
     let mut has = [false; FEATURES.len()];
     (has[0], has[13]) = (world.policies.len() > 1, world.fleet);
+    (has[14], has[15]) = (!world.second_set.is_empty(), world.keeps_state);
     let mut limits = world.policies.iter().flatten().flatten();
     has[4] = limits.any(|limit| limit.lease_ms.is_some());
     for (_, event) in &world.events {
@@ -100,6 +103,9 @@ struct Maker {
     policies: Vec<Policy>,
     /// Requests may be those of consumers.
     consumers: bool,
+    /// The filter chooses rule sets by the route.
+    by_route: bool,
+    keeps_state: bool,
     length_ms: u64,
     /// The key that most is about.
     busy: (usize, usize),
@@ -184,6 +190,8 @@ pub fn generate(seed: u64, open: Open) -> World {
         fleet,
         policies: all,
         consumers: false,
+        by_route: fleet && Chance(seed ^ 0x5E75).one_in(4),
+        keeps_state: fleet && Chance(seed ^ 0x57A7E).one_in(3),
         busy,
         burst: 0,
         outages: Vec::new(),
@@ -214,6 +222,15 @@ pub fn generate(seed: u64, open: Open) -> World {
         tiers.extend(of.map(|_| [(); KEYS].map(|()| chance.one_in(2))));
     }
     maker.rollouts();
+    let mut second_set = Vec::new();
+    if maker.by_route {
+        let chance = &mut maker.chance;
+        let of = maker.policies.iter();
+        second_set.extend(of.map(|_| !chance.one_in(4)));
+    }
+    if maker.keeps_state && maker.chance.one_in(2) {
+        maker.full_folders();
+    }
     if fleet && maker.chance.one_in(3) {
         maker.refusals();
     }
@@ -244,6 +261,8 @@ pub fn generate(seed: u64, open: Open) -> World {
         latency_ms: maker.chance.of(&[(0, 0), (1, 1), (3, 2), (20, 15)]),
         policies: maker.policies,
         tiers,
+        second_set,
+        keeps_state: maker.keeps_state,
         events: maker.events,
     }
 }
@@ -421,6 +440,18 @@ impl Maker {
                 self.happens(at_ms, Event::Policy { sidecar, version });
                 self.drain(at_ms, sidecar);
             }
+        }
+    }
+
+    /// The state folder of a sidecar cannot be written for a while, and the sidecar starts again, or not.
+    fn full_folders(&mut self) {
+        let (at_ms, sidecar) = (self.at(), self.sidecar());
+        for (after_ms, full) in [(0, true), (12_000, false)] {
+            self.happens(at_ms + after_ms, Event::StateFull { sidecar, full });
+        }
+        if self.chance.one_in(2) {
+            let at_ms = at_ms + self.chance.below(15_000);
+            self.happens(at_ms, Event::Restart { sidecar });
         }
     }
 

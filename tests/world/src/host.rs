@@ -16,6 +16,8 @@ pub enum Level {
 }
 
 thread_local! {
+    /// The name of the current request's route: that of its rule set.
+    pub static ROUTE: Cell<&'static str> = const { Cell::new("") };
     static TOKEN: Cell<u32> = const { Cell::new(0) };
     /// What the latest request for rules says of those in force.
     static ASKED: RefCell<Option<String>> = const { RefCell::new(None) };
@@ -42,7 +44,7 @@ pub fn monotonic_us() -> u64 {
     determined::passed_us()
 }
 
-/// Nothing asks: the sets of a world's filter are chosen by its checks.
+/// All that is asked of it is the route's name.
 pub struct CurrentRequest;
 
 impl Request for CurrentRequest {
@@ -52,7 +54,7 @@ impl Request for CurrentRequest {
     }
 
     fn property(&self, _: &[&str]) -> Option<Vec<u8>> {
-        None
+        Some(ROUTE.get().as_bytes().to_vec())
     }
 }
 

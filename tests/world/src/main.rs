@@ -271,6 +271,8 @@ mod tests {
             latency_ms: (1, 1),
             policies: vec![vec![Some(limit)]],
             tiers: Vec::new(),
+            second_set: Vec::new(),
+            keeps_state: false,
             events,
         };
         let log = run(&world, false).log;

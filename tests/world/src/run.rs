@@ -79,6 +79,8 @@ pub enum What {
     Lost,
     /// The store has lost the overrides.
     OverridesLost,
+    /// Its state folder cannot be written, or can.
+    StateFull(bool),
     Down,
     Up,
 }
@@ -163,7 +165,9 @@ async fn go(world: World, records: bool) -> Shown {
         began: Instant::now(),
         server: Server::new(world.start_us, records),
         faults: (0..count).map(|_| Faults::default()).collect(),
-        fleet: world.fleet.then(|| Rc::new(Filter::new(true, LIMITS))),
+        fleet: world
+            .fleet
+            .then(|| Rc::new(Filter::new(true, !world.second_set.is_empty(), LIMITS))),
         folder: folder.path().to_owned(),
         sidecars: RefCell::new((0..count).map(|_| None).collect()),
         versions: RefCell::new(vec![0; count]),
@@ -251,6 +255,13 @@ impl Run {
         self.folder.join(format!("{sidecar}.yaml"))
     }
 
+    /// Its state folder, which is there.
+    fn state_folder(&self, sidecar: usize) -> PathBuf {
+        let folder = self.folder.join(format!("{sidecar}.state"));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        folder
+    }
+
     fn write_policy(&self, sidecar: usize) {
         let version = self.versions.borrow()[sidecar];
         let text = self.world.yaml(version);
@@ -260,7 +271,8 @@ impl Run {
     fn start(&self, sidecar: usize) {
         self.write_policy(sidecar);
         let metrics = Metrics::new().expect("metrics");
-        let policy = PolicyHandle::load(&self.path(sidecar), None, &metrics);
+        let state = self.world.keeps_state.then(|| self.state_folder(sidecar));
+        let policy = PolicyHandle::load(&self.path(sidecar), state.as_deref(), &metrics);
         let policy = policy.unwrap_or_else(|why| panic!("{why}\n{}", self.world));
         let store = if self.world.embedded {
             Store::open(&StoreAddress::Memory, STORE_TIMEOUT, 1 << 28)
@@ -269,7 +281,7 @@ impl Run {
             Store::simulated(Arc::clone(&self.server), faults, STORE_TIMEOUT)
         };
         let service = Arc::new(Service::new(policy, store, metrics));
-        let own = || Rc::new(Filter::new(false, LIMITS));
+        let own = || Rc::new(Filter::new(false, false, LIMITS));
         let filter = self.fleet.clone().unwrap_or_else(own);
         filter.sidecars.set(sidecar, Some(Arc::clone(&service)));
         let mut tasks = Vec::new();
@@ -436,6 +448,18 @@ impl Run {
                     fleet.refuses.set(refuses);
                 }
             }
+            Event::StateFull { sidecar, full } => {
+                // In the place of each new file there is a folder.
+                for name in ["last-good-policy.new", "earlier-policies.new"] {
+                    let path = self.state_folder(sidecar).join(name);
+                    if full {
+                        std::fs::create_dir_all(path).expect("a folder");
+                    } else {
+                        let _ = std::fs::remove_dir(path);
+                    }
+                }
+                self.note_now(sidecar, What::StateFull(full));
+            }
             Event::Restart { sidecar } => {
                 if let Some(of) = self.of(sidecar) {
                     let _ = timeout(Duration::from_secs(1), of.service.leave()).await;
@@ -542,7 +566,7 @@ impl Run {
         let (from, versions) = (self.now(), self.versions.borrow().clone());
         let (mut receipts, mut remaining) = (Vec::new(), None);
         let asked = if filter && !peek && !receipt {
-            of.filter.ask(checks).await?
+            of.filter.ask(self.world.set_of(checks), checks).await?
         } else {
             let check = |check: &Check| {
                 let (limit, key) = names(check.limit, check.key);

@@ -131,6 +131,11 @@ pub enum Event {
     LoseOverrides,
     /// From now on the filter of the fleet refuses rules that it does not have, or no longer does.
     Refuse(bool),
+    /// The state folder of a sidecar cannot be written, or can again.
+    StateFull {
+        sidecar: usize,
+        full: bool,
+    },
     /// Drains and starts again.
     Restart {
         sidecar: usize,
@@ -158,12 +163,19 @@ pub struct World {
     pub policies: Vec<Policy>,
     /// By policy: which consumers have the first of its limits, and not the last; none if the world has no consumers.
     pub tiers: Vec<[bool; KEYS]>,
+    /// By policy: whether it has the second rule set; none if the filter takes all requests to be for the first.
+    pub second_set: Vec<bool>,
+    /// Sidecars have a state folder.
+    pub keeps_state: bool,
     /// With milliseconds since the begin; in order of time.
     pub events: Vec<(u64, Event)>,
 }
 
 /// The number of keys, and of consumers: these have the numbers that follow.
 pub const KEYS: usize = 4;
+
+/// The rule sets of a policy; a filter may choose by the route.
+pub const SETS: [&str; 2] = ["default", "second"];
 
 /// The limit and the key of a check, as a program writes them.
 pub fn names(limit: usize, key: usize) -> (String, String) {
@@ -204,19 +216,14 @@ impl World {
 
     /// The policy's file.
     pub fn yaml(&self, version: usize) -> String {
-        let policy = &self.policies[version];
-        let mut text = yaml(policy, self.embedded);
+        let mut text = yaml(&self.policies[version], self.embedded);
         if !self.fleet {
             return text;
         }
-        let mut rules = String::new();
-        for asked in 0..LIMITS {
-            let mut of = [asked, RENAMED].into_iter();
-            if let Some(limit) = of.find(|limit| policy[*limit].is_some()) {
-                rules += &format!(
-                    "      - {{ name: r{asked}, when_unavailable: deny, checks: [{{ limit: l{limit}, key: [{{ constant: k }}] }}] }}\n"
-                );
-            }
+        let mut sets = String::new();
+        for set in 0..=usize::from(self.second_set.get(version) == Some(&true)) {
+            sets += &format!("  {}:\n    rules:\n", SETS[set]);
+            sets += &self.rules(version, set);
         }
         if let Some(has_first) = self.tiers.get(version) {
             let (first, last) = self.of_tiers(version);
@@ -227,11 +234,33 @@ impl World {
                 "consumers:\n  c:\n    pepper: \"0123456789ab\"\n    keys: {{ {} }}\n    limits: {{ {own}default: l{last} }}\n",
                 keys.collect::<Vec<_>>().join(", ")
             );
+        }
+        text + "rules:\n" + &sets
+    }
+
+    /// The set of a request by its first check.
+    pub fn set_of(&self, checks: &[Check]) -> usize {
+        let of = checks.first().map_or(0, |check| check.limit % 2);
+        if self.second_set.is_empty() { 0 } else { of }
+    }
+
+    fn rules(&self, version: usize, set: usize) -> String {
+        let policy = &self.policies[version];
+        let mut rules = String::new();
+        for asked in 0..LIMITS {
+            let mut of = [asked, RENAMED].into_iter();
+            if let Some(limit) = of.find(|limit| policy[*limit].is_some()) {
+                rules += &format!(
+                    "      - {{ name: s{set}r{asked}, when_unavailable: deny, checks: [{{ limit: l{limit}, key: [{{ constant: k }}] }}] }}\n"
+                );
+            }
+        }
+        if self.tiers.get(version).is_some() {
             rules += &format!(
-                "      - {{ name: r{CONSUMERS}, when_unavailable: deny, checks: [{{ limit: c, key: [{{ header: x }}], when_missing: {{ address: {{}} }}, consumers: true }}] }}\n"
+                "      - {{ name: s{set}r{CONSUMERS}, when_unavailable: deny, checks: [{{ limit: c, key: [{{ header: x }}], when_missing: {{ address: {{}} }}, consumers: true }}] }}\n"
             );
         }
-        text + "rules:\n  default:\n    rules:\n" + &rules
+        rules
     }
 }
 
@@ -297,8 +326,14 @@ impl fmt::Display for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "seed {}: {} sidecars, embedded {}, fleet {}, start {} us, latency {:?} ms",
-            self.seed, self.sidecars, self.embedded, self.fleet, self.start_us, self.latency_ms
+            "seed {}: {} sidecars, embedded {}, fleet {}, keeps state {}, start {} us, latency {:?} ms",
+            self.seed,
+            self.sidecars,
+            self.embedded,
+            self.fleet,
+            self.keeps_state,
+            self.start_us,
+            self.latency_ms
         )?;
         for (number, policy) in self.policies.iter().enumerate() {
             let first = &self.policies[0];
@@ -308,6 +343,9 @@ impl fmt::Display for World {
                 .filter(|(limit, of)| number == 0 || **of != first[*limit])
             {
                 writeln!(f, "  policy {number}: l{limit}: {of:?}")?;
+            }
+            if let Some(has) = self.second_set.get(number) {
+                writeln!(f, "  policy {number}: has the second set: {has}")?;
             }
             if let Some(tiers) = self.tiers.get(number) {
                 writeln!(

@@ -132,7 +132,12 @@ impl Judge<'_> {
             let unending = checks
                 .iter()
                 .any(|check| self.promises_nothing(check, before.to, entry.from));
-            if !disturbed && !leases && !unending {
+            // A fleet's filter has cached denials by all of its sidecars, which may have different policies.
+            let anothers = matches!(before.what, What::Asked { by: By::Cache, .. })
+                && checks
+                    .iter()
+                    .any(|check| self.is_disputed(check.limit, before.from));
+            if !disturbed && !leases && !unending && !anothers {
                 let what = format!(
                     "{checks:?} denied at {:.3} s, promised for {:.3} s, denied again",
                     secs(before.from),
@@ -145,6 +150,14 @@ impl Judge<'_> {
                 return;
             }
         }
+    }
+
+    /// Whether sidecars have different policies on a limit.
+    fn is_disputed(&self, limit: usize, at: u64) -> bool {
+        let versions = (0..self.world.sidecars).map(|sidecar| self.version(sidecar, at));
+        let mut limits = versions.map(|version| &self.world.policies[version][limit]);
+        let first = limits.next();
+        limits.any(|other| Some(other) != first)
     }
 
     /// A block without an end promises nothing: its time is that of the longest window, after what hides the block.
