@@ -47,6 +47,7 @@ rest: setup-full
 	@echo "rest: worlds, for two minutes"
 	@cargo test --quiet --locked --profile world -p sluicegate-world
 	@FIRST=1 SEEDS=2000 SECONDS=120 $(MAKE) --no-print-directory world
+	@$(CARGO_TEST) --features otlp -p sluicegate --lib traces
 	@echo "rest: OpenAPI, clients, browser, Prometheus, chart, host, traces, certificates"
 	@$(CARGO_TEST) -p sluicegate-tests-full -- --test-threads=2 --skip collector:: --skip release:: --skip upgrade::
 	@echo "rest: fifty sidecars, and the faults of their Redis"
@@ -87,7 +88,7 @@ build: ## build the optimized sidecar: target/release/sluicegate
 
 debug: ## build the sidecar that the tests run: target/debug/sluicegate
 	@echo "debug: the sidecar (the first build takes a minute or two)"
-	@cargo build --quiet --locked --no-default-features -p sluicegate
+	@cargo build --quiet --locked --no-default-features --features otlp -p sluicegate
 
 filter: setup-filter ## build the filter: target/filter/sluicegate.wasm
 	@filter/build
@@ -95,8 +96,8 @@ filter: setup-filter ## build the filter: target/filter/sluicegate.wasm
 lint: setup-lint ## rustfmt, clippy and rustdoc with warnings denied for every package, luacheck, codespell, and cargo-deny for licences, bans and sources
 	@echo "lint: rustfmt, clippy, rustdoc, luacheck, codespell, cargo-deny"
 	@cargo fmt --all --check
-	@cargo clippy --quiet --locked --no-default-features --workspace --all-targets -- -D warnings
-	@RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-default-features --workspace --no-deps
+	@cargo clippy --quiet --locked --no-default-features --features sluicegate/otlp --workspace --all-targets -- -D warnings
+	@RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-default-features --features sluicegate/otlp --workspace --no-deps
 	@luacheck --quiet --config lua/.luacheckrc $(LUA)
 	@git ls-files -z | xargs -0 .tools/codespell/bin/codespell --config .ci/codespell
 	@.tools/bin/cargo-deny --locked --log-level error check --hide-inclusion-graph licenses bans sources

@@ -24,5 +24,6 @@ pub mod recent;
 pub mod subject;
 pub mod throttle;
 pub mod top;
+#[cfg_attr(not(feature = "otlp"), path = "telemetry/traces/off.rs")]
 pub mod traces;
 pub mod verdict;

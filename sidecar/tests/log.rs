@@ -76,3 +76,16 @@ fn an_unread_standard_error_blocks_no_decision() {
     // Far more lines than a pipe and the queue hold.
     serves_with_a_log(writer.into(), 300, || {});
 }
+
+#[cfg(not(feature = "otlp"))]
+#[test]
+fn a_sidecar_without_traces_says_so_if_they_are_turned_on() {
+    let folder = without_store();
+    let mut command = folder.serve();
+    command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://user:secret@host");
+    let sidecar = Running::start(&folder, command);
+    let told =
+        "OTEL_EXPORTER_OTLP_ENDPOINT is set, but this sidecar was built without the feature `otlp`";
+    sidecar.eventually("it says so", || sidecar.log().contains(told));
+    lacks(&sidecar.log(), "secret");
+}

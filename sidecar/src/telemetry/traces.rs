@@ -10,6 +10,7 @@
 //! | `queue` | `decide` | the wait for the running store call |
 //! | `store` | the `decide` of the first caller | one store call; linked to the `decide` of the other callers |
 
+mod environment;
 mod otlp;
 
 use std::collections::HashMap;

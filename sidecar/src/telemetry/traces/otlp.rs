@@ -1,6 +1,5 @@
 //! Exports spans to a collector over HTTP, configured by OpenTelemetry's own environment variables.
 
-use std::env::var;
 use std::time::Duration;
 
 use opentelemetry::{Key, KeyValue};
@@ -9,14 +8,10 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData, SpanExporter};
 
+use super::environment::{collector, first_set};
 use crate::telemetry::failures::FailureLog;
 use crate::telemetry::labels::FailureKind;
 
-/// The variables that name the collector; the first that is set counts.
-const ENDPOINTS: [&str; 2] = [
-    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-    "OTEL_EXPORTER_OTLP_ENDPOINT",
-];
 /// The variables that name the protocol; the first that is set counts.
 const PROTOCOLS: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
@@ -30,10 +25,7 @@ const SERVICE: Key = Key::from_static_str("service.name");
 /// # Errors
 /// Spans cannot be exported as the environment asks. Never has the values, which may hold a password.
 pub fn provider() -> Result<Option<SdkTracerProvider>, String> {
-    let endpoint = first_set(ENDPOINTS);
-    let disabled = var("OTEL_SDK_DISABLED").is_ok_and(|on| on.eq_ignore_ascii_case("true"));
-    let none = var("OTEL_TRACES_EXPORTER").is_ok_and(|exporter| exporter == "none");
-    let (Some((name, endpoint)), false) = (endpoint, disabled || none) else {
+    let Some((name, endpoint)) = collector() else {
         return Ok(None);
     };
     if !endpoint.starts_with("http://") {
@@ -61,12 +53,6 @@ pub fn provider() -> Result<Option<SdkTracerProvider>, String> {
         .with_batch_exporter(exporter)
         .with_resource(resource());
     Ok(Some(provider.build()))
-}
-
-/// The first of the variables that is set and not empty, with its name.
-fn first_set(names: [&'static str; 2]) -> Option<(&'static str, String)> {
-    let set = |name| Some((name, var(name).ok().filter(|value| !value.is_empty())?));
-    names.into_iter().find_map(set)
 }
 
 fn resource() -> Resource {
