@@ -33,17 +33,17 @@ const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// How often the timer looks for leases that have ended.
 const LEASES_EVERY: Duration = Duration::from_millis(25);
 
-/// How long the sidecar may take to lend more units: it may have to ask the store, and nobody waits for it. An answer that is not
-/// waited for any longer would be units that nobody spends.
+/// How long the sidecar may take to lend more units: it may have to ask the store, and no request waits for it. The filter could
+/// not spend units in an answer that it has given up.
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// If Envoy's worker is late, a callout has so many times as long in addition: it may need that many turns to connect, write and
-/// read. Requests wait no longer than the queue says.
+/// If Envoy's worker is late by some time, a callout gets this many times that in addition: it may need that many turns to
+/// connect, write and read. Requests wait no longer than the queue says.
 const LATE_TURNS: u64 = 4;
 const MAX_LATE: Duration = Duration::from_secs(10);
 
-/// How often the sidecar is told which filter and configuration ask it: `sluicegate_filter_info` in its metrics. The first
-/// time is a second after the start, with or without requests, so that a wrong `sidecar.cluster` is noticed at once.
+/// How often the filter announces its version and configuration to the sidecar: `sluicegate_filter_info` in its metrics. The
+/// first time is a second after the start, with or without requests, so that a wrong `sidecar.cluster` is noticed at once.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(15);
 
 /// The same while sidecars have other rules than this filter, or have not been told which it has: one that is idle must hear of
@@ -370,7 +370,7 @@ impl Callouts {
         }
     }
 
-    /// Asks for more units of what leases have, in a callout of its own: the sidecar may ask the store before it answers.
+    /// Asks for more units of leased keys, in a callout of its own: the sidecar may ask the store before it answers.
     fn send_renewal(&self, now_us: u64) {
         self.renewal_pending.set(false);
         if !self.plugin.leases.borrow().wants_renewal() {

@@ -82,7 +82,7 @@ impl RootContext for Root {
                 true
             }
             Err(error) => {
-                // Counted for the VMs that run with an earlier configuration, which have the same counter.
+                // VMs that run with an earlier configuration have the same counter, and so show this.
                 host::add_to_counter(CONFIGURATION_REFUSED, 1);
                 host::log(
                     host::Level::Critical,

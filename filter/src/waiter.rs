@@ -41,7 +41,7 @@ impl Waiter {
         }
     }
 
-    /// What it asks, and what it has of leases.
+    /// Its question, and the units that it took from leases.
     pub fn asked(&self) -> Option<(&Question, &Taken)> {
         self.asked.get().map(|(question, taken)| (question, taken))
     }

@@ -38,11 +38,11 @@ pub struct Leases {
     /// Parts that have ended and when, until the sidecar was told.
     ended: Vec<(u64, PartReport)>,
     wants_renewal: bool,
-    /// When keys were last looked through for those that are not asked for any more.
+    /// When keys that no request asks for any more were last removed.
     swept_us: u64,
 }
 
-/// What the sidecar is told with a callout.
+/// The report on leases that a callout carries to the sidecar.
 #[derive(Debug, Default)]
 pub struct LeaseReport {
     /// The value of the header.
@@ -147,7 +147,7 @@ impl Leases {
         self.ended.iter().any(|(at_us, _)| *at_us <= due_us)
     }
 
-    /// What the sidecar is told with the next callout. With `renew`, it is asked for more of every key that was used.
+    /// The report for the next callout. With `renew`, it also asks for more units of every key that was used.
     pub fn report(&mut self, now_us: u64, renew: bool) -> LeaseReport {
         self.expire(now_us);
         let told = self.ended.len().min(MAX_PARTS);
@@ -180,7 +180,7 @@ impl Leases {
         let late = version.instance == self.version.instance && version.epoch < self.version.epoch;
         if !late && version != self.version {
             self.version = version;
-            // Those of an earlier policy of the same sidecar.
+            // Ends the parts that the same sidecar lent under an earlier policy.
             self.end(times.answered_us, |part| {
                 part.version.instance == version.instance && part.version.epoch < version.epoch
             });
@@ -191,7 +191,7 @@ impl Leases {
         self.renewed(report.renewed, times.answered_us);
     }
 
-    /// A callout with this report failed: the sidecar may know it or not, and is told again.
+    /// A callout with this report failed: the sidecar may have read it or not, so the next report repeats it.
     pub fn failed(&mut self, report: LeaseReport, now_us: u64) {
         for part in report.parts.into_iter().filter(|part| part.ended) {
             self.tell(now_us, part);

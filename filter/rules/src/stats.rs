@@ -16,7 +16,7 @@ pub struct Counters {
     starts: Vec<usize>,
 }
 
-/// What all names begin with, after Envoy's own `wasmcustom.`. Not the plugin's name: Istio and Envoy Gateway choose that,
+/// The beginning of all names, after Envoy's own `wasmcustom.`. Not the plugin's name: Istio and Envoy Gateway choose that,
 /// and no dashboard could know it. Plugins of one Envoy share the counters that have the same name.
 pub const PREFIX: &str = "sluicegate.";
 

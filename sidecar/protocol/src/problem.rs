@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
 /// `Retry-After` of an answer with status 503, in seconds: a sidecar uses its store within half a second of its return, and
-/// whoever asked for longer would keep clients away from what is served again.
+/// a longer time would keep clients away although they would be served.
 pub const UNAVAILABLE_RETRY_S: u64 = 1;
 
 /// Longest field name that an error repeats, in characters: a client may have chosen it.

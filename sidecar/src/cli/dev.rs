@@ -83,7 +83,7 @@ impl Dev {
         }
     }
 
-    /// The sidecar, which nobody needs to drain.
+    /// The sidecar. It stops without draining: no balancer sends it requests.
     fn serve(&self) -> Result<Serve, clap::Error> {
         let words = format!(
             "serve --drain=0s --shutdown-timeout=100ms --listen={} --admin-listen={} --policy",

@@ -19,7 +19,7 @@ use crate::telemetry::history::Counts;
 use crate::telemetry::metrics::{Metrics, PolicyMetrics};
 use crate::telemetry::subject::Subject;
 
-/// Most names and keys of which filters are told that their cached denials end, and most epochs before the newest for that.
+/// Most names and keys in the list by which filters end cached denials, and most epochs before the newest for which there is one.
 const MAX_ENDED: usize = 128;
 const MAX_PAST: usize = 16;
 

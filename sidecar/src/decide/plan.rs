@@ -22,13 +22,13 @@ use open::{Open, refused};
 pub enum Start {
     /// Everything: it knows the store's overrides, or cannot read them.
     Done,
-    /// What needs no answer of the store, with the policy file's overrides: the store is down.
+    /// Decisions that need no answer of the store, with the policy file's overrides: the store is down.
     WithoutStore,
     /// Nothing yet.
     Waiting,
 }
 
-/// What decides before the store is asked.
+/// Everything that may decide before the store is asked.
 #[derive(Clone, Copy, Debug)]
 pub struct Basis<'a> {
     /// What may be decided.
@@ -46,7 +46,7 @@ pub struct Basis<'a> {
 }
 
 impl<'a> Basis<'a> {
-    /// Only these: then every decision is open that they do not decide.
+    /// A basis without certificates and leases: decisions that policy and overrides leave open go to the store.
     pub const fn of(policy: &'a Policy, overrides: OverridesNow<'a>) -> Self {
         Self {
             start: Start::Done,

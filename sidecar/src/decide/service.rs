@@ -81,7 +81,7 @@ impl Service {
         );
         // Later processes have later times.
         let instance = receipts::number().unwrap_or(now_ms);
-        // What is to be written back comes in addition: docs/sizing.md.
+        // Debts that wait for the write-back come in addition: docs/sizing.md.
         let share_limit = policy.current().policy.memory_limit / 4;
         Self {
             instance,

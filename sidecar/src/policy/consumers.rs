@@ -48,8 +48,8 @@ pub(super) struct Consumers {
 /// By the name of the limit that rules ask for.
 pub(super) type ConsumersByLimit = BTreeMap<String, Arc<Consumers>>;
 
-/// Reads the entries of a policy with these limits. What is wrong is added to `mistakes`, and the names of entries to the
-/// limits that rules may name; filters are told the windows if an entry has only one limit.
+/// Reads the entries of a policy with these limits. Adds mistakes to `mistakes`, and the names of entries to the limits that rules
+/// may name; filters get the windows of an entry if it has only one limit.
 pub(super) fn read<'f>(
     file: &'f BTreeMap<String, Spanned<Consumers>>,
     limits: &mut Limits<'f>,

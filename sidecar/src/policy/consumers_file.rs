@@ -20,7 +20,7 @@ const SETGID: u32 = 0o2000;
 pub(super) const HASH_DIGITS: usize = 32;
 /// Digits of a hash that messages show: enough to find it.
 const SHOWN_DIGITS: usize = 8;
-/// More than a file of so many keys has.
+/// More than a file with the most keys that are allowed has.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// The keys of consumers.

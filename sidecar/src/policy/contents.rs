@@ -52,7 +52,7 @@ impl Policy {
         self.consumers.get(name).or_else(kept)
     }
 
-    /// All that decides, as a text that is the same in every sidecar that has it.
+    /// Everything that decides, as a text: sidecars with equal policies have equal texts.
     pub fn decides_by(&self) -> String {
         format!(
             "{:?} {:?} {}",
@@ -62,7 +62,7 @@ impl Policy {
         )
     }
 
-    /// All limits, as a text that is the same in every sidecar that has them.
+    /// All limits, as a text: sidecars with equal limits have equal texts.
     pub fn limits_text(&self) -> String {
         format!("{:?}", self.limits)
     }
@@ -172,7 +172,8 @@ impl Policy {
 
     /// The limit and the key that a check is for, if it names an entry of `consumers`.
     pub fn resolve<'k>(&self, limit: &str, key: &'k str) -> Option<(&str, Cow<'k, str>)> {
-        // If a change has made one of the other, rules of before and after ask for the same name with keys of other forms.
+        // If a change has turned a limit into an entry of `consumers` or back, earlier and new rules ask for one name with keys of
+        // different forms.
         let (entry, has_both) = match self.consumers.get(limit) {
             Some(entry) => (
                 entry,

@@ -61,7 +61,7 @@ struct Past {
 }
 
 impl Kept {
-    /// What is to be kept, besides this, if the second replaces the first.
+    /// Everything that has to be kept once `next` has replaced `before`: what this keeps, and what the change removes.
     ///
     /// # Errors
     /// It is too much.
@@ -127,7 +127,7 @@ impl Kept {
         texts
     }
 
-    /// Drops what nobody should ask for any more: what has been gone for long, and is not named by the rules of a filter. Returns
+    /// Drops limits and rules that no filter should ask for any more: gone for long, and not named by the rules of a filter. Returns
     /// whether anything changed, and whether that was more than what answers list.
     pub fn drop_unused(&mut self, is_used: impl Fn(&str) -> bool, now_us: u64) -> (bool, bool) {
         let is_over = |since_us: u64| now_us.saturating_sub(since_us) >= KEPT_US;
@@ -157,7 +157,7 @@ impl Kept {
     }
 }
 
-/// What earlier policies had, without what there is now.
+/// The entries of earlier policies that the present one lacks.
 fn gone<T>(
     before: [&BTreeMap<String, Arc<T>>; 2],
     now: &BTreeMap<String, Arc<T>>,

@@ -19,7 +19,7 @@ pub enum PolicyError {
     /// The file, and the system's error: it cannot be read.
     #[error("cannot read policy {0}: {1}")]
     Read(PathBuf, #[source] io::Error),
-    /// The file, and what is wrong in it: line, field and remedy, and the value only if it cannot be a secret.
+    /// The file and its mistake: line, field and remedy, and the value only if it cannot be a secret.
     #[error("policy {0}: {1}")]
     Invalid(PathBuf, String),
 }
@@ -57,7 +57,7 @@ struct Attempt {
     refusal: Option<String>,
     /// How much was kept when there was no room for what this would remove, if that is why.
     kept: Option<f64>,
-    /// What is in force is not from the file.
+    /// The policy in force is not from the file.
     is_last_good: bool,
 }
 
@@ -125,7 +125,7 @@ impl PolicySource {
         }
     }
 
-    /// Writes what is to be kept, if it is not on disk yet; some time after this has failed.
+    /// Writes the last good policy and earlier ones if they are not on disk yet. After a failure, it waits before it tries again.
     pub fn write_kept(&self) {
         if let Some(last_good) = self.last_good.as_ref().filter(|one| one.is_due()) {
             let last_good = Arc::clone(last_good);

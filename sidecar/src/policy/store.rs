@@ -108,7 +108,7 @@ impl std::str::FromStr for StoreAddress {
     }
 }
 
-/// The name of an option that does not fit, and what is wrong and how to fix it.
+/// The name of an option that does not fit, and a text: the mistake and its remedy.
 type Misfit = (&'static str, &'static str);
 
 impl StoreAddress {

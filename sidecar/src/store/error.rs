@@ -127,7 +127,7 @@ pub enum ConnectionError {
     /// No known node of the Cluster owns the slot of a key.
     #[error("no node of the Cluster serves this slot")]
     NoNode,
-    /// No known node of the Cluster owns so many slots.
+    /// No known node of the Cluster owns this many slots.
     #[error("no node of the Cluster serves {0} of its slots")]
     Unserved(usize),
     /// No node of the Cluster reported its slots.

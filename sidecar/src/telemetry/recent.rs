@@ -18,8 +18,8 @@ pub struct Recent<T> {
 }
 
 impl<T: Ord> Recent<T> {
-    /// Notes that `one` was named. `now` comes from a clock that does not step. What is beyond the bound is dropped. Whether it
-    /// is new.
+    /// Notes that `one` was named; returns whether it is new. `now` comes from a clock that does not step. Entries beyond the bound
+    /// are dropped.
     pub fn note(&mut self, one: T, now: Duration) -> bool {
         if !self.last_named.contains_key(&one) && self.last_named.len() >= MOST {
             self.forget_gone(now);

@@ -21,10 +21,10 @@ const REPLACED_WITHIN: Duration = Duration::from_millis(200);
 /// over when none is lost for this time.
 const LOST_AGAIN: (u32, Duration) = (3, Duration::from_secs(1));
 
-/// What was so until less than this time ago is not logged again.
+/// A warning about filters is not repeated until its cause has been gone for this long.
 const SAID_FOR: Duration = Duration::from_secs(60);
 
-/// Most time from one sample of the counters to the next: whoever opens the live page finds a chart.
+/// The longest time between two samples of the counters, so that the live page has a chart as soon as it is opened.
 const SAMPLE_EVERY_MS: u64 = 5_000;
 
 impl Service {

@@ -27,8 +27,8 @@ impl Service {
         Some(wanted)
     }
 
-    /// Waits for the leases that a filter asks for, if the store has to be asked. Only for a call without decisions: nobody
-    /// waits for its answer.
+    /// Waits for the leases that a filter asks for, if the store has to be asked. Only for a call without decisions: no
+    /// request waits for its answer.
     pub(super) async fn prepare_parts(&self, wanted: &[PartRequest]) {
         if let Some(prepared) = self.leases.prepare(wanted) {
             // A lease that has not arrived by then is not lent.
@@ -74,7 +74,7 @@ impl Service {
         }
     }
 
-    /// Returns what is leased, and announces to the store that this sidecar is shutting down.
+    /// Returns the units of its leases, and announces to the store that this sidecar is shutting down.
     pub async fn leave(&self) {
         self.keeper().close().await;
         self.backend.leave().await;

@@ -1,4 +1,5 @@
-//! What `check-store` says of what it has seen. Pure. A message is `CHECK: TEXT; REMEDY`, the last where something is to change.
+//! What `check-store` reports of its observations. Pure. A message is `CHECK: TEXT; REMEDY`; it has a remedy if the operator should
+//! change something.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -28,7 +28,7 @@ const REPLACED_AFTER: Duration = Duration::from_secs(3);
 pub enum ConnectionHealth {
     /// Usable.
     Healthy,
-    /// To be probed, and usable meanwhile: what it refused is no decision.
+    /// To be probed, and usable meanwhile: the command that Redis refused was not a decision.
     Questioned,
     /// To be probed; calls fail until a probe succeeds.
     Suspect(StoreError),
@@ -111,7 +111,7 @@ impl Connection {
         lock(&self.replies).unanswered == 0
     }
 
-    /// Calls in flight, and one.
+    /// One more than the number of calls in flight.
     pub fn in_flight(&self) -> usize {
         Arc::strong_count(&self.in_flight)
     }
