@@ -46,8 +46,8 @@ const MAX_LATE: Duration = Duration::from_secs(10);
 /// first time is a second after the start, with or without requests, so that a wrong `sidecar.cluster` is noticed at once.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(15);
 
-/// The same while sidecars have other rules than this filter, or have not been told which it has: one that is idle must hear of
-/// all that it may ask, and they of it.
+/// How often it announces them while sidecars have other rules than this filter, or do not know yet which it has: an idle filter
+/// must hear from all sidecars that it may ask, and they from it.
 const ANNOUNCE_OFTEN: Duration = Duration::from_millis(500);
 
 /// While rules are compiled, the timer fires as often as it can, and each time compiles for about a millisecond: meanwhile
@@ -57,11 +57,11 @@ const COMPILE_EVERY: Duration = Duration::from_millis(1);
 const COMPILE_FOR: Duration = Duration::from_millis(1);
 /// Most requests that wait for the first rules, and how often the timer looks at them.
 const MAX_EARLY: usize = 4_096;
-/// So many of them wait for verdicts at once: as many as one callout asks for.
+/// Most of these requests that wait for verdicts at once: as many as one callout asks for.
 const MAX_RELEASED: usize = 256;
 const EARLY_EVERY: Duration = Duration::from_millis(25);
 
-/// What becomes of a request, as far as is known at once.
+/// The immediate result of a request: a conclusion, or that it waits.
 pub enum Decision {
     Concluded(Conclusion),
     Waits(Rc<Waiter>),

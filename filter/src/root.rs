@@ -20,7 +20,7 @@ use crate::stream::Stream;
 pub struct Root {
     id: u32,
     callouts: Option<Rc<Callouts>>,
-    /// What to do with requests if a configuration was not built for lack of memory: nothing else of it is kept.
+    /// The settings that decide on requests if a configuration was not built for lack of memory: nothing else of it is kept.
     unbuilt: Option<Rc<Pushed>>,
 }
 
@@ -44,7 +44,7 @@ fn read(configuration: &[u8]) -> Result<Plugin, ConfigError> {
     Ok(Plugin::new(settings, rules, announcement.to_string()))
 }
 
-/// What to do with requests without the rest of this configuration. `None` means 503: also if it cannot be read.
+/// The settings that decide on requests without the rest of this configuration. `None` means 503: also if it cannot be read.
 fn without_rules(configuration: &[u8]) -> Option<Pushed> {
     let file = config::read(configuration).ok()?;
     if !file.rules.is_empty() {

@@ -105,7 +105,7 @@ impl RuleUpdates {
         self.updates.borrow().reports_often()
     }
 
-    /// Whether a sidecar has not been told yet what has changed.
+    /// Whether a sidecar has not answered a report since the last change.
     pub fn is_untold(&self) -> bool {
         self.updates.borrow().is_untold()
     }

@@ -12,8 +12,8 @@ use crate::host::{self, CurrentRequest};
 pub struct Waiter {
     /// The context of its stream.
     pub stream: u32,
-    /// What it asks, and units that leases have for it: spent if it passes, else put back; those that decide by themselves are
-    /// spent already. Nothing while it waits for the first rules.
+    /// Its question, and the units that leases have for it: spent if it passes, otherwise put back; units that decide by themselves
+    /// are spent already. Empty while it waits for the first rules.
     asked: OnceCell<(Question, Taken)>,
     pub state: Cell<State>,
     /// Header fields to add to the response.

@@ -49,7 +49,7 @@ use phase::Phase;
 pub use phase::Stop;
 use readiness::Readiness;
 
-/// How often what has expired is freed, and an idle store is looked after.
+/// How often expired entries are freed, and an idle store is called.
 const TICK_EVERY: Duration = Duration::from_secs(1);
 
 /// How long the ports wait for a start: nothing is decided before, and a connection waits more patiently than a decision.
@@ -186,7 +186,7 @@ pub async fn run(
     }
 }
 
-/// Does what has to be done every second, for ever.
+/// Runs the work of every second, for ever.
 async fn tick(service: &Service) {
     loop {
         service.tick().await;

@@ -23,9 +23,9 @@ pub use taken::Taken;
 
 /// Most keys with parts; further keys ask the sidecar.
 const MAX_KEYS: usize = 1_024;
-/// Most parts whose end the sidecar was not told: those of further ones count as spent.
+/// Most ended parts that wait to be reported; further ones are not reported, so the sidecar counts them as spent.
 const MAX_ENDED: usize = 4_096;
-/// For how long an ended part waits for a callout that tells of it anyway, before it gets one of its own.
+/// How long an ended part waits for a callout that would report it anyway, before it gets a callout of its own.
 const TELL_WITHIN_US: u64 = 20_000;
 
 /// The parts of leases of one VM and configuration.
@@ -59,8 +59,8 @@ impl LeaseReport {
 }
 
 impl Leases {
-    /// Takes what the enforced checks of a question cost, as far as parts have it. If some of them remain to be asked for, only
-    /// from parts that last for `stay_us` more: they must not end before the answer.
+    /// Takes the cost of the enforced checks of a question from parts that have enough units. If the sidecar has to be asked about
+    /// other checks, it takes only from parts that last for another `stay_us`: they must not end before the answer.
     pub fn take(&mut self, question: &Question, now_us: u64, stay_us: u64) -> Taken {
         let mut taken = Taken::default();
         if self.keys.is_empty() {

@@ -28,7 +28,7 @@ const SLOW_DIVISOR: u64 = 4;
 const TOO_LATE_DIVISOR: u64 = 8;
 /// How many times as many callouts may be in flight if the sidecar is slow.
 const MORE_IF_SLOW: usize = 4;
-/// How many times as many may be in flight together with those whose clients have all hung up.
+/// How many times as many may be in flight if callouts whose clients have all hung up are counted too.
 const MORE_WITH_ABANDONED: usize = 16;
 /// Longest time by which the timer may miss a deadline, in microseconds.
 const MAX_POLL_INTERVAL_US: u64 = 25_000;
@@ -56,7 +56,7 @@ impl BatchLimits {
     };
 }
 
-/// What a request adds to a callout.
+/// The load that a request adds to a callout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
     /// Decisions: one for all enforced rules, one for each shadow rule.
@@ -219,7 +219,7 @@ impl<W: Clone> CalloutQueue<W> {
             let callouts = self.in_flight.iter();
             callouts.filter(|callout| !callout.waiters.iter().all(|one| done(&one.who)))
         };
-        // What waits behind a callout that takes so long would be too late.
+        // Requests that wait behind a callout that takes this long would be answered too late.
         let at_once = self.expected_us() > slow_us;
         let times = |more| self.limits.callouts.saturating_mul(more);
         let most = times(if at_once { MORE_IF_SLOW } else { 1 });

@@ -122,7 +122,7 @@ pub const NO_RULES_DENIED: &str = "no_rules_denied";
 pub const CONFIGURATION_REFUSED: &str = "configuration_refused";
 
 impl Counters {
-    /// Those that every configuration has.
+    /// The counters that every configuration has.
     pub(crate) fn new() -> Self {
         let mut counters = Self::default();
         FIXED
@@ -131,7 +131,8 @@ impl Counters {
         counters
     }
 
-    /// Adds those of the next rule and of each of its limits: one of denials, or two of what a shadow rule would have done.
+    /// Adds the counters of the next rule and of each of its limits: one for denials, or for a shadow rule two, for requests that it
+    /// would have admitted and denied.
     pub(crate) fn add_rule<'l>(
         &mut self,
         rule: &str,

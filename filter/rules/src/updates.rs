@@ -81,8 +81,8 @@ impl Updates {
         now_us >= self.next_us
     }
 
-    /// Whether to report often: a sidecar has other rules in force, and the filter must hear of all sidecars and have all keep
-    /// what it needs; or one has not been told.
+    /// Whether to report often: a sidecar has other rules in force, so that the filter must hear from all sidecars and have all of
+    /// them keep the rules that it needs; or a sidecar does not know the latest report.
     pub fn reports_often(&self) -> bool {
         self.behind_us.is_some() || self.is_untold()
     }
@@ -106,7 +106,7 @@ impl Updates {
         }
     }
 
-    /// The digest that a sidecar has in force, and another one for whose sake this filter has not.
+    /// A digest that a sidecar has in force and this filter does not, and the sidecar because of which it does not.
     pub fn held(&self, now_us: u64) -> Option<(&str, u64)> {
         let is_own = |one: &&Sidecar| Some(one.in_force.as_str()) == self.in_force();
         let mut newest = self.sidecars.iter().rev();
@@ -174,7 +174,7 @@ impl Updates {
             return true;
         };
         let recent = self.sidecars.iter().filter(|one| one.is_recent(now_us));
-        // Those in force here stay where a sidecar has them, unless another one cannot decide by them.
+        // The rules in force here stay as long as a sidecar has them in force, unless another one cannot decide by them.
         let is_left = recent.clone().all(|one| one.in_force != in_force)
             || !recent.clone().all(|one| one.names(in_force));
         let is_wanted = is_left && recent.clone().all(|one| one.names(digest));

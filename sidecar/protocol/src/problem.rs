@@ -105,7 +105,7 @@ impl Problem {
         }
     }
 
-    /// The same with a field.
+    /// Sets the field.
     #[must_use]
     pub fn at(mut self, field: impl fmt::Display) -> Self {
         let field = field.to_string();
@@ -113,7 +113,7 @@ impl Problem {
         self
     }
 
-    /// The same, with the entry of this list prefixed to the field; without a field, with the entry itself.
+    /// Prefixes the field with an entry of a list; without a field, the entry becomes the field.
     #[must_use]
     pub fn of_entry(self, list: &str, index: usize) -> Self {
         let field = match &self.field {

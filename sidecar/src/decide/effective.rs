@@ -40,7 +40,7 @@ pub struct EffectiveChecks<'a> {
     pub receipts: Vec<usize>,
     /// How long a denial may be cached, in milliseconds: not beyond the end of an override of its quotas.
     pub most_hold_ms: u64,
-    /// The same while units may come back from leases of its limits.
+    /// How long a denial may be cached while units may come back from leases of its limits, in milliseconds.
     pub most_hold_leased_ms: u64,
     /// The limits of checks with a quota that the policy does not accept.
     pub refused_quotas: Vec<&'a Arc<Limit>>,

@@ -17,7 +17,7 @@ use crate::telemetry::verdict::{Decided, Source};
 use deciders::{after_the_store, before_the_store};
 use open::{Open, refused};
 
-/// What a sidecar that has started may decide.
+/// Which decisions a sidecar may make after its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// Everything: it knows the store's overrides, or cannot read them.
@@ -31,7 +31,7 @@ pub enum Start {
 /// Everything that may decide before the store is asked.
 #[derive(Clone, Copy, Debug)]
 pub struct Basis<'a> {
-    /// What may be decided.
+    /// Which decisions may be made.
     pub start: Start,
     /// The policy in force.
     pub policy: &'a Policy,
@@ -75,7 +75,7 @@ pub struct Plan<'a> {
     pub batch: Arc<Batch>,
     /// In the order of the request; `None` for those that are open.
     decided: Vec<Option<Decided>>,
-    /// Those that the store is asked for, in the order of the request and of the batch.
+    /// The decisions for which the store is asked, in the order of the request and of the batch.
     open: Vec<Open<'a>>,
     /// The store must not decide: this sidecar does not know its overrides.
     pub without_store: bool,
@@ -96,7 +96,7 @@ pub fn peek(builder: &mut BatchBuilder, of: &Bucket) -> usize {
 }
 
 impl<'a> Plan<'a> {
-    /// Decides what can be decided without the store, and collects the rest for it.
+    /// Makes the decisions that need no store, and collects the others for it.
     pub fn new(basis: Basis<'a>, asked: &'a [Result<Asked<'a>, Problem>]) -> Self {
         let mut plan = Self {
             without_store: basis.start == Start::WithoutStore,

@@ -141,7 +141,7 @@ impl Consumers {
         self.limits.values()
     }
 
-    /// Those that have a key or a limit of their own.
+    /// The consumers that have a key or a limit of their own.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.keys
             .values()
@@ -154,7 +154,7 @@ impl Consumers {
         of_limits.filter(|consumer| *consumer != DEFAULT)
     }
 
-    /// Those that have limits of their own and no key.
+    /// The consumers that have limits of their own and no key.
     pub fn without_keys(&self) -> impl Iterator<Item = &str> {
         let has_key = |consumer: &str| self.keys.values().any(|owner| owner == consumer);
         self.with_limits()

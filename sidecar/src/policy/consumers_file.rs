@@ -121,8 +121,8 @@ impl ConsumersFile {
         each.flat_map(|(name, hashes)| hashes.iter().map(|hash| (hash.as_str(), name.as_str())))
     }
 
-    /// Puts this in the place of a file, for those who could read that; or for the user, and for the group of a folder that gives
-    /// its group to files (setgid), such as /etc/sluicegate.
+    /// Replaces a file, and lets those read it who could read the old one. Without an old one: the user, and the group of a folder
+    /// that gives its group to files (setgid), such as /etc/sluicegate.
     ///
     /// # Errors
     /// It cannot be written.

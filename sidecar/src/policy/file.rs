@@ -110,7 +110,7 @@ impl Policy {
         Self::read(text, &mut Files::default())
     }
 
-    /// The same, with other files.
+    /// Reads a policy that may name these files.
     ///
     /// # Errors
     /// As above, the first mistake.

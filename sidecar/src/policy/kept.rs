@@ -1,4 +1,4 @@
-//! What earlier policies had, for filters that still ask by their rules. Pure.
+//! Limits, entries and rules of earlier policies, for filters that still ask by those rules. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ impl std::fmt::Debug for Text {
     }
 }
 
-/// What filters may ask a policy for, and its text.
+/// The limits and entries for which filters may ask a policy, and the policy's text.
 #[derive(Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub text: &'a Text,
@@ -51,12 +51,12 @@ pub(super) struct Kept {
 #[derive(Clone, Debug, PartialEq)]
 struct Past {
     text: Text,
-    /// That of its rules, if the policy has other ones.
+    /// The digest of its rules, if the policy in force has other rules.
     digest: Option<String>,
-    /// What they ask for.
+    /// The limits and entries that its rules ask for.
     names: Arc<BTreeSet<String>>,
     since_us: u64,
-    /// Whether a filter is known to have them.
+    /// Whether a filter is known to have these rules.
     is_used: bool,
 }
 
@@ -103,7 +103,7 @@ impl Kept {
         limits.chain(consumers).sum()
     }
 
-    /// How much of what may be kept is.
+    /// How much is kept, as a part of the most that may be kept.
     pub fn ratio(&self) -> f64 {
         self.size() as f64 / MAX_KEPT as f64
     }

@@ -55,7 +55,7 @@ struct Attempt {
     files: Arc<Files>,
     /// Why it was refused, if it was.
     refusal: Option<String>,
-    /// How much was kept when there was no room for what this would remove, if that is why.
+    /// If it was refused because there was no room for what it would remove: how much was kept then.
     kept: Option<f64>,
     /// The policy in force is not from the file.
     is_last_good: bool,
@@ -76,8 +76,8 @@ fn read_policy(path: &Path) -> Result<String, PolicyError> {
 }
 
 impl PolicySource {
-    /// Reads a file's first policy. With a folder, each good policy is kept there, and in force at the start if the file cannot be used;
-    /// what the policies there had is kept for filters, as after a reload.
+    /// Reads a file's first policy. With a folder, each good policy is kept there, and the last one is in force at the start if the
+    /// file cannot be used; limits and rules of the policies there are kept for filters, as after a reload.
     ///
     /// # Errors
     /// The file cannot be read, or something in it is wrong; nor is there a good one in the folder.

@@ -124,7 +124,7 @@ impl StoreAddress {
         matches!((self, other), (Self::Redis(one), Self::Redis(other)) if place(one) == place(other))
     }
 
-    /// The same options with another URL.
+    /// This store's options with another URL.
     ///
     /// # Errors
     /// It is not a valid URL, or the options do not fit it. The message has a remedy, never the value.

@@ -33,7 +33,7 @@ pub enum Entry<'a> {
     KeyPrefix,
 }
 
-/// What is announced of an entry.
+/// What a sidecar announces about an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Announcement {
     /// It is there.

@@ -49,9 +49,9 @@ pub struct Outage {
     /// Rank of this sidecar and number of sidecars.
     position: Mutex<PositionReports>,
     /// Calls whose answers were lost; they are repeated unchanged, since the store may have executed them. Locked while one
-    /// is made, and during a reset: of what was admitted before it, nothing is recorded after it.
+    /// is made, and during a reset, so that nothing that was admitted before the reset is recorded after it.
     unanswered: tokio::sync::Mutex<VecDeque<Call>>,
-    /// When the store was last seen to be away, if it has not told since that it knows all sidecars.
+    /// When the store was last seen to be away, unless it has reported since then that it knows all sidecars.
     away_at: Mutex<Option<Instant>>,
     /// Notified after a write-back.
     written: Notify,
@@ -88,7 +88,7 @@ impl Outage {
         }
     }
 
-    /// Takes what the store answered to an announcement at this time.
+    /// Takes the store's answer to an announcement, received at this time.
     pub fn report_position(&self, now: Instant, announced: Announced) {
         let Announced { position, list_age } = announced;
         let mut reports = lock(&self.position);
@@ -103,8 +103,8 @@ impl Outage {
         *lock(&self.away_at) = (!store.has_parts()).then(Instant::now);
     }
 
-    /// Whether the store was away, and others may still report to it what they admitted meanwhile. If it has lost its data, it
-    /// would give that out once more; so shares go on to decide.
+    /// Whether the store was away, and other sidecars may still have to report to it what they admitted meanwhile. A store that has
+    /// lost its data would admit those units a second time; so shares go on to decide.
     pub fn awaits_others(&self) -> bool {
         let away_at = *lock(&self.away_at);
         away_at.is_some_and(|at| at.elapsed() < OTHERS_WITHIN)
@@ -281,8 +281,8 @@ impl Outage {
         Call { debts, ..call }
     }
 
-    /// Resets buckets in the store, by their keys, and with them what this sidecar has admitted of its shares; whether the
-    /// store held anything of each.
+    /// Resets buckets in the store, by their keys, and this sidecar's shares of them. Returns for each whether the store held
+    /// anything.
     ///
     /// # Errors
     /// Some of them are not known to have been reset. Then the shares stay as they are.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 const GONE_AFTER: Duration = Duration::from_mins(1);
-/// Most of each. An Envoy has a few plugins, and for a while their old configurations; anybody who reaches the port may name
+/// Most entries of each kind. An Envoy has a few plugins, and for a while their old configurations; any client of the port may name
 /// more, and each is a series in Prometheus or a line in the log.
 const MOST: usize = 32;
 
@@ -31,7 +31,7 @@ impl<T: Ord> Recent<T> {
         before.is_none_or(|before| is_gone(before, now))
     }
 
-    /// Those of the last minute.
+    /// The entries of the last minute.
     pub fn present(&mut self, now: Duration) -> impl Iterator<Item = &T> {
         self.forget_gone(now);
         self.last_named.keys()

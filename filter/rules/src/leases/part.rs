@@ -11,7 +11,7 @@ const LONGEST_US: u64 = 10_000_000;
 const MAX_UNITS: u64 = sluicegate_protocol::MAX_COST;
 /// Most parts of one key at once; a sidecar lends a few.
 const MAX_PARTS: usize = 32;
-/// More units are asked for when this part of what was held is left.
+/// The filter asks for more units when 1/3 of the units that it held is left.
 const RENEW_AT: u64 = 3;
 /// A renewal for another key asks for this one, too, if no more than this many eighths are left: then all share callouts.
 const RENEW_WITH: u64 = 7;

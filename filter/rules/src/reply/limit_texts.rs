@@ -66,7 +66,8 @@ impl LimitTexts {
         }
     }
 
-    /// Whose quota is used up. Hashing costs as much as half of the rest, and who is denied usually asks again.
+    /// The subject whose quota is used up. Hashing it costs as much as half of the rest of a reply, and a client that is denied
+    /// usually asks again, so the last one is remembered.
     pub fn subject(&self, key: &str) -> Arc<str> {
         let mut last = self.last.borrow_mut();
         if last.0 != key {

@@ -50,7 +50,7 @@ impl Service {
         Listed { outcomes }
     }
 
-    /// Keeps denied keys for the digits that Envoy's access log shows: those of what its filter has sent.
+    /// Remembers denied keys by the digits that Envoy's access log shows, which are those of the keys that its filter sent.
     pub(super) fn know_denied(
         &self,
         decided: &[Decided],

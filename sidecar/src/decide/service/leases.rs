@@ -10,7 +10,7 @@ use crate::decide::epoch::Epoch;
 use crate::decide::leases::{Keeper, PartRequest};
 
 impl Service {
-    /// Applies a filter's reports on its parts of leases. What it wants more of; `None` if it cannot spend parts.
+    /// Applies a filter's reports on its parts of leases. Returns the keys of which it wants more; `None` if it cannot spend parts.
     pub(super) fn account_parts<'h>(
         &self,
         header: impl Fn(&str) -> Option<&'h str>,
@@ -22,7 +22,7 @@ impl Service {
         let mut wanted = self.leases.account(&reports, |status, key, decisions| {
             metrics.count_leased(status, key, decisions, now_us);
         });
-        // What was taken under another epoch may be of a key that is blocked now, or of a limit without leases.
+        // A part of another epoch may be of a key that is blocked now, or of a limit without leases.
         wanted.retain(|more| more.key.epoch == epoch.number);
         Some(wanted)
     }
@@ -60,7 +60,7 @@ impl Service {
         more.chain(first).take(MAX_PARTS).collect()
     }
 
-    /// Asks for leases and returns what was not spent. Never returns.
+    /// Asks for leases, and gives back the units that were not spent, for ever.
     pub async fn keep_leases(&self) {
         self.keeper().run().await;
     }

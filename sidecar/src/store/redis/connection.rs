@@ -215,8 +215,8 @@ impl Connection {
         }
     }
 
-    /// The same as a sign of life: that there is no answer counts as for a decision. What it refuses says nothing of
-    /// decisions, but asks for a probe.
+    /// Makes a call that also shows whether the connection is alive: a missing answer counts like that to a decision. If Redis
+    /// refuses the command, that says nothing about decisions, but a probe follows.
     pub async fn announce<T: FromRedisValue>(
         &self,
         command: &Cmd,
