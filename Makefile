@@ -1,5 +1,5 @@
 # The commands of this project; `make help` lists them.
-.PHONY: help demo test test-full rest build debug filter lint advisories unit engine engine-long world world-fresh world-mutations store chain chaos chaos-short fuzz fuzz-pack corpus http jobs openapi page-test observe host manifests chart images mesh nightly collector dashboards compose versions upgrade bench bench-scale bench-engine bench-vm fleet soak release release-twice release-test picture clean
+.PHONY: help demo test test-full rest build quick debug filter lint advisories unit engine engine-long world world-fresh world-mutations store chain chaos chaos-short fuzz fuzz-pack corpus http jobs openapi page-test observe host manifests chart images mesh nightly collector dashboards compose versions upgrade bench bench-scale bench-engine bench-vm fleet soak release release-twice release-test picture clean
 
 # Whole scripts: the other files in lua/ are parts of the assembled one.
 LUA := lua/overrides.lua lua/sidecars.lua sidecar/engine/src/script/assembled.lua
@@ -63,16 +63,20 @@ $(SETUPS): setup-%:
 	@tests/setup $*
 
 # Installing waits for others' servers, so compilers work meanwhile. The demo's filter is not optimized: that takes longer than its run.
-.PHONY: envoy-demo envoy-test filter-demo filter-test program-demo programs
+.PHONY: envoy-demo envoy-test filter-demo filter-quick filter-test program-demo program-quick programs
 envoy-demo envoy-test: envoy-%: setup-%
 	@tests/setup envoy
 filter-demo: setup-demo
+filter-demo filter-quick:
 	@filter/build filter-demo
 filter-test: setup-test
 	@filter/build
 program-demo:
 	@echo "demo: building the sidecar (the first build takes a minute or two)"
 	@cargo build --quiet --locked --no-default-features -p sluicegate -p sluicegate-tests --bins
+program-quick:
+	@echo "quick: the sidecar"
+	@cargo build --quiet --locked --no-default-features -p sluicegate
 programs:
 	@echo "test: rustfmt, clippy, building (the first build takes several minutes)"
 	@cargo fmt --all --check
@@ -85,6 +89,9 @@ build debug: $(if $(filter filter,$(MAKECMDGOALS)),setup-filter)
 build: ## build the optimized sidecar: target/release/sluicegate
 	@echo "build: the optimized sidecar (the first build takes several minutes)"
 	@cargo build --quiet --locked --release -p sluicegate
+
+quick: setup-filter ## build sidecar and filter for trying out, not optimized, in less than half the time: target/debug/sluicegate, target/filter/sluicegate.wasm
+	@$(MAKE) --no-print-directory --jobs=2 filter-quick program-quick
 
 debug: ## build the sidecar that the tests run: target/debug/sluicegate
 	@echo "debug: the sidecar (the first build takes a minute or two)"

@@ -33,21 +33,21 @@ const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// How often the timer looks for leases that have ended.
 const LEASES_EVERY: Duration = Duration::from_millis(25);
 
-/// How long the sidecar may take to lend more units: it may have to ask the store, and nobody waits for it. An answer that is not
-/// waited for any longer would be units that nobody spends.
+/// How long the sidecar may take to lend more units: it may have to ask the store, and no request waits for it. The filter could
+/// not spend units in an answer that it has given up.
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// If Envoy's worker is late, a callout has so many times as long in addition: it may need that many turns to connect, write and
-/// read. Requests wait no longer than the queue says.
+/// If Envoy's worker is late by some time, a callout gets this many times that in addition: it may need that many turns to
+/// connect, write and read. Requests wait no longer than the queue says.
 const LATE_TURNS: u64 = 4;
 const MAX_LATE: Duration = Duration::from_secs(10);
 
-/// How often the sidecar is told which filter and configuration ask it: `sluicegate_filter_info` in its metrics. The first
-/// time is a second after the start, with or without requests, so that a wrong `sidecar.cluster` is noticed at once.
+/// How often the filter announces its version and configuration to the sidecar: `sluicegate_filter_info` in its metrics. The
+/// first time is a second after the start, with or without requests, so that a wrong `sidecar.cluster` is noticed at once.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(15);
 
-/// The same while sidecars have other rules than this filter, or have not been told which it has: one that is idle must hear of
-/// all that it may ask, and they of it.
+/// How often it announces them while sidecars have other rules than this filter, or do not know yet which it has: an idle filter
+/// must hear from all sidecars that it may ask, and they from it.
 const ANNOUNCE_OFTEN: Duration = Duration::from_millis(500);
 
 /// While rules are compiled, the timer fires as often as it can, and each time compiles for about a millisecond: meanwhile
@@ -57,11 +57,11 @@ const COMPILE_EVERY: Duration = Duration::from_millis(1);
 const COMPILE_FOR: Duration = Duration::from_millis(1);
 /// Most requests that wait for the first rules, and how often the timer looks at them.
 const MAX_EARLY: usize = 4_096;
-/// So many of them wait for verdicts at once: as many as one callout asks for.
+/// Most of these requests that wait for verdicts at once: as many as one callout asks for.
 const MAX_RELEASED: usize = 256;
 const EARLY_EVERY: Duration = Duration::from_millis(25);
 
-/// What becomes of a request, as far as is known at once.
+/// The immediate result of a request: a conclusion, or that it waits.
 pub enum Decision {
     Concluded(Conclusion),
     Waits(Rc<Waiter>),
@@ -370,7 +370,7 @@ impl Callouts {
         }
     }
 
-    /// Asks for more units of what leases have, in a callout of its own: the sidecar may ask the store before it answers.
+    /// Asks for more units of leased keys, in a callout of its own: the sidecar may ask the store before it answers.
     fn send_renewal(&self, now_us: u64) {
         self.renewal_pending.set(false);
         if !self.plugin.leases.borrow().wants_renewal() {

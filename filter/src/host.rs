@@ -246,8 +246,8 @@ pub fn call(
     )
 }
 
-/// Posts decisions. With an announcement, the sidecar learns which filter and configuration ask. `spent` says what became of
-/// leases.
+/// Posts decisions. With an announcement, the sidecar learns which filter and configuration ask. `spent` reports on
+/// parts of leases.
 ///
 /// # Errors
 /// Envoy refuses to send them.

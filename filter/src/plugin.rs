@@ -26,7 +26,7 @@ pub struct Plugin {
     pub denials: RefCell<DenialCache>,
     pub leases: RefCell<Leases>,
     outages: RefCell<OutageLog>,
-    /// Version and configuration, as the sidecar is told them.
+    /// Version and configuration, as the filter announces them to the sidecar.
     pub announcement: String,
     /// Distinguishes this root context from all others.
     pub vm: String,
@@ -185,7 +185,7 @@ impl Plugin {
     }
 }
 
-/// A mistake that somebody has to correct is an error; the rest may pass by itself.
+/// A mistake in the configuration, which an operator has to correct, is an error; the rest may pass by itself.
 const fn level_of(why: Option<&VerdictError>) -> host::Level {
     match why {
         Some(VerdictError::UnknownCluster(_)) => host::Level::Error,

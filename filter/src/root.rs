@@ -20,7 +20,7 @@ use crate::stream::Stream;
 pub struct Root {
     id: u32,
     callouts: Option<Rc<Callouts>>,
-    /// What to do with requests if a configuration was not built for lack of memory: nothing else of it is kept.
+    /// The settings that decide on requests if a configuration was not built for lack of memory: nothing else of it is kept.
     unbuilt: Option<Rc<Pushed>>,
 }
 
@@ -44,7 +44,7 @@ fn read(configuration: &[u8]) -> Result<Plugin, ConfigError> {
     Ok(Plugin::new(settings, rules, announcement.to_string()))
 }
 
-/// What to do with requests without the rest of this configuration. `None` means 503: also if it cannot be read.
+/// The settings that decide on requests without the rest of this configuration. `None` means 503: also if it cannot be read.
 fn without_rules(configuration: &[u8]) -> Option<Pushed> {
     let file = config::read(configuration).ok()?;
     if !file.rules.is_empty() {
@@ -82,7 +82,7 @@ impl RootContext for Root {
                 true
             }
             Err(error) => {
-                // Counted for the VMs that run with an earlier configuration, which have the same counter.
+                // VMs that run with an earlier configuration have the same counter, and so show this.
                 host::add_to_counter(CONFIGURATION_REFUSED, 1);
                 host::log(
                     host::Level::Critical,

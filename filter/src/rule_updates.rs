@@ -25,7 +25,7 @@ thread_local! {
     static COMPILED_US: Cell<u64> = const { Cell::new(0) };
 }
 
-/// What is in force is in the plugin; this is what may follow.
+/// Updates that may follow; the rules in force are in the plugin.
 #[derive(Default)]
 pub struct RuleUpdates {
     updates: RefCell<Updates>,
@@ -105,7 +105,7 @@ impl RuleUpdates {
         self.updates.borrow().reports_often()
     }
 
-    /// Whether a sidecar has not been told yet what has changed.
+    /// Whether a sidecar has not answered a report since the last change.
     pub fn is_untold(&self) -> bool {
         self.updates.borrow().is_untold()
     }
@@ -270,7 +270,7 @@ impl RuleUpdates {
         updates.refuse(digest, &why);
     }
 
-    /// Logs what is wrong, unless that was the last thing to be logged.
+    /// Logs a failure, unless it was the last one to be logged.
     fn say(&self, what: &str) {
         if self.said.replace(what.to_owned()) != what {
             host::log(host::Level::Warn, &format!("sluicegate: {what}"));

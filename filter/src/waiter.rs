@@ -12,8 +12,8 @@ use crate::host::{self, CurrentRequest};
 pub struct Waiter {
     /// The context of its stream.
     pub stream: u32,
-    /// What it asks, and units that leases have for it: spent if it passes, else put back; those that decide by themselves are
-    /// spent already. Nothing while it waits for the first rules.
+    /// Its question, and the units that leases have for it: spent if it passes, otherwise put back; units that decide by themselves
+    /// are spent already. Empty while it waits for the first rules.
     asked: OnceCell<(Question, Taken)>,
     pub state: Cell<State>,
     /// Header fields to add to the response.
@@ -41,7 +41,7 @@ impl Waiter {
         }
     }
 
-    /// What it asks, and what it has of leases.
+    /// Its question, and the units that it took from leases.
     pub fn asked(&self) -> Option<(&Question, &Taken)> {
         self.asked.get().map(|(question, taken)| (question, taken))
     }

@@ -11,7 +11,7 @@ pub fn monotonic() -> Duration {
     START.elapsed()
 }
 
-/// The same, in microseconds.
+/// The monotonic time in microseconds.
 pub fn now_us() -> u64 {
     micros(monotonic())
 }

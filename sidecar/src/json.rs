@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// Adds what one document says to another.
+/// Merges one document into another.
 pub fn merge(into: &mut Value, from: &Value) {
     match (into, from) {
         (Value::Object(into), Value::Object(from)) => {

@@ -49,7 +49,7 @@ use phase::Phase;
 pub use phase::Stop;
 use readiness::Readiness;
 
-/// How often what has expired is freed, and an idle store is looked after.
+/// How often expired entries are freed, and an idle store is called.
 const TICK_EVERY: Duration = Duration::from_secs(1);
 
 /// How long the ports wait for a start: nothing is decided before, and a connection waits more patiently than a decision.
@@ -70,7 +70,7 @@ const MAX_DECISIONS_HEAD_BYTES: usize = 16 << 10;
 /// A browser may send the cookies of every other service on this host.
 const MAX_ADMIN_HEAD_BYTES: usize = 64 << 10;
 
-/// Longer than the hour after which Envoy closes an unused connection by default: whoever closes first may cut off a
+/// Longer than the hour after which Envoy closes an unused connection by default: the side that closes first may cut off a
 /// request that is on its way.
 const DECISIONS_IDLE: Duration = Duration::from_mins(65);
 
@@ -170,7 +170,7 @@ pub async fn run(
             accept::serve(listeners.admin, admin, phases.clone(), within),
             async {
                 phase::go(&phase, stop, settings.drain).await;
-                // What is not said by then, the store forgets a few seconds later.
+                // If the store does not hear of it in time, its entry for this sidecar expires a few seconds later.
                 let _ = timeout(within, service.leave()).await;
             }
         );
@@ -186,7 +186,7 @@ pub async fn run(
     }
 }
 
-/// Does what has to be done every second, for ever.
+/// Runs the work of every second, for ever.
 async fn tick(service: &Service) {
     loop {
         service.tick().await;

@@ -187,7 +187,7 @@ pub fn entries(node: &Node) -> &[Node] {
     }
 }
 
-/// What is directly inside a mapping or a list.
+/// The values directly inside a mapping or a list.
 pub fn children(node: &Node) -> impl Iterator<Item = &Node> {
     fields(node)
         .iter()

@@ -19,7 +19,7 @@ use super::support::{Chain, filters, plugin, policy};
 const NOT_HERE: [&str; 8] = [
     "make demo",
     "make test",
-    "make build filter",
+    "make quick",
     "sluicegate dev ",
     "docker compose up --build",
     "export PATH=",

@@ -32,7 +32,7 @@ const EXACT: f64 = 9_007_199_254_740_992.0; // 2^53
 /// Which claim, or which other value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
-    /// Of the filter that has put it there.
+    /// The namespace of the filter that wrote the metadata.
     pub namespace: String,
     /// The names that lead to it; at least one. A claim's begin with the provider's `payload_in_metadata`.
     pub path: Vec<String>,

@@ -68,13 +68,14 @@ impl DenialCache {
         Some(denied.into_iter().map(Verdict::Denied).collect())
     }
 
-    /// The limits that the documents of a sidecar have told last.
+    /// The digest of limits in the latest document of a sidecar.
     pub fn told(&self) -> Option<&str> {
         self.limits.as_deref()
     }
 
-    /// A document tells the limits in force at a sidecar, and of which of them denials end: an entry is the name of a limit, or
-    /// also the first digits of a consumer's hashed key. `None`: of all, unless the limits are the same.
+    /// Takes from a document the digest of the limits in force at a sidecar, and ends cached denials: those of the limits in
+    /// `ended`, each with the first digits of a consumer's hashed key if only that consumer's denials end. With `None`, all end
+    /// unless the digest has not changed.
     pub fn tell(&mut self, limits: &str, ended: Option<&[String]>) {
         match ended {
             Some(ended) => self.certificates.end(|limit, key| {

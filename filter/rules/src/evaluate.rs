@@ -114,7 +114,7 @@ impl RuleSet {
             question.traceparent = trace::parent(request.headers());
         }
         if question.checks.len() > MAX_CHECKS {
-            // A client may have chosen a request that so many rules match.
+            // A client may have built a request that matches this many rules.
             question.when_unavailable = WhenUnavailable::Deny;
             let why = self.too_many_checks(&question);
             return Evaluation::NoVerdict(question, why);

@@ -23,9 +23,9 @@ pub use taken::Taken;
 
 /// Most keys with parts; further keys ask the sidecar.
 const MAX_KEYS: usize = 1_024;
-/// Most parts whose end the sidecar was not told: those of further ones count as spent.
+/// Most ended parts that wait to be reported; further ones are not reported, so the sidecar counts them as spent.
 const MAX_ENDED: usize = 4_096;
-/// For how long an ended part waits for a callout that tells of it anyway, before it gets one of its own.
+/// How long an ended part waits for a callout that would report it anyway, before it gets a callout of its own.
 const TELL_WITHIN_US: u64 = 20_000;
 
 /// The parts of leases of one VM and configuration.
@@ -38,11 +38,11 @@ pub struct Leases {
     /// Parts that have ended and when, until the sidecar was told.
     ended: Vec<(u64, PartReport)>,
     wants_renewal: bool,
-    /// When keys were last looked through for those that are not asked for any more.
+    /// When keys that no request asks for any more were last removed.
     swept_us: u64,
 }
 
-/// What the sidecar is told with a callout.
+/// The report on leases that a callout carries to the sidecar.
 #[derive(Debug, Default)]
 pub struct LeaseReport {
     /// The value of the header.
@@ -59,8 +59,8 @@ impl LeaseReport {
 }
 
 impl Leases {
-    /// Takes what the enforced checks of a question cost, as far as parts have it. If some of them remain to be asked for, only
-    /// from parts that last for `stay_us` more: they must not end before the answer.
+    /// Takes the cost of the enforced checks of a question from parts that have enough units. If the sidecar has to be asked about
+    /// other checks, it takes only from parts that last for another `stay_us`: they must not end before the answer.
     pub fn take(&mut self, question: &Question, now_us: u64, stay_us: u64) -> Taken {
         let mut taken = Taken::default();
         if self.keys.is_empty() {
@@ -147,7 +147,7 @@ impl Leases {
         self.ended.iter().any(|(at_us, _)| *at_us <= due_us)
     }
 
-    /// What the sidecar is told with the next callout. With `renew`, it is asked for more of every key that was used.
+    /// The report for the next callout. With `renew`, it also asks for more units of every key that was used.
     pub fn report(&mut self, now_us: u64, renew: bool) -> LeaseReport {
         self.expire(now_us);
         let told = self.ended.len().min(MAX_PARTS);
@@ -180,7 +180,7 @@ impl Leases {
         let late = version.instance == self.version.instance && version.epoch < self.version.epoch;
         if !late && version != self.version {
             self.version = version;
-            // Those of an earlier policy of the same sidecar.
+            // Ends the parts that the same sidecar lent under an earlier policy.
             self.end(times.answered_us, |part| {
                 part.version.instance == version.instance && part.version.epoch < version.epoch
             });
@@ -191,7 +191,7 @@ impl Leases {
         self.renewed(report.renewed, times.answered_us);
     }
 
-    /// A callout with this report failed: the sidecar may know it or not, and is told again.
+    /// A callout with this report failed: the sidecar may have read it or not, so the next report repeats it.
     pub fn failed(&mut self, report: LeaseReport, now_us: u64) {
         for part in report.parts.into_iter().filter(|part| part.ended) {
             self.tell(now_us, part);

@@ -13,13 +13,13 @@ use crate::verdict_error::VerdictError;
 
 /// Most requests that may wait; further ones are treated as if there were no sidecar.
 const MAX_WAITING: usize = 4_096;
-/// Most of them with the same limit and key, beside the uncounted ones, so that one client neither fills the queue for others nor gets past its limit by
-/// filling it.
+/// Most requests with one limit and key, besides the uncounted ones, so that one client neither fills the queue for others nor
+/// gets past its limit by filling it.
 const MAX_OF_SUBJECT: usize = MAX_WAITING / 4 - UNCOUNTED;
-/// While so few wait, limits and keys are not counted: nearly always, and hashing them is a twentieth of what the filter does for
-/// an admission.
+/// Up to this many waiting requests, limits and keys are not counted: that is nearly always the case, and hashing them is a
+/// twentieth of the filter's work for an admission.
 const UNCOUNTED: usize = 512;
-/// How often, at most, a full queue is looked through for requests whose clients have hung up, in microseconds.
+/// How often, at most, requests whose clients have hung up are removed from a full queue, in microseconds.
 const SWEEP_EVERY_US: u64 = 1_000;
 /// A callout is slow, and another may be sent, after 1/4 of a request's timeout.
 const SLOW_DIVISOR: u64 = 4;
@@ -28,7 +28,7 @@ const SLOW_DIVISOR: u64 = 4;
 const TOO_LATE_DIVISOR: u64 = 8;
 /// How many times as many callouts may be in flight if the sidecar is slow.
 const MORE_IF_SLOW: usize = 4;
-/// How many times as many may be in flight together with those whose clients have all hung up.
+/// How many times as many may be in flight if callouts whose clients have all hung up are counted too.
 const MORE_WITH_ABANDONED: usize = 16;
 /// Longest time by which the timer may miss a deadline, in microseconds.
 const MAX_POLL_INTERVAL_US: u64 = 25_000;
@@ -56,7 +56,7 @@ impl BatchLimits {
     };
 }
 
-/// What a request adds to a callout.
+/// The load that a request adds to a callout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
     /// Decisions: one for all enforced rules, one for each shadow rule.
@@ -149,7 +149,7 @@ impl<W: Clone> CalloutQueue<W> {
             in_flight: Vec::new(),
             last_id: 0,
             wakeup_pending: false,
-            // Slow until answers tell otherwise, so that nobody waits behind the first one.
+            // Counts as slow until answers show otherwise, so that no request waits behind the first callout.
             took_us: [timeout_us / SLOW_DIVISOR + 1; 4],
         }
     }
@@ -219,7 +219,7 @@ impl<W: Clone> CalloutQueue<W> {
             let callouts = self.in_flight.iter();
             callouts.filter(|callout| !callout.waiters.iter().all(|one| done(&one.who)))
         };
-        // What waits behind a callout that takes so long would be too late.
+        // Requests that wait behind a callout that takes this long would be answered too late.
         let at_once = self.expected_us() > slow_us;
         let times = |more| self.limits.callouts.saturating_mul(more);
         let most = times(if at_once { MORE_IF_SLOW } else { 1 });

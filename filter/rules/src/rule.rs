@@ -17,7 +17,7 @@ use crate::stats::Counters;
 pub struct RuleSet {
     pub(crate) view_options: ViewOptions,
     pub(crate) rules: Vec<Rule>,
-    /// What its requests were counted as.
+    /// Counts of its requests by their results.
     pub counters: Counters,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct CheckRule {
     /// Where a quota in place of the limit's own comes from.
     pub quota: Option<Claim>,
     pub when_missing: WhenMissing,
-    /// The key ends with what replaces its component if that is missing.
+    /// Whether the limit counts consumers: then the key ends with the replacement of its component, in case that is missing.
     pub consumers: bool,
 }
 

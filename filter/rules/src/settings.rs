@@ -45,7 +45,7 @@ pub(crate) enum By {
 }
 
 impl Pushed {
-    /// What becomes of a request for which no rules are known in time, and which counter says so.
+    /// The conclusion for a request that gets no rules in time, and the counter of such requests.
     pub fn without_rules(&self, request: &dyn Request) -> (Conclusion, &'static str) {
         match self.then {
             WhenUnavailable::Allow => {

@@ -16,7 +16,7 @@ pub struct Counters {
     starts: Vec<usize>,
 }
 
-/// What all names begin with, after Envoy's own `wasmcustom.`. Not the plugin's name: Istio and Envoy Gateway choose that,
+/// The beginning of all names, after Envoy's own `wasmcustom.`. Not the plugin's name: Istio and Envoy Gateway choose that,
 /// and no dashboard could know it. Plugins of one Envoy share the counters that have the same name.
 pub const PREFIX: &str = "sluicegate.";
 
@@ -122,7 +122,7 @@ pub const NO_RULES_DENIED: &str = "no_rules_denied";
 pub const CONFIGURATION_REFUSED: &str = "configuration_refused";
 
 impl Counters {
-    /// Those that every configuration has.
+    /// The counters that every configuration has.
     pub(crate) fn new() -> Self {
         let mut counters = Self::default();
         FIXED
@@ -131,7 +131,8 @@ impl Counters {
         counters
     }
 
-    /// Adds those of the next rule and of each of its limits: one of denials, or two of what a shadow rule would have done.
+    /// Adds the counters of the next rule and of each of its limits: one for denials, or for a shadow rule two, for requests that it
+    /// would have admitted and denied.
     pub(crate) fn add_rule<'l>(
         &mut self,
         rule: &str,

@@ -1,13 +1,13 @@
 //! When to fetch the rules that the sidecar pushes, and which of them to put in force.
 //!
-//! A filter has a request for rules at the sidecar nearly always: the sidecar answers when it has others than the filter
-//! knows. Besides, each answer to a question names the digest of the rules in force, and the earlier ones whose limits that
-//! sidecar still decides. Sidecars behind one cluster may have different policies, for a while or by mistake; then a filter
-//! keeps what it has as long as one of them has that in force, and takes no rules that another one cannot decide.
+//! A filter nearly always has a request for rules at the sidecar, which answers when its rules differ from the filter's.
+//! Besides, each answer to a question names the digest of the rules in force, and of earlier ones whose limits that sidecar
+//! still decides. Sidecars behind one cluster may have different policies, for a while or by mistake; then a filter keeps its
+//! rules as long as one of the sidecars has them in force, and takes no rules that another sidecar cannot decide.
 
 use sluicegate_protocol::lists;
 
-/// How long a sidecar counts after its last answer, whatever others say. So long are those waited for that may be idle, too.
+/// How long a sidecar counts after its last answer, whatever others say. A filter waits as long for sidecars that may be idle.
 const RECENT_US: u64 = 2_000_000;
 /// A sidecar that has not answered while others gave more answers than this is gone. The latest are remembered.
 const MAX_MISSED: u64 = 16;
@@ -28,7 +28,7 @@ pub struct Updates {
     behind_us: Option<u64>,
     /// The newest digest that could not be used, and why.
     refused: Option<(String, String)>,
-    /// How often what is in force, refused or held back has changed: each sidecar is told at once.
+    /// How often the rules in force, refused or held back have changed: the filter reports each change to all sidecars at once.
     revision: u64,
     /// When to send the next request.
     next_us: u64,
@@ -81,8 +81,8 @@ impl Updates {
         now_us >= self.next_us
     }
 
-    /// Whether to report often: a sidecar has other rules in force, and the filter must hear of all sidecars and have all keep
-    /// what it needs; or one has not been told.
+    /// Whether to report often: a sidecar has other rules in force, so that the filter must hear from all sidecars and have all of
+    /// them keep the rules that it needs; or a sidecar does not know the latest report.
     pub fn reports_often(&self) -> bool {
         self.behind_us.is_some() || self.is_untold()
     }
@@ -106,7 +106,7 @@ impl Updates {
         }
     }
 
-    /// The digest that a sidecar has in force, and another one for whose sake this filter has not.
+    /// A digest that a sidecar has in force and this filter does not, and the sidecar because of which it does not.
     pub fn held(&self, now_us: u64) -> Option<(&str, u64)> {
         let is_own = |one: &&Sidecar| Some(one.in_force.as_str()) == self.in_force();
         let mut newest = self.sidecars.iter().rev();
@@ -174,7 +174,7 @@ impl Updates {
             return true;
         };
         let recent = self.sidecars.iter().filter(|one| one.is_recent(now_us));
-        // Those in force here stay where a sidecar has them, unless another one cannot decide by them.
+        // The rules in force here stay as long as a sidecar has them in force, unless another one cannot decide by them.
         let is_left = recent.clone().all(|one| one.in_force != in_force)
             || !recent.clone().all(|one| one.names(in_force));
         let is_wanted = is_left && recent.clone().all(|one| one.names(digest));

@@ -54,7 +54,7 @@ pub fn question_body<'q>(
 }
 
 impl Question {
-    /// What it adds to a callout.
+    /// The load that it adds to a callout.
     pub fn load(&self) -> Load {
         /// Bytes of JSON around the names and keys of a check or decision.
         const AROUND: usize = 64;

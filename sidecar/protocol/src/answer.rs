@@ -87,7 +87,7 @@ pub enum WithoutStore {
 }
 
 impl Verdict<'_> {
-    /// The same, owning its data.
+    /// A copy that owns its data.
     pub fn into_owned(self) -> Verdict<'static> {
         match self {
             Self::Admitted(status) => Verdict::Admitted(status.into_owned()),
@@ -152,7 +152,7 @@ pub enum CalendarUnit {
 }
 
 impl LimitStatus<'_> {
-    /// The same, owning its data.
+    /// A copy that owns its data.
     pub fn into_owned(self) -> LimitStatus<'static> {
         LimitStatus {
             check: self.check,

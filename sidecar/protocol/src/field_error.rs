@@ -74,7 +74,7 @@ pub(crate) fn read<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, FieldErr
     Ok(value)
 }
 
-/// The same, without the field.
+/// Without the feature `field-paths`: an error does not name the field.
 #[cfg(not(feature = "field-paths"))]
 pub(crate) fn read<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, FieldError> {
     serde_json::from_slice(json).map_err(|error| FieldError::of_body(words("", &error)))

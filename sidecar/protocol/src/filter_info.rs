@@ -42,7 +42,7 @@ impl fmt::Display for FilterInfo<'_> {
     }
 }
 
-/// Whether a text consists of so many hexadecimal digits, in lower case.
+/// Whether a text consists of exactly `count` hexadecimal digits, in lower case.
 pub fn is_digits(text: &str, count: usize) -> bool {
     let is_digit = |c| matches!(c, b'0'..=b'9' | b'a'..=b'f');
     text.len() == count && text.bytes().all(is_digit)

@@ -63,7 +63,7 @@ pub const DECIDE_PATH: &str = "/v1/decide";
 pub const GIVE_BACK_PATH: &str = "/v1/give-back";
 /// Restores the whole quota of a limit for a key; on the admin port.
 pub const RESET_PATH: &str = "/v1/reset";
-/// Shows what is left for keys that their digits name; on the admin port.
+/// Shows the remaining units of keys, which are named by their digits; on the admin port.
 pub const PEEK_PATH: &str = "/v1/peek";
 /// The most denied subjects; on the admin port.
 pub const TOP_PATH: &str = "/v1/top";

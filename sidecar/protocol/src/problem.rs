@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
 /// `Retry-After` of an answer with status 503, in seconds: a sidecar uses its store within half a second of its return, and
-/// whoever asked for longer would keep clients away from what is served again.
+/// a longer time would keep clients away although they would be served.
 pub const UNAVAILABLE_RETRY_S: u64 = 1;
 
 /// Longest field name that an error repeats, in characters: a client may have chosen it.
@@ -105,7 +105,7 @@ impl Problem {
         }
     }
 
-    /// The same with a field.
+    /// Sets the field.
     #[must_use]
     pub fn at(mut self, field: impl fmt::Display) -> Self {
         let field = field.to_string();
@@ -113,7 +113,7 @@ impl Problem {
         self
     }
 
-    /// The same, with the entry of this list prefixed to the field; without a field, with the entry itself.
+    /// Prefixes the field with an entry of a list; without a field, the entry becomes the field.
     #[must_use]
     pub fn of_entry(self, list: &str, index: usize) -> Self {
         let field = match &self.field {

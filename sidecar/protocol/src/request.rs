@@ -68,7 +68,7 @@ struct Envelope<'a, T> {
     denied: Vec<CachedDenials<'a>>,
 }
 
-/// What is asked to be decided, from the body of `POST /v1/decide` or elsewhere.
+/// Decisions that a caller asks for, from the body of `POST /v1/decide` or elsewhere.
 #[derive(Debug)]
 pub struct Read<'a> {
     /// Each is valid or has its own problem.

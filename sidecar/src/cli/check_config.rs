@@ -42,7 +42,7 @@ const REFUSED: &str =
     "the sidecar refuses this policy: a running one keeps the old, a new one does not start";
 const DETAILS: &str = "`sluicegate explain --expand` tells of which limits";
 
-/// What was found so far.
+/// The findings so far.
 #[derive(Default, Serialize)]
 struct Report {
     errors: usize,

@@ -75,8 +75,8 @@ impl Consumers {
         read_consumers(&self.file).map_err(Failure::usage)
     }
 
-    /// Keeps others from changing the file until this is dropped. The lock is on a file that only its owner can open: whoever
-    /// can open a folder or file can lock it, and keep everybody waiting.
+    /// Keeps others from changing the file until this is dropped. The lock is on a file that only its owner can open: any
+    /// process that can open a folder or file can lock it, and keep all others waiting.
     fn locked(&self) -> Result<File, Failure> {
         let path = self.file.with_extension("lock");
         let mut options = File::options();

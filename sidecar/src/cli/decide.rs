@@ -128,7 +128,7 @@ async fn verdict(
     }
 }
 
-/// The same rule as a 200 of `/v1/decide?denied=429`: a policy may admit everything while the store is down.
+/// Whether `/v1/decide?denied=429` would answer 200: a policy may admit everything while the store is down.
 fn admits(verdict: &Verdict<'_>) -> bool {
     matches!(
         verdict,

@@ -68,7 +68,7 @@ impl Dev {
             ("--sidecar-listen", self.sidecar_listen),
             ("--admin-listen", self.admin_listen),
         ] {
-            // Only a look: Envoy would share a port with another Envoy.
+            // Bound and closed at once, to see that it is free: Envoy would share a port with another Envoy.
             TcpListener::bind(address).map_err(|error| {
                 Failure::system(format!(
                     "{argument} {address}: {error}; choose another address"
@@ -83,7 +83,7 @@ impl Dev {
         }
     }
 
-    /// The sidecar, which nobody needs to drain.
+    /// The sidecar. It stops without draining: no balancer sends it requests.
     fn serve(&self) -> Result<Serve, clap::Error> {
         let words = format!(
             "serve --drain=0s --shutdown-timeout=100ms --listen={} --admin-listen={} --policy",
@@ -121,7 +121,7 @@ impl Dev {
             )));
         }
         let mut text = by_name(&self.filter.example()?);
-        // Nobody uses Envoy's own port.
+        // Envoy's admin port is not used here, so any will do.
         let addresses = [
             (9_901, "127.0.0.1:0".to_owned()),
             (10_000, self.listen.to_string()),

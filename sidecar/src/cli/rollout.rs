@@ -51,7 +51,7 @@ impl Rollout {
         }
     }
 
-    /// What is missing to a complete rollout.
+    /// Why the rollout is not complete, if it is not.
     fn missing(&self, list: &FilterList) -> Option<String> {
         if let Some(why) = &list.refusal {
             return Some(format!("the sidecar refuses its policy file: {why}"));

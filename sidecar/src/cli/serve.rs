@@ -61,7 +61,7 @@ impl Serve {
         let filter = std::env::var_os(log::FILTER).unwrap_or_default();
         let _log =
             log::start(self.log_format, &filter.to_string_lossy()).map_err(Failure::usage)?;
-        // Before a port is open: whoever sees it may send a signal, which ends a process that does not expect it.
+        // Before a port is open: a supervisor that sees the port may send a signal, which ends a process that does not expect it.
         let signals = Signals::new().map_err(Failure::system)?;
         let mut hangup = signal(SignalKind::hangup()).map_err(Failure::system)?;
         let metrics = Metrics::new().map_err(Failure::system)?;

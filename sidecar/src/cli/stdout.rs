@@ -35,7 +35,7 @@ pub fn write(text: &str) -> std::io::Result<()> {
     stdout.flush()
 }
 
-/// What to say of an error of standard output.
+/// The message for an error of standard output.
 pub fn not_written(error: &std::io::Error) -> String {
     format!("cannot write to standard output: {error}")
 }

@@ -95,7 +95,7 @@ impl Backend {
             return vec![true; count];
         }
         let awaits_others = self.outage.awaits_others();
-        // The other half is the store's. What a share decides needs no write-back.
+        // The other half of the time is for the store. Decisions by a share do not wait for the write-back.
         let wait = if awaits_others { 0 } else { 1 };
         let deadline = Instant::now() + self.store.timeout() / 2 * wait;
         let mut held = self.outage.held_back(&self.store, batch, deadline).await;
@@ -135,7 +135,7 @@ impl Backend {
         whole
     }
 
-    /// The store's outcomes for decisions that take units in advance; none while what it knows of their keys is incomplete.
+    /// The store's outcomes for decisions that take units in advance; none while the store lacks admissions for their keys.
     pub async fn take_in_advance(&self, batch: Arc<Batch>) -> Vec<Option<Outcome>> {
         if self.outage.awaits_others() || self.outage.lacks_some(batch.buckets.iter()) {
             return vec![None; batch.decisions.len()];
@@ -212,7 +212,7 @@ impl Backend {
     }
 }
 
-/// What the strictest of a decision's limits says.
+/// The strictest `when_store_is_down` of a decision's limits.
 fn strictest<'a>(limits: impl Iterator<Item = &'a Limit>) -> WhenStoreIsDown {
     let rank = |when: &WhenStoreIsDown| match when {
         WhenStoreIsDown::Allow => 0,

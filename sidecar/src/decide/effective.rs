@@ -40,7 +40,7 @@ pub struct EffectiveChecks<'a> {
     pub receipts: Vec<usize>,
     /// How long a denial may be cached, in milliseconds: not beyond the end of an override of its quotas.
     pub most_hold_ms: u64,
-    /// The same while units may come back from leases of its limits.
+    /// How long a denial may be cached while units may come back from leases of its limits, in milliseconds.
     pub most_hold_leased_ms: u64,
     /// The limits of checks with a quota that the policy does not accept.
     pub refused_quotas: Vec<&'a Arc<Limit>>,
@@ -89,7 +89,7 @@ impl<'a> EffectiveCheck<'a> {
         }
     }
 
-    /// What is wrong with a cost that no window ever holds.
+    /// The problem of a cost that is larger than a window can ever hold.
     fn cost_problem(&self) -> Option<Problem> {
         let (index, cost, most) = (self.index, self.cost, self.most());
         (cost > most).then(|| {
@@ -187,8 +187,8 @@ impl<'a> EffectiveChecks<'a> {
         }
     }
 
-    /// Adds a check. Two of the same limit and key in one decision are one of both costs: separately, both might be admitted into
-    /// capacity that only one of them can take.
+    /// Adds a check. Two checks of one limit and key in a decision become one with the sum of their costs: separately, both might be
+    /// admitted into capacity that only one of them can take.
     fn add(&mut self, next: EffectiveCheck<'a>) {
         if let Some(terms) = &next.limit.lease {
             // Units may come back as soon as other sidecars' leases end.

@@ -19,7 +19,7 @@ use crate::telemetry::history::Counts;
 use crate::telemetry::metrics::{Metrics, PolicyMetrics};
 use crate::telemetry::subject::Subject;
 
-/// Most names and keys of which filters are told that their cached denials end, and most epochs before the newest for that.
+/// Most names and keys in the list by which filters end cached denials, and most epochs before the newest for which there is one.
 const MAX_ENDED: usize = 128;
 const MAX_PAST: usize = 16;
 
@@ -41,11 +41,11 @@ pub struct Epoch {
     pub earlier: Option<String>,
     /// [`Answer::limits`](sluicegate_protocol::Answer::limits).
     pub limits: String,
-    /// Identifies what the policy decides by.
+    /// Identifies everything by which the policy decides.
     decides_by: String,
     /// How often all denials were voided.
     voids: u64,
-    /// The limits of earlier epochs, each with what the next one ended in filters' caches; `None`: everything.
+    /// The limits of earlier epochs, each with the cached denials that the next epoch ended in filters; `None`: all.
     ended: VecDeque<(String, Option<Ended>)>,
 }
 
@@ -132,7 +132,7 @@ impl Epoch {
         }
     }
 
-    /// Whose cached denials end in a filter to which these limits were told last; `None`: all.
+    /// The limits and keys whose cached denials end in a filter that knows these limits; `None`: all.
     pub fn ended_since(&self, known: &str) -> Option<BTreeSet<&str>> {
         let mut all = BTreeSet::new();
         if known != self.limits {
@@ -222,8 +222,8 @@ impl PolicyHandle {
         );
     }
 
-    /// Stops answering for what changes removed a while ago, unless a filter has rules that name it: of the digests of rules,
-    /// `is_used` tells which.
+    /// Stops answering for limits and rules that changes removed a while ago, unless a filter has rules that name them. `is_used`:
+    /// whether a filter has the rules with this digest.
     pub fn forget_removed(&self, metrics: &Metrics, is_used: impl Fn(&str) -> bool) {
         // A reload keeps it for long, and this thread makes decisions: the next call is soon enough.
         let Some(_changing) = try_lock(&self.changing) else {
@@ -297,7 +297,7 @@ impl PolicyHandle {
     ) {
         let epoch = Epoch::after(Some(before), numbers, policy, stored, metrics);
         self.current.store(Arc::new(epoch));
-        // Only now: filters that have these rules ask for the limits that are new.
+        // Only now that the new limits are in force: filters that get these rules ask for them.
         self.news.send_replace(());
     }
 }

@@ -18,9 +18,9 @@ const MAX_WAITING: usize = 1_024;
 const FORGET_AFTER_US: u64 = 60_000_000;
 /// A filter asks again after five seconds at the latest, or has ended.
 const GONE_AFTER_US: u64 = 10_000_000;
-/// Most filters of which is told why they do not take the rules.
+/// Most filters for which the sidecar reports why they do not take the rules.
 const MAX_TOLD: usize = 4;
-/// Bytes that are kept of what a filter says.
+/// Most bytes that are kept of a filter's report.
 const MAX_TEXT: usize = 256;
 
 /// The filters by [`RulesReport::vm`].
@@ -77,7 +77,8 @@ impl Filters {
         self.waiting.forget_permits(surplus);
     }
 
-    /// A filter asks for rules and says which it has. It may wait as long as it keeps what is returned, if anything is.
+    /// A filter asks for rules and reports which it has. Its request may wait for as long as the returned value lives; `None`: it may
+    /// not wait.
     pub fn asks(&self, report: &RulesReport<'_>, version: &str, now_us: u64) -> Option<Waits> {
         let permit = Arc::clone(&self.waiting).try_acquire_owned().ok();
         let is_listed = self.hears(report, version, now_us, usize::from(permit.is_some()));
@@ -88,7 +89,7 @@ impl Filters {
         })
     }
 
-    /// A filter says which rules it has, in so many requests that may wait. `false`: there are too many filters.
+    /// A filter reports which rules it has, in `waiting` requests that may wait. `false`: there are too many filters.
     pub fn hears(
         &self,
         report: &RulesReport<'_>,
@@ -133,7 +134,7 @@ impl Filters {
         true
     }
 
-    /// Completes when the sidecar stops: nobody should wait any longer.
+    /// Completes when the sidecar stops: no request should wait any longer.
     pub async fn stopping(&self) {
         // The sender is a field of this.
         let _ = self

@@ -1,8 +1,8 @@
-//! What a store has lost of its overrides since this sidecar read them, or has again although it was removed: after a key or
-//! all data was deleted, a snapshot was restored, or a replica that lagged became primary. Pure.
+//! Which overrides a store has lost since this sidecar read them, and which have come back although they were removed: after a
+//! key or all data was deleted, a snapshot was restored, or a replica that lagged became primary. Pure.
 //!
-//! A removal is an entry too, so what has vanished without one was lost. Versions never repeat, so what is no newer than the
-//! version that was known, and was not known, is old.
+//! A removal is an entry too, so an entry that has vanished without one was lost. Versions never repeat, so an unknown entry that
+//! is no newer than the version this sidecar knew is old.
 
 use crate::policy::Grant;
 use crate::store::{Entries, Mark, StoredOverride, StoredOverrides};
@@ -10,7 +10,8 @@ use crate::store::{Entries, Mark, StoredOverride, StoredOverrides};
 /// The difference.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// What the store should hold: blocks that it lost, removals in place of all else, and marks of what is back.
+    /// The entries that the store should hold: blocks that it lost, removals in place of everything else that it lost, and marks on
+    /// overrides that have come back.
     pub remedies: Entries,
     /// How many other overrides are gone.
     pub gone: usize,
@@ -30,7 +31,7 @@ impl Losses {
             }
             let is_block = entry.is_in_force() && entry.one.grant == Grant::Blocked;
             losses.gone += usize::from(entry.is_in_force() && !is_block);
-            // It keeps its version: what others know since then is newer, and what they knew before is older.
+            // The remedy keeps its version, so that later changes by other sidecars win over it and earlier ones do not.
             let mark = match now {
                 _ if is_block => Mark::Restored,
                 Some(now) if now.is_in_force() => continue,
@@ -43,13 +44,13 @@ impl Losses {
         for (name, entry) in &read.entries {
             let is_old = match known.entries.get(name) {
                 Some(known) => entry.version < known.version,
-                // What another sidecar has restored is old, and new to who has started since.
+                // An override that another sidecar has restored is old, and yet unknown to sidecars that have started since.
                 None if entry.mark == Mark::Restored => read.version < known.version,
                 None => entry.version <= known.version,
             };
             if is_old && entry.is_in_force() && !entry.has_ended(now_ms) {
                 let returned = || StoredOverride {
-                    // Who knows of a later block restores it.
+                    // A sidecar that knows of a later block restores that.
                     version: known.version,
                     mark: Mark::Returned,
                     one: entry.one.clone(),

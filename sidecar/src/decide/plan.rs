@@ -17,21 +17,21 @@ use crate::telemetry::verdict::{Decided, Source};
 use deciders::{after_the_store, before_the_store};
 use open::{Open, refused};
 
-/// What a sidecar that has started may decide.
+/// Which decisions a sidecar may make after its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// Everything: it knows the store's overrides, or cannot read them.
     Done,
-    /// What needs no answer of the store, with the policy file's overrides: the store is down.
+    /// Decisions that need no answer of the store, with the policy file's overrides: the store is down.
     WithoutStore,
     /// Nothing yet.
     Waiting,
 }
 
-/// What decides before the store is asked.
+/// Everything that may decide before the store is asked.
 #[derive(Clone, Copy, Debug)]
 pub struct Basis<'a> {
-    /// What may be decided.
+    /// Which decisions may be made.
     pub start: Start,
     /// The policy in force.
     pub policy: &'a Policy,
@@ -46,7 +46,7 @@ pub struct Basis<'a> {
 }
 
 impl<'a> Basis<'a> {
-    /// Only these: then every decision is open that they do not decide.
+    /// A basis without certificates and leases: decisions that policy and overrides leave open go to the store.
     pub const fn of(policy: &'a Policy, overrides: OverridesNow<'a>) -> Self {
         Self {
             start: Start::Done,
@@ -75,7 +75,7 @@ pub struct Plan<'a> {
     pub batch: Arc<Batch>,
     /// In the order of the request; `None` for those that are open.
     decided: Vec<Option<Decided>>,
-    /// Those that the store is asked for, in the order of the request and of the batch.
+    /// The decisions for which the store is asked, in the order of the request and of the batch.
     open: Vec<Open<'a>>,
     /// The store must not decide: this sidecar does not know its overrides.
     pub without_store: bool,
@@ -96,7 +96,7 @@ pub fn peek(builder: &mut BatchBuilder, of: &Bucket) -> usize {
 }
 
 impl<'a> Plan<'a> {
-    /// Decides what can be decided without the store, and collects the rest for it.
+    /// Makes the decisions that need no store, and collects the others for it.
     pub fn new(basis: Basis<'a>, asked: &'a [Result<Asked<'a>, Problem>]) -> Self {
         let mut plan = Self {
             without_store: basis.start == Start::WithoutStore,

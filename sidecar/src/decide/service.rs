@@ -62,7 +62,7 @@ pub struct Service {
     pub filters: Filters,
     /// Whether it was logged that some have another pepper than the policy's consumers.
     warned_of_pepper: AtomicBool,
-    /// What was logged of filters that do not take the rules, and until when it was so.
+    /// Warnings that were logged about filters that do not take the rules, and when their causes were last seen.
     warned_of_filters: Mutex<BTreeMap<String, tokio::time::Instant>>,
 }
 
@@ -81,7 +81,7 @@ impl Service {
         );
         // Later processes have later times.
         let instance = receipts::number().unwrap_or(now_ms);
-        // What is to be written back comes in addition: docs/sizing.md.
+        // Debts that wait for the write-back come in addition: docs/sizing.md.
         let share_limit = policy.current().policy.memory_limit / 4;
         Self {
             instance,

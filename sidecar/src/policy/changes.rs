@@ -80,7 +80,7 @@ pub fn changes(before: &Policy, after: &Policy) -> Vec<String> {
     found
 }
 
-/// What is renamed, removed and added; said of it: before its name, if it is renamed, and if it is removed.
+/// What is renamed, removed and added, as texts: `what` stands before a name, `renamed` and `removed` after it.
 fn of_names<T>(
     [before, after]: [&BTreeMap<String, T>; 2],
     (what, renamed, removed): (&str, &str, &str),

@@ -48,8 +48,8 @@ pub(super) struct Consumers {
 /// By the name of the limit that rules ask for.
 pub(super) type ConsumersByLimit = BTreeMap<String, Arc<Consumers>>;
 
-/// Reads the entries of a policy with these limits. What is wrong is added to `mistakes`, and the names of entries to the
-/// limits that rules may name; filters are told the windows if an entry has only one limit.
+/// Reads the entries of a policy with these limits. Adds mistakes to `mistakes`, and the names of entries to the limits that rules
+/// may name; filters get the windows of an entry if it has only one limit.
 pub(super) fn read<'f>(
     file: &'f BTreeMap<String, Spanned<Consumers>>,
     limits: &mut Limits<'f>,
@@ -141,7 +141,7 @@ impl Consumers {
         self.limits.values()
     }
 
-    /// Those that have a key or a limit of their own.
+    /// The consumers that have a key or a limit of their own.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.keys
             .values()
@@ -154,7 +154,7 @@ impl Consumers {
         of_limits.filter(|consumer| *consumer != DEFAULT)
     }
 
-    /// Those that have limits of their own and no key.
+    /// The consumers that have limits of their own and no key.
     pub fn without_keys(&self) -> impl Iterator<Item = &str> {
         let has_key = |consumer: &str| self.keys.values().any(|owner| owner == consumer);
         self.with_limits()

@@ -20,7 +20,7 @@ const SETGID: u32 = 0o2000;
 pub(super) const HASH_DIGITS: usize = 32;
 /// Digits of a hash that messages show: enough to find it.
 const SHOWN_DIGITS: usize = 8;
-/// More than a file of so many keys has.
+/// More than a file with the most keys that are allowed has.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// The keys of consumers.
@@ -121,8 +121,8 @@ impl ConsumersFile {
         each.flat_map(|(name, hashes)| hashes.iter().map(|hash| (hash.as_str(), name.as_str())))
     }
 
-    /// Puts this in the place of a file, for those who could read that; or for the user, and for the group of a folder that gives
-    /// its group to files (setgid), such as /etc/sluicegate.
+    /// Replaces a file, and lets those read it who could read the old one. Without an old one: the user, and the group of a folder
+    /// that gives its group to files (setgid), such as /etc/sluicegate.
     ///
     /// # Errors
     /// It cannot be written.

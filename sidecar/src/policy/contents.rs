@@ -37,9 +37,9 @@ pub struct Policy {
     pub denial_ttl: Duration,
     /// By name.
     pub(super) limits: BTreeMap<String, Arc<Limit>>,
-    /// Whose the keys are that rules of these names ask with.
+    /// Entries of `consumers`, by the name with which rules ask for them.
     pub(super) consumers: ConsumersByLimit,
-    /// What earlier policies had: a filter may ask for it until it has the new rules.
+    /// Limits, entries and rules of earlier policies: a filter may ask for them until it has the new rules.
     pub(super) kept: Kept,
     /// The rules for filters.
     pub rules: Arc<RuleSets>,
@@ -52,7 +52,7 @@ impl Policy {
         self.consumers.get(name).or_else(kept)
     }
 
-    /// All that decides, as a text that is the same in every sidecar that has it.
+    /// Everything that decides, as a text: sidecars with equal policies have equal texts.
     pub fn decides_by(&self) -> String {
         format!(
             "{:?} {:?} {}",
@@ -62,7 +62,7 @@ impl Policy {
         )
     }
 
-    /// All limits, as a text that is the same in every sidecar that has them.
+    /// All limits, as a text: sidecars with equal limits have equal texts.
     pub fn limits_text(&self) -> String {
         format!("{:?}", self.limits)
     }
@@ -88,7 +88,7 @@ impl Policy {
         ))
     }
 
-    /// `next` in the place of this policy: it keeps what filters may still ask for.
+    /// `next` in the place of this policy, with everything of this one that filters may still ask for.
     ///
     /// # Errors
     /// Too much would be kept.
@@ -130,7 +130,7 @@ impl Policy {
         (!earlier.is_empty()).then_some(earlier)
     }
 
-    /// How much is kept of earlier policies, of what may be: 0 to 1.
+    /// How much is kept of earlier policies, as a part of the most that may be kept: 0 to 1.
     pub fn kept_ratio(&self) -> f64 {
         self.kept.ratio()
     }
@@ -172,7 +172,8 @@ impl Policy {
 
     /// The limit and the key that a check is for, if it names an entry of `consumers`.
     pub fn resolve<'k>(&self, limit: &str, key: &'k str) -> Option<(&str, Cow<'k, str>)> {
-        // If a change has made one of the other, rules of before and after ask for the same name with keys of other forms.
+        // If a change has turned a limit into an entry of `consumers` or back, earlier and new rules ask for one name with keys of
+        // different forms.
         let (entry, has_both) = match self.consumers.get(limit) {
             Some(entry) => (
                 entry,
@@ -183,7 +184,7 @@ impl Policy {
         (!has_both || Consumers::is_asked_with(key)).then(|| entry.resolve(key))
     }
 
-    /// The same in place.
+    /// Resolves a limit and a key in place.
     pub fn rename(&self, limit: &mut Cow<'_, str>, key: &mut Cow<'_, str>) {
         if let Some((of, with)) = self.resolve(limit, key) {
             (*limit, *key) = (of.to_owned().into(), with.into_owned().into());

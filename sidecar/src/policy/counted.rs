@@ -60,7 +60,7 @@ pub(super) fn started_anew(before: &Policy, after: &Policy) -> Vec<String> {
         found.extend(names.into_iter().filter_map(|name| {
             let from = old.get(name).or_else(|| old.get(DEFAULT))?;
             let to = new.get(name).or_else(|| new.get(DEFAULT))?;
-            // That a limit is renamed or gone is told already.
+            // Other texts report already that a limit is renamed or gone.
             let is_told = old.contains_key(name) && new.contains_key(name) && !after.has(from);
             (from != to && !is_told).then(|| {
                 format!("{place}: {name} moves from {from} to {to}, its counts start at zero")

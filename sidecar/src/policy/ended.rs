@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use super::consumers::{Consumers, DEFAULT};
 use super::contents::Policy;
 
-/// So many digits of a consumer's hashed key tell a filter whose cached denials end.
+/// Digits of a consumer's hashed key by which a filter recognizes the cached denials that end.
 const KEY_DIGITS: usize = 8;
 
-/// What filters ask for, each by the name of a limit or of an entry of `consumers`; `NAME#DIGITS` is one key of an entry.
+/// Limits and keys as filters name them: a limit, an entry of `consumers`, or `NAME#DIGITS` for one key of an entry.
 pub type Ended = BTreeSet<String>;
 
 impl Policy {

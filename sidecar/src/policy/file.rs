@@ -34,9 +34,9 @@ use super::yaml_error;
 
 const MAX_STORE_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_DENIAL_TTL: Duration = Duration::from_millis(sluicegate_protocol::MAX_HOLD_MS);
-/// Less would not hold the tables of what is counted.
+/// A smaller limit would not hold the store's tables.
 const SMALLEST_MEMORY_LIMIT: usize = 1 << 20;
-/// More would make every request pay for windows that nobody can reason about.
+/// More windows would cost every request, and be too many to reason about.
 const MAX_WINDOWS: usize = 8;
 
 /// What is limited and for whom, and where the counts are.
@@ -110,7 +110,7 @@ impl Policy {
         Self::read(text, &mut Files::default())
     }
 
-    /// The same, with other files.
+    /// Reads a policy that may name these files.
     ///
     /// # Errors
     /// As above, the first mistake.

@@ -17,12 +17,12 @@ pub(super) const MAX_BYTES: u64 = 16 * 1_024 * 1_024;
 pub struct Files {
     /// Where relative paths begin; `None` if the policy is in no file.
     folder: Option<PathBuf>,
-    /// What they contained; `None` if they could not be read.
+    /// The contents that were read; `None` if a file could not be read.
     texts: BTreeMap<PathBuf, Option<String>>,
 }
 
 impl Files {
-    /// Those of the policy in this file.
+    /// The files of the policy in this file.
     pub fn beside(policy: &Path) -> Self {
         Self {
             folder: policy.parent().map(Path::to_owned),
@@ -30,7 +30,7 @@ impl Files {
         }
     }
 
-    /// Those of a policy in a ConfigMap: its other entries.
+    /// The files of a policy in a ConfigMap: its other entries.
     pub fn given<'t>(entries: impl Iterator<Item = (&'t str, &'t str)>) -> Self {
         let entries = entries.map(|(name, text)| (PathBuf::from(name), Some(text.to_owned())));
         Self {
@@ -39,7 +39,7 @@ impl Files {
         }
     }
 
-    /// Reads one, and remembers what it contained.
+    /// Reads a file, and remembers its content.
     ///
     /// # Errors
     /// The system's.

@@ -1,4 +1,4 @@
-//! What earlier policies had, for filters that still ask by their rules. Pure.
+//! Limits, entries and rules of earlier policies, for filters that still ask by those rules. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ impl std::fmt::Debug for Text {
     }
 }
 
-/// What filters may ask a policy for, and its text.
+/// The limits and entries for which filters may ask a policy, and the policy's text.
 #[derive(Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub text: &'a Text,
@@ -51,17 +51,17 @@ pub(super) struct Kept {
 #[derive(Clone, Debug, PartialEq)]
 struct Past {
     text: Text,
-    /// That of its rules, if the policy has other ones.
+    /// The digest of its rules, if the policy in force has other rules.
     digest: Option<String>,
-    /// What they ask for.
+    /// The limits and entries that its rules ask for.
     names: Arc<BTreeSet<String>>,
     since_us: u64,
-    /// Whether a filter is known to have them.
+    /// Whether a filter is known to have these rules.
     is_used: bool,
 }
 
 impl Kept {
-    /// What is to be kept, besides this, if the second replaces the first.
+    /// Everything that has to be kept once `next` has replaced `before`: what this keeps, and what the change removes.
     ///
     /// # Errors
     /// It is too much.
@@ -103,7 +103,7 @@ impl Kept {
         limits.chain(consumers).sum()
     }
 
-    /// How much of what may be kept is.
+    /// How much is kept, as a part of the most that may be kept.
     pub fn ratio(&self) -> f64 {
         self.size() as f64 / MAX_KEPT as f64
     }
@@ -127,7 +127,7 @@ impl Kept {
         texts
     }
 
-    /// Drops what nobody should ask for any more: what has been gone for long, and is not named by the rules of a filter. Returns
+    /// Drops limits and rules that no filter should ask for any more: gone for long, and not named by the rules of a filter. Returns
     /// whether anything changed, and whether that was more than what answers list.
     pub fn drop_unused(&mut self, is_used: impl Fn(&str) -> bool, now_us: u64) -> (bool, bool) {
         let is_over = |since_us: u64| now_us.saturating_sub(since_us) >= KEPT_US;
@@ -157,7 +157,7 @@ impl Kept {
     }
 }
 
-/// What earlier policies had, without what there is now.
+/// The entries of earlier policies that the present one lacks.
 fn gone<T>(
     before: [&BTreeMap<String, Arc<T>>; 2],
     now: &BTreeMap<String, Arc<T>>,

@@ -51,7 +51,7 @@ impl KeyForms {
             let mut both = parts.iter().zip(made);
             made.len() == parts.len() && both.all(|(part, one)| fits(part, *one))
         };
-        // The hash of a long key does not tell what is in it, and whether there is a consumer, `Policy::lacks` tells.
+        // The hash of a long key does not show what is in it; whether a consumer exists is the question of `Policy::lacks`.
         let is_unknown = key.starts_with('~') || consumer_of(key).is_some();
         if keys.is_empty() || is_unknown || keys.iter().any(is_made) {
             return Made::Yes;

@@ -49,7 +49,7 @@ impl LastGood {
 
     /// Reads the policy, and those before it, oldest first.
     pub fn read(&self) -> (Option<Policy>, Vec<Policy>) {
-        // What is no list is told as a text that is no policy.
+        // A file that is not a list is reported as one text that is not a policy.
         let list = |text: String| serde_json::from_str(&text).unwrap_or_else(|_| vec![text]);
         let last = read_policies(&self.path, |text| vec![text]).pop();
         (last, read_policies(&self.earlier, list))
@@ -86,7 +86,7 @@ impl LastGood {
         unwritten.any(|unwritten| unwritten.next_us <= clock::now_us())
     }
 
-    /// Writes what is not written yet, unless somebody else does.
+    /// Writes policies that are not on disk yet, unless another thread is writing.
     pub fn write(&self) {
         let Some(_writing) = try_lock(&self.writing) else {
             return;

@@ -17,7 +17,7 @@ pub struct Limit {
     pub name: String,
     /// At least one; all must have room.
     pub windows: Vec<BucketSpec>,
-    /// What decides while the store is down.
+    /// The answer while the store is down.
     pub when_store_is_down: WhenStoreIsDown,
     /// The largest quota that a request may carry; `None` if requests may not carry one. A limit that accepts one has one
     /// window, whose state's key does not depend on the quota.

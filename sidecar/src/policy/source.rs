@@ -19,7 +19,7 @@ pub enum PolicyError {
     /// The file, and the system's error: it cannot be read.
     #[error("cannot read policy {0}: {1}")]
     Read(PathBuf, #[source] io::Error),
-    /// The file, and what is wrong in it: line, field and remedy, and the value only if it cannot be a secret.
+    /// The file and its mistake: line, field and remedy, and the value only if it cannot be a secret.
     #[error("policy {0}: {1}")]
     Invalid(PathBuf, String),
 }
@@ -55,9 +55,9 @@ struct Attempt {
     files: Arc<Files>,
     /// Why it was refused, if it was.
     refusal: Option<String>,
-    /// How much was kept when there was no room for what this would remove, if that is why.
+    /// If it was refused because there was no room for what it would remove: how much was kept then.
     kept: Option<f64>,
-    /// What is in force is not from the file.
+    /// The policy in force is not from the file.
     is_last_good: bool,
 }
 
@@ -76,8 +76,8 @@ fn read_policy(path: &Path) -> Result<String, PolicyError> {
 }
 
 impl PolicySource {
-    /// Reads a file's first policy. With a folder, each good policy is kept there, and in force at the start if the file cannot be used;
-    /// what the policies there had is kept for filters, as after a reload.
+    /// Reads a file's first policy. With a folder, each good policy is kept there, and the last one is in force at the start if the
+    /// file cannot be used; limits and rules of the policies there are kept for filters, as after a reload.
     ///
     /// # Errors
     /// The file cannot be read, or something in it is wrong; nor is there a good one in the folder.
@@ -125,7 +125,7 @@ impl PolicySource {
         }
     }
 
-    /// Writes what is to be kept, if it is not on disk yet; some time after this has failed.
+    /// Writes the last good policy and earlier ones if they are not on disk yet. After a failure, it waits before it tries again.
     pub fn write_kept(&self) {
         if let Some(last_good) = self.last_good.as_ref().filter(|one| one.is_due()) {
             let last_good = Arc::clone(last_good);

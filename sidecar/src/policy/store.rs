@@ -108,7 +108,7 @@ impl std::str::FromStr for StoreAddress {
     }
 }
 
-/// The name of an option that does not fit, and what is wrong and how to fix it.
+/// The name of an option that does not fit, and a text: the mistake and its remedy.
 type Misfit = (&'static str, &'static str);
 
 impl StoreAddress {
@@ -124,7 +124,7 @@ impl StoreAddress {
         matches!((self, other), (Self::Redis(one), Self::Redis(other)) if place(one) == place(other))
     }
 
-    /// The same options with another URL.
+    /// This store's options with another URL.
     ///
     /// # Errors
     /// It is not a valid URL, or the options do not fit it. The message has a remedy, never the value.

@@ -9,7 +9,7 @@ use super::consumers_file::HASH_DIGITS;
 use super::fields::is_name;
 use crate::mask::{masked, shown};
 
-/// What stands in these fields is not quoted: it may be a password, or the key of a client.
+/// Fields whose values are never quoted: they may be a password, or the key of a client.
 const SECRET: [&str; 6] = ["store", "url", "key", "overrides", "pepper", "keys"];
 
 /// What to give for a field.

@@ -26,7 +26,7 @@ const BROKEN: Refusal = Refusal::new(
     BODY,
     "the body is incomplete, or its chunks are malformed",
 );
-/// What is malformed, the service says.
+/// The service's answer says which part is malformed.
 const MALFORMED: Refusal = Refusal::new(
     Code::MalformedJson,
     BODY,

@@ -26,7 +26,7 @@ impl Connections {
         }
     }
 
-    /// Serves a new connection in a task, closing another one if necessary and possible. For the log: what was closed.
+    /// Serves a new connection in a task, closing another one if necessary and possible. Returns, for the log, what was closed.
     pub fn admit(
         &mut self,
         connection: Arc<Connection>,

@@ -70,7 +70,7 @@ fn schemas() -> Map<String, Value> {
         settings.definitions_path = "/components/schemas".into();
         settings.meta_schema = None;
     });
-    // Tools for earlier versions ignore what is beside a `$ref`, and could not tell a verdict from another.
+    // Tools for earlier versions ignore fields beside a `$ref`, and could not tell the kinds of verdicts apart.
     let settings = settings.with_transform(RemoveRefSiblings::default());
     let mut generator = settings.into_generator();
     generator.subschema_for::<Answer<'_>>();

@@ -57,14 +57,14 @@ impl Refusal {
         }
     }
 
-    /// The same with another status than that of its code.
+    /// Replaces the status of its code.
     #[must_use]
     pub const fn with_status(mut self, status: StatusCode) -> Self {
         self.status = status;
         self
     }
 
-    /// The same with an additional header.
+    /// Adds a header.
     #[must_use]
     pub fn with_header(self, name: HeaderName, value: HeaderValue) -> Self {
         Self {

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::connection::Connection;
 use crate::clock;
 
-/// Of TCP, or a Unix socket.
+/// A socket of TCP, or a Unix socket.
 pub(super) trait Socket: AsyncRead + AsyncWrite + AsFd + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + AsFd + Unpin + Send> Socket for S {}

@@ -22,7 +22,7 @@ pub const SIDECAR_TTL: Duration = Duration::from_secs(5);
 /// How long it remembers limits and key prefixes. Each sidecar enters its own once a minute.
 const FLEET_TTL: Duration = Duration::from_secs(150);
 
-/// What is entered into a list of the store.
+/// An entry of one of the store's lists.
 #[derive(Clone, Copy, Debug)]
 pub enum Entry<'a> {
     /// A sidecar's name among those that share the store.
@@ -33,7 +33,7 @@ pub enum Entry<'a> {
     KeyPrefix,
 }
 
-/// What is announced of an entry.
+/// What a sidecar announces about an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Announcement {
     /// It is there.
@@ -90,7 +90,7 @@ impl Script {
     pub fn sidecars(&self, entry: Entry<'_>, announced: Announcement, text: bool) -> Cmd {
         let mut command = redis::cmd(if text { "EVAL" } else { "EVALSHA" });
         command.arg(if text { SIDECARS } else { &self.sidecars_hash });
-        // As a pattern, since a name in the list is never empty.
+        // Stored with a trailing `*`, so that the entry is not empty when there is no prefix.
         let pattern = self.key("*");
         let (keys, prefix, entry, ttl) = match entry {
             Entry::Sidecar(name) => (SIDECARS_KEYS, &*self.prefix, name, SIDECAR_TTL),

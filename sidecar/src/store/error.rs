@@ -127,7 +127,7 @@ pub enum ConnectionError {
     /// No known node of the Cluster owns the slot of a key.
     #[error("no node of the Cluster serves this slot")]
     NoNode,
-    /// No known node of the Cluster owns so many slots.
+    /// No known node of the Cluster owns this many slots.
     #[error("no node of the Cluster serves {0} of its slots")]
     Unserved(usize),
     /// No node of the Cluster reported its slots.
@@ -226,7 +226,7 @@ impl StoreError {
         }
     }
 
-    /// Of a call that was sent: its connection may have broken.
+    /// This error, of a call that was sent: its connection may have broken.
     pub(super) fn during_call(self) -> Self {
         match self {
             Self::Connection(ConnectionError::Redis(error))
@@ -238,7 +238,7 @@ impl StoreError {
         }
     }
 
-    /// Of the first calls on a new connection, from which these bytes came first.
+    /// This error, of the first calls on a new connection, on which these bytes came first.
     pub(super) fn on_new_connection(self, heard: &Heard) -> Self {
         match self {
             Self::Timeout(within) => ConnectionError::Silent(within).into(),
@@ -256,7 +256,7 @@ impl StoreError {
         }
     }
 
-    /// Of a call that is not sent, because an earlier one failed with this error.
+    /// The error of a call that is not sent because an earlier one failed with this error.
     pub(super) fn before_call(self) -> Self {
         match self {
             Self::Timeout(_) => ConnectionError::BecameSilent.into(),

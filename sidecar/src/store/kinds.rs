@@ -132,13 +132,13 @@ impl Store {
     }
 
     /// Returns units by receipts: how many for each entry, `None` where that is unknown, and why. Takes at most twice the
-    /// deadline of a call, however many entries there are: what is not done by then is not done later.
+    /// deadline of a call, however many entries there are: entries that have not been sent by then are not sent later.
     pub async fn give_back(
         &self,
         entries: &[GiveBackEntry],
     ) -> (Vec<Option<u64>>, Option<StoreError>) {
         let calls = calls(entries, self.has_parts());
-        // On one Redis one after the other: at the same time they would block it for everybody.
+        // On one Redis one after the other: all at once would block it for other callers.
         let at_once = if self.has_parts() { calls.len() } else { 1 };
         let deadline = Instant::now() + self.timeout * 2;
         let make = async |call: &Returns| {
@@ -247,8 +247,8 @@ impl Store {
         of_each!(self, store => store.leave(name).await)
     }
 
-    /// Records what was admitted without the store; whether each debt is known to have been recorded. Of calls with the same
-    /// name only the first has an effect, so a call whose answer was lost can be repeated.
+    /// Records units that were admitted without the store; returns for each debt whether it is known to have been recorded. Of calls
+    /// with one name only the first has an effect, so a call whose answer was lost can be repeated.
     pub async fn write_back(&self, debts: &[WriteBack], name: &str) -> Vec<bool> {
         of_each!(self, store => store.write_back(debts, name).await)
     }

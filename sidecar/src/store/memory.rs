@@ -22,7 +22,7 @@ const SWEEP_AT_ONCE: usize = 500;
 #[derive(Debug)]
 pub struct Memory {
     engine: Mutex<Engine>,
-    /// What it knows of the wall clock, and how often that has stepped.
+    /// Its estimate of the wall clock, and how often that has stepped.
     clock: Mutex<(Clock, u64)>,
     /// Gone with this process, as the counts are.
     overrides: Mutex<StoredOverrides>,

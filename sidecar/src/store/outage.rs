@@ -21,7 +21,7 @@ use crate::lock::lock;
 const MAX_BUCKETS: usize = 32;
 /// Pause after a failed attempt.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
-/// For each time that was spent looking for what can be written back, pauses of so many times that.
+/// After a scan for buckets that can be written back, pause for this many times as long as the scan took.
 const PAUSE_FOR_LOOKING: u32 = 20;
 /// Shorter pauses are added up: tokio's clock ticks once in a millisecond.
 const MIN_PAUSE: Duration = Duration::from_millis(5);
@@ -49,9 +49,9 @@ pub struct Outage {
     /// Rank of this sidecar and number of sidecars.
     position: Mutex<PositionReports>,
     /// Calls whose answers were lost; they are repeated unchanged, since the store may have executed them. Locked while one
-    /// is made, and during a reset: of what was admitted before it, nothing is recorded after it.
+    /// is made, and during a reset, so that nothing that was admitted before the reset is recorded after it.
     unanswered: tokio::sync::Mutex<VecDeque<Call>>,
-    /// When the store was last seen to be away, if it has not told since that it knows all sidecars.
+    /// When the store was last seen to be away, unless it has reported since then that it knows all sidecars.
     away_at: Mutex<Option<Instant>>,
     /// Notified after a write-back.
     written: Notify,
@@ -88,7 +88,7 @@ impl Outage {
         }
     }
 
-    /// Takes what the store answered to an announcement at this time.
+    /// Takes the store's answer to an announcement, received at this time.
     pub fn report_position(&self, now: Instant, announced: Announced) {
         let Announced { position, list_age } = announced;
         let mut reports = lock(&self.position);
@@ -103,15 +103,15 @@ impl Outage {
         *lock(&self.away_at) = (!store.has_parts()).then(Instant::now);
     }
 
-    /// Whether the store was away, and others may still report to it what they admitted meanwhile. If it has lost its data, it
-    /// would give that out once more; so shares go on to decide.
+    /// Whether the store was away, and other sidecars may still have to report to it what they admitted meanwhile. A store that has
+    /// lost its data would admit those units a second time; so shares go on to decide.
     pub fn awaits_others(&self) -> bool {
         let away_at = *lock(&self.away_at);
         away_at.is_some_and(|at| at.elapsed() < OTHERS_WITHIN)
             && self.position().is_some_and(|position| position.of > 1)
     }
 
-    /// Waits until what is pending now was written back, at most so long.
+    /// Waits until everything that is pending now has been written back, or until the time is over.
     pub async fn flush(&self, within: Duration) {
         let flushed = async {
             for _ in 0..=self.pending().div_ceil(MAX_BUCKETS) {
@@ -214,7 +214,7 @@ impl Outage {
         }
     }
 
-    /// Writes back what is pending whenever the store is up, for ever. `name` is this sidecar's.
+    /// Whenever the store is up, writes back what shares have admitted, for ever. `name` is this sidecar's.
     pub async fn write_back(&self, store: &Store, name: &str) {
         let mut number = 0_u64;
         loop {
@@ -228,7 +228,7 @@ impl Outage {
                     name: format!("{name}-{number}"),
                     debts: self.start_write_back(store),
                 };
-                // While a node of a Cluster is away, all of its buckets are looked at in vain, in the way of decisions.
+                // While a node of a Cluster is away, each scan visits all of its buckets in vain and delays decisions.
                 pause = MAX_PAUSE.min(pause + began.elapsed() * PAUSE_FOR_LOOKING);
                 let repeated = unanswered.pop_front();
                 let mut any_written = false;
@@ -248,10 +248,10 @@ impl Outage {
                 if !any_written {
                     pause = pause.max(RETRY_PAUSE);
                 }
-                // What the last look has found need not wait until the next one.
+                // Buckets that the last scan has found need not wait for the next scan.
                 let looks_next = !self.share().has_ready();
                 if !any_written {
-                    // Until then, or until the store is up and somebody waits for it.
+                    // Ends early if the store is up and a request waits for the write-back.
                     tokio::time::sleep(MIN_PAUSE).await;
                     let _ = timeout(pause - MIN_PAUSE, self.wanted.notified()).await;
                     pause = Duration::ZERO;
@@ -263,7 +263,7 @@ impl Outage {
         }
     }
 
-    /// What can be written back now.
+    /// The debts that the store can record now.
     fn start_write_back(&self, store: &Store) -> Vec<WriteBack> {
         // Otherwise every attempt would ask for each bucket, of which there may be many, in the way of the decisions.
         if store.is_all_down() {
@@ -273,7 +273,7 @@ impl Outage {
         self.share().start_write_back(MAX_BUCKETS, now_us)
     }
 
-    /// Makes a call; returns what is to be repeated.
+    /// Makes a call; returns the call with the debts that have to be sent again.
     async fn send(&self, store: &Store, call: Call) -> Call {
         let recorded = store.write_back(&call.debts, &call.name).await;
         let now_us = |key: &str| store.clock_us(key);
@@ -281,8 +281,8 @@ impl Outage {
         Call { debts, ..call }
     }
 
-    /// Resets buckets in the store, by their keys, and with them what this sidecar has admitted of its shares; whether the
-    /// store held anything of each.
+    /// Resets buckets in the store, by their keys, and this sidecar's shares of them. Returns for each whether the store held
+    /// anything.
     ///
     /// # Errors
     /// Some of them are not known to have been reset. Then the shares stay as they are.

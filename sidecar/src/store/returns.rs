@@ -11,7 +11,7 @@ pub struct GiveBackEntry {
     pub receipt: String,
     /// The units to give back at most.
     pub units: u64,
-    /// What the units were taken from.
+    /// The buckets from which the units were taken.
     pub buckets: Vec<Bucket>,
 }
 

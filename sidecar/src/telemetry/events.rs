@@ -127,7 +127,7 @@ impl EventLog {
     }
 }
 
-/// What becomes of limits while the store does not answer; `sidecars` is 0 if their number is not known.
+/// How limits are decided while the store does not answer; `sidecars` is 0 if their number is not known.
 pub const fn without_store(sidecars: u64) -> &'static str {
     if sidecars == 0 {
         "how many sidecars there are is not known: this sidecar has no share yet and gives no verdict where `when_store_is_down` is `share`"

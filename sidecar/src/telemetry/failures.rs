@@ -46,7 +46,7 @@ impl FailureLog {
         }
     }
 
-    /// Notes that an outage began so many microseconds ago, unless one is under way.
+    /// Notes that an outage began `ago_us` microseconds ago, unless one is under way.
     pub fn began(&self, ago_us: u64) {
         lock(&self.throttle).began(clock::now_us().saturating_sub(ago_us));
     }

@@ -32,7 +32,7 @@ pub struct Reading {
     pub failures: Failures,
 }
 
-/// What was counted between two readings.
+/// The counts between two readings.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Sample {
     /// When the earlier one was taken.
@@ -61,12 +61,12 @@ pub struct Denying {
 pub struct History {
     newest: Reading,
     samples: VecDeque<Sample>,
-    /// Of limits that have denied since this sidecar started.
+    /// Limits that have denied since this sidecar started.
     denying: BTreeMap<String, Denying>,
 }
 
 impl History {
-    /// Of a sidecar that has started now and counted nothing.
+    /// The history of a sidecar that has just started and counted nothing.
     pub fn new(now_ms: u64) -> Self {
         Self {
             newest: Reading {

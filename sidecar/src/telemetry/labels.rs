@@ -131,7 +131,7 @@ names! {
 }
 
 impl Outcome {
-    /// The same outcome of a shadow decision, which is counted separately.
+    /// This outcome of a shadow decision, which is counted separately.
     pub const fn as_shadow(self) -> Self {
         match self {
             Self::Admitted => Self::ShadowAdmitted,

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 const GONE_AFTER: Duration = Duration::from_mins(1);
-/// Most of each. An Envoy has a few plugins, and for a while their old configurations; anybody who reaches the port may name
+/// Most entries of each kind. An Envoy has a few plugins, and for a while their old configurations; any client of the port may name
 /// more, and each is a series in Prometheus or a line in the log.
 const MOST: usize = 32;
 
@@ -18,8 +18,8 @@ pub struct Recent<T> {
 }
 
 impl<T: Ord> Recent<T> {
-    /// Notes that `one` was named. `now` comes from a clock that does not step. What is beyond the bound is dropped. Whether it
-    /// is new.
+    /// Notes that `one` was named; returns whether it is new. `now` comes from a clock that does not step. Entries beyond the bound
+    /// are dropped.
     pub fn note(&mut self, one: T, now: Duration) -> bool {
         if !self.last_named.contains_key(&one) && self.last_named.len() >= MOST {
             self.forget_gone(now);
@@ -31,7 +31,7 @@ impl<T: Ord> Recent<T> {
         before.is_none_or(|before| is_gone(before, now))
     }
 
-    /// Those of the last minute.
+    /// The entries of the last minute.
     pub fn present(&mut self, now: Duration) -> impl Iterator<Item = &T> {
         self.forget_gone(now);
         self.last_named.keys()

@@ -128,7 +128,7 @@ impl Traces {
     /// Sends the remaining spans; blocks for a second at most.
     pub fn shutdown(&self) {
         if let Some(provider) = &self.provider {
-            // The process ends: there is nobody to report a failure to.
+            // The process ends, so a failure cannot be reported any more.
             let _ = provider.shutdown_with_timeout(Duration::from_secs(1));
         }
     }

@@ -7,10 +7,15 @@ use std::process::Command;
 use serde_json::{Value, json};
 use sluicegate_tests::process::{self, repository, write_program};
 use sluicegate_tests_full::chart;
-use sluicegate_tests_full::documents::{blocks, text, with_path};
+use sluicegate_tests_full::documents::{blocks, install_page, text, with_path};
 
 use super::envoy::Chain;
 use super::{ci, valid};
+
+/// A page, and the proxy for which it is read.
+const ENVOY_GATEWAY: (&str, &str) = ("mesh.md", "Envoy Gateway");
+const ISTIO: (&str, &str) = ("mesh.md", "Istio");
+const KUBERNETES: (&str, &str) = ("kubernetes.md", "");
 
 /// Renders the charts that its commands install, into a file for each command. Other charts are only read for their values.
 const HELM: &str = r#"#!/bin/sh
@@ -42,11 +47,11 @@ esac
 "#;
 
 /// Runs a page's commands, but for those that need a gateway that answers; returns what `helm` rendered, in order.
-fn run(page: &str, folder: &Path) -> Vec<String> {
+fn run(page: (&str, &str), folder: &Path) -> Vec<String> {
     for (name, script) in [("helm", HELM), ("kubectl", KUBECTL)] {
         write_program(&folder.join(name), script);
     }
-    let text = text(format!("docs/install/{page}"));
+    let text = install_page(page);
     let blocks = blocks(&text, "sh");
     // How to see the 429s, and how to remove everything.
     let check = blocks.iter().position(|block| block.contains("curl "));
@@ -91,21 +96,21 @@ fn istiod_values(folder: &Path) {
 fn the_pages_install_what_the_schemas_allow() {
     let gateway = "EnvoyExtensionPolicy EnvoyProxy GatewayClass";
     for (page, kinds) in [
-        ("envoy-gateway.md", gateway),
-        ("istio.md", "WasmPlugin ServiceEntry"),
-        ("kubernetes.md", "ConfigMap"),
+        (ENVOY_GATEWAY, gateway),
+        (ISTIO, "WasmPlugin ServiceEntry"),
+        (KUBERNETES, "ConfigMap"),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let rendered = run(page, folder.path());
-        assert!(!rendered.is_empty(), "{page}");
+        assert!(!rendered.is_empty(), "{page:?}");
         for text in &rendered {
-            valid::conforms(text).unwrap_or_else(|said| panic!("{page}: {said}"));
+            valid::conforms(text).unwrap_or_else(|said| panic!("{page:?}: {said}"));
             let (_, said) = ci::check(text);
-            assert!(said.contains("0 errors, 0 warnings"), "{page}: {said}");
+            assert!(said.contains("0 errors, 0 warnings"), "{page:?}: {said}");
             let manifests = chart::manifests(text);
             for kind in kinds.split(' ') {
                 let is_there = manifests.iter().any(|manifest| manifest["kind"] == kind);
-                assert!(is_there, "{page}: {kind}");
+                assert!(is_there, "{page:?}: {kind}");
             }
         }
     }
@@ -114,7 +119,7 @@ fn the_pages_install_what_the_schemas_allow() {
 #[test]
 fn istios_page_gives_istiod_and_the_pods_what_they_need() {
     let folder = tempfile::tempdir().unwrap();
-    run("istio.md", folder.path());
+    run(ISTIO, folder.path());
     let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
     let values: Value = serde_saphyr::from_str(&read("istiod.yaml")).unwrap();
     assert!(values["sidecarInjectorWebhook"]["templates"]["sluicegate.istio-ingress"].is_string());
@@ -128,7 +133,7 @@ fn istios_page_gives_istiod_and_the_pods_what_they_need() {
 #[tokio::test]
 async fn the_envoy_of_the_page_on_kubernetes_answers_as_the_page_says() {
     let folder = tempfile::tempdir().unwrap();
-    let rendered = run("kubernetes.md", folder.path());
+    let rendered = run(KUBERNETES, folder.path());
     let manifests = chart::manifests(rendered.last().expect("the page's second release"));
     let file = |name, file| chart::file(&manifests, name, file);
     let values = json!({ "policy": file("sluicegate-policy", "policy.yaml") });

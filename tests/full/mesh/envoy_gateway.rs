@@ -1,4 +1,4 @@
-//! Envoy Gateway by its own chart, and ours in front of an application, as docs/install/envoy-gateway.md says.
+//! Envoy Gateway by its own chart, and ours in front of an application, as docs/install/mesh.md says.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use crate::images::TAG;
 use crate::mesh::{
     Mesh, QUOTA, Release, TIMEOUT, address, manifest, prepare, replace_pods, unprepare, wait_for,
 };
-use crate::pages::Page;
+use crate::pages::{Page, PageFor};
 use crate::tools::{Tools, cache};
 use crate::traffic::Clients;
 
-const PAGE: &str = "envoy-gateway.md";
+const PAGE: PageFor = ("mesh.md", "Envoy Gateway");
 const SYSTEM: &str = "envoy-gateway-system";
 /// That of the page.
 const NAMESPACE: &str = "default";

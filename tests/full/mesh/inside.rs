@@ -60,7 +60,7 @@ async fn meshes(tools: Tools, folder: PathBuf, mut report: Report) {
         let mut mesh = envoy_gateway::install(&tools, &folder).await;
         report.version("Envoy Gateway", &versions::pinned("envoy_gateway"));
         report.version("Envoy under Envoy Gateway", &versions::envoy(&mesh));
-        report.note("Envoy Gateway and the chart are installed by docs/install/envoy-gateway.md");
+        report.note("Envoy Gateway and the chart are installed by docs/install/mesh.md");
         translated::capture(&mesh, "envoy-gateway");
         scenarios::run_with_routes(&mut mesh, &mut report).await;
         envoy_gateway::uninstall(&tools, &folder);
@@ -76,7 +76,7 @@ async fn meshes(tools: Tools, folder: PathBuf, mut report: Report) {
             scenarios::run(&mut mesh, &mut report).await;
         }
         let mut mesh = istio::ingress(&tools, &folder).await;
-        report.note("Istio ingress: the chart is installed by docs/install/istio.md");
+        report.note("Istio ingress: the chart is installed by docs/install/mesh.md");
         translated::capture(&mesh, "istio");
         scenarios::run_without_waiting(&mut mesh, &mut report).await;
         istio::uninstall(&mesh, &folder);

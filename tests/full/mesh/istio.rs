@@ -10,11 +10,11 @@ use sluicegate_tests::process::eventually_within;
 use crate::mesh::{
     Mesh, QUOTA, RELEASE, Release, TIMEOUT, address, manifest, prepare, replace_pods, wait_for,
 };
-use crate::pages::Page;
+use crate::pages::{Page, PageFor};
 use crate::tools::{Tools, cache};
 use crate::traffic::Clients;
 
-const PAGE: &str = "istio.md";
+const PAGE: PageFor = ("mesh.md", "Istio");
 const SYSTEM: &str = "istio-system";
 const SHOP: &str = "shop";
 /// Namespace and release of Istio's gateway chart, as on the page.
@@ -65,7 +65,7 @@ pub async fn workload(tools: &Tools, folder: &Path) -> Mesh {
     }
 }
 
-/// Installs Istio's ingress gateway and, by docs/install/istio.md, the chart for it; checks what the page checks, and changes
+/// Installs Istio's ingress gateway and, by docs/install/mesh.md, the chart for it; checks what the page checks, and changes
 /// the rules to the test's.
 pub async fn ingress(tools: &Tools, folder: &Path) -> Mesh {
     tools.kubectl(&format!("create namespace {INGRESS}"));

@@ -7,11 +7,11 @@ use sluicegate_tests::process::repository;
 use crate::mesh::{
     Mesh, QUOTA, RELEASE, Release, address, prepare, replace_pods, unprepare, wait_for,
 };
-use crate::pages::Page;
+use crate::pages::{Page, PageFor};
 use crate::tools::Tools;
 use crate::traffic::Clients;
 
-const PAGE: &str = "kubernetes.md";
+const PAGE: PageFor = ("kubernetes.md", "");
 /// That of the page.
 const NAMESPACE: &str = "default";
 const PROXIES: &str = "sluicegate.github.io/release=sluicegate";

@@ -7,6 +7,7 @@ use sluicegate_tests_full::documents::text;
 
 use crate::cluster::REGISTRY;
 use crate::images::TAG;
+use crate::pages::PageFor;
 use crate::pods::Pod;
 use crate::tools::Tools;
 use crate::traffic::Clients;
@@ -32,7 +33,7 @@ pub struct Mesh {
     /// As its project writes it.
     pub name: &'static str,
     /// Its page of docs/install.
-    pub page: &'static str,
+    pub page: PageFor,
     /// kubectl and helm.
     pub tools: Tools,
     /// The namespace of the release.

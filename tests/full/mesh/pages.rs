@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use sluicegate_tests::process::repository;
-use sluicegate_tests_full::documents::{bash, blocks, text};
+use sluicegate_tests_full::documents::{bash, blocks, install_page};
 
 use crate::mesh::{CHART, manifest};
 use crate::tools::{Tools, cache, run};
@@ -14,7 +14,10 @@ use crate::tools::{Tools, cache, run};
 /// What the page's last command prints: a limit of 5, and 7 requests.
 const IN_FORCE: &str = "200\n200\n200\n200\n200\n429\n429";
 
-/// A page of docs/install.
+/// A page of docs/install, and the proxy for which it is read.
+pub type PageFor = (&'static str, &'static str);
+
+/// The commands of a page of docs/install.
 #[derive(Debug)]
 pub struct Page {
     name: &'static str,
@@ -27,8 +30,8 @@ pub struct Page {
 
 impl Page {
     /// Reads a page; its chart is installed with these files of manifests/ in addition.
-    pub fn read(name: &'static str, folder: &Path, files: &[&str]) -> Self {
-        let text = text(format!("docs/install/{name}"));
+    pub fn read(page: PageFor, folder: &Path, files: &[&str]) -> Self {
+        let (text, (name, _)) = (install_page(page), page);
         let blocks = blocks(&text, "sh").into_iter();
         let mut install: Vec<_> = blocks.map(str::to_owned).collect();
         let check = install.iter().position(|block| block.contains("curl "));
@@ -77,12 +80,14 @@ impl Page {
     }
 
     /// Values by which routes choose among sets of rules, and the object that sets what they choose by.
-    pub fn by_route(name: &str) -> [String; 2] {
-        let text = text(format!("docs/install/{name}"));
+    pub fn by_route(page: PageFor) -> [String; 2] {
+        let text = install_page(page);
         let blocks = blocks(&text, "yaml");
-        let values = blocks.iter().position(|block| block.contains("rule_sets"));
-        let values = values.expect("how a route chooses");
-        [values, values + 1].map(|index| blocks[index].to_owned())
+        let choice = blocks.iter().position(|block| block.contains("rule_sets"));
+        let choice = choice.expect("how a route chooses");
+        // The sets, which all proxies have in common, and how a route chooses one.
+        let values = blocks[choice - 1..=choice].concat();
+        [values, blocks[choice + 1].to_owned()]
     }
 
     fn run(&self, tools: &Tools, folder: &Path, block: &str) -> String {

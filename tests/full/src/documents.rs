@@ -17,6 +17,20 @@ pub fn text(path: impl AsRef<Path>) -> String {
     text.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+/// A page of docs/install, by its name and the proxy for which it is read: without the parts below other proxies' names.
+pub fn install_page((name, proxy): (&str, &str)) -> String {
+    let page = text(format!("docs/install/{name}"));
+    let mut is_ours = true;
+    let lines = page.split_inclusive('\n').filter(|line| {
+        match line.strip_prefix("### ") {
+            Some(heading) => is_ours = heading.trim_end() == proxy,
+            None => is_ours |= line.starts_with("## "),
+        }
+        is_ours
+    });
+    lines.collect()
+}
+
 /// A file of this repository as YAML or JSON.
 ///
 /// # Panics

@@ -11,7 +11,7 @@ const LONGEST_US: u64 = 10_000_000;
 const MAX_UNITS: u64 = sluicegate_protocol::MAX_COST;
 /// Most parts of one key at once; a sidecar lends a few.
 const MAX_PARTS: usize = 32;
-/// More units are asked for when this part of what was held is left.
+/// The filter asks for more units when 1/3 of the units that it held is left.
 const RENEW_AT: u64 = 3;
 /// A renewal for another key asks for this one, too, if no more than this many eighths are left: then all share callouts.
 const RENEW_WITH: u64 = 7;
@@ -139,7 +139,7 @@ impl KeyParts {
         live.map(|part| part.left).sum()
     }
 
-    /// What is told of its parts when more is asked for; `None` if nothing is, or if it has more than `room` parts.
+    /// The reports on its parts with which more units are asked for. `None` if it asks for none, or if it has more than `room` parts.
     pub fn renew(&mut self, now_us: u64, room: usize) -> Option<Vec<PartReport>> {
         let is_used = self.left(now_us).saturating_mul(8) <= self.full.saturating_mul(RENEW_WITH);
         if !self.may_renew(now_us) || !is_used || self.parts.len() > room {
@@ -164,7 +164,7 @@ impl KeyParts {
         }
     }
 
-    /// Measures how many units are asked for: the mean of what it was and of what it is.
+    /// Measures how many units a second are asked for: the mean of the previous rate and of the rate since the last measurement.
     fn measure(&mut self, now_us: u64) {
         let elapsed_us = now_us.saturating_sub(self.since_us).max(1);
         let per_s = self.seen.saturating_mul(1_000_000) / elapsed_us;
@@ -176,7 +176,7 @@ impl KeyParts {
         (self.seen, self.since_us) = (0, now_us);
     }
 
-    /// Removes parts; what becomes of them is told later.
+    /// Removes parts, and returns their reports, which are sent later.
     pub fn end(&mut self, ends: impl Fn(&LivePart) -> bool) -> Vec<PartReport> {
         let ended = self.parts.extract_if(.., |part| ends(part));
         let report = |part: LivePart| PartReport {

@@ -6,7 +6,7 @@ use sluicegate_protocol::{LimitStatus, Verdict};
 
 use crate::question::Question;
 
-/// What was taken for the enforced checks of a question. The rest of them, and all shadow rules, are asked for.
+/// Units taken for enforced checks of a question. The sidecar is asked about the other checks and about all shadow rules.
 #[derive(Debug, Default)]
 pub struct Taken {
     /// In the order of the checks.
@@ -49,7 +49,7 @@ impl Taken {
         self.checks.iter().any(|one| one.status.check == check)
     }
 
-    /// Of the check with the fewest units left.
+    /// The status of the check with the fewest units left.
     pub(super) fn tightest(&self) -> Option<&LimitStatus<'static>> {
         let statuses = self.checks.iter().map(|one| &one.status);
         statuses.min_by_key(|status| status.remaining)

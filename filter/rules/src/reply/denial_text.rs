@@ -13,7 +13,7 @@ const UNITS: [(u64, &str); 5] = [
     (1, "ms"),
 ];
 
-/// Appends the text of a denial of so many units by this limit.
+/// Appends the text of a denial of `cost` units by this limit.
 pub fn write_denial(text: &mut String, limit: &str, status: &LimitStatus<'_>, cost: u64) {
     if status.until_changed {
         text.push_str("limit `");

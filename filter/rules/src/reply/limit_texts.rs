@@ -16,7 +16,7 @@ use crate::key::subject;
 /// Stands for the text of a denial. No name contains it.
 const DETAIL: &str = "*";
 
-/// A window as a denial names it: quota, length in milliseconds, and what it is in a calendar.
+/// A window as a denial names it: quota, length in milliseconds, and the calendar's unit if it has one.
 type Window = (u64, u64, Option<CalendarUnit>);
 
 /// The constant text for one limit of one rule. Their names contain nothing that JSON or a structured field would have
@@ -33,7 +33,7 @@ pub(crate) struct LimitTexts {
     pub windows: Vec<(u64, u64)>,
     /// What `RateLimit-Policy` lists for them: `"per-key/2s";q=5;w=2, "per-key/60s";q=100;w=60`.
     pub policies: String,
-    /// The problem detail of a denial: what is before and after its human-readable text.
+    /// The problem detail of a denial: the bytes before and after its human-readable text.
     problem: (String, String),
     /// The window that denied last, and its problem detail up to the numbers of a denial.
     window: RefCell<(Window, String)>,
@@ -66,7 +66,8 @@ impl LimitTexts {
         }
     }
 
-    /// Whose quota is used up. Hashing costs as much as half of the rest, and who is denied usually asks again.
+    /// The subject whose quota is used up. Hashing it costs as much as half of the rest of a reply, and a client that is denied
+    /// usually asks again, so the last one is remembered.
     pub fn subject(&self, key: &str) -> Arc<str> {
         let mut last = self.last.borrow_mut();
         if last.0 != key {
@@ -76,7 +77,7 @@ impl LimitTexts {
         Arc::clone(&last.1)
     }
 
-    /// The problem detail of a denial of so many units; for gRPC only its human-readable text.
+    /// The problem detail of a denial of `cost` units; for gRPC only its human-readable text.
     pub fn problem(&self, limit_status: &LimitStatus<'_>, cost: u64, grpc: bool) -> String {
         let mut text = String::with_capacity(384);
         if grpc {

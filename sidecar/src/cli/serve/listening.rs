@@ -120,7 +120,7 @@ fn room_for_connections() -> usize {
     room(files)
 }
 
-/// The same for a given number of descriptors; without a limit, any number.
+/// Connections for a given number of descriptors; any number of connections if descriptors are not limited.
 fn room(files: Option<u64>) -> usize {
     let Some(files) = files else {
         return usize::MAX;

@@ -18,7 +18,7 @@ use crate::decide::effective::{EffectiveChecks, denial_ttl_ms};
 use crate::decide::leases;
 use crate::telemetry::verdict::{Decided, Source};
 
-/// Decides what needs no answer of the store.
+/// Makes a decision that needs no answer of the store.
 pub(super) fn before_the_store<'a>(basis: &Basis<'a>, open: &mut Open<'a>) -> Option<Decided> {
     by_certificate(basis, open)
         .or_else(|| by_policy(basis, open))
@@ -26,7 +26,7 @@ pub(super) fn before_the_store<'a>(basis: &Basis<'a>, open: &mut Open<'a>) -> Op
         .or_else(|| by_lease(basis, open))
 }
 
-/// Decides what the store was asked for.
+/// Makes a decision for which the store was asked.
 pub(super) fn after_the_store(
     outcomes: &[Option<Outcome>],
     fallbacks: &[Fallback],

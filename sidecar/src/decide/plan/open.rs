@@ -170,7 +170,7 @@ impl<'a> Open<'a> {
         Decided::by(source, Verdict::Admitted(status))
     }
 
-    /// The same with the checks that took no part.
+    /// Adds the indices of checks that took no part.
     pub fn naming_unknown(&mut self, mut decided: Decided) -> Decided {
         if let Verdict::Admitted(status) | Verdict::Denied(status) = &mut decided.verdict {
             status.unknown = std::mem::take(&mut self.all.unknown);
@@ -184,7 +184,7 @@ impl<'a> Open<'a> {
         Decided::unavailable(then, source, first.map_or("", |check| &check.limit.name))
     }
 
-    /// Spends what leases decided; `false` if one of them has ended while the store was asked.
+    /// Spends the units that leases have for this decision; `false` if one of them has ended while the store was asked.
     pub fn spend_live(&mut self, now_us: u64) -> bool {
         let is_live = |(_, units): &(usize, Reservation)| units.is_live(now_us);
         let are_live = self.leased.iter().all(is_live);
@@ -194,7 +194,7 @@ impl<'a> Open<'a> {
         are_live
     }
 
-    /// Spends what leases decided.
+    /// Spends the units that leases have for this decision.
     pub fn spend(&mut self) {
         self.leased.iter_mut().for_each(|(_, units)| units.spend());
     }

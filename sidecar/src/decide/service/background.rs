@@ -17,18 +17,18 @@ use crate::telemetry::history::{History, Reading};
 /// A connection that is replaced within this time is not reported as an outage.
 const REPLACED_WITHIN: Duration = Duration::from_millis(200);
 
-/// Connections that are lost so often, each time within this time of the last, are an outage, however soon they are replaced. It is
-/// over when none is lost for this time.
+/// This many lost connections, each within this time of the last, are an outage, however soon they are replaced. It is over when
+/// no connection is lost for this time.
 const LOST_AGAIN: (u32, Duration) = (3, Duration::from_secs(1));
 
-/// What was so until less than this time ago is not logged again.
+/// A warning about filters is not repeated until its cause has been gone for this long.
 const SAID_FOR: Duration = Duration::from_secs(60);
 
-/// Most time from one sample of the counters to the next: whoever opens the live page finds a chart.
+/// The longest time between two samples of the counters, so that the live page has a chart as soon as it is opened.
 const SAMPLE_EVERY_MS: u64 = 5_000;
 
 impl Service {
-    /// Frees what has expired in the store, the shares and the leases. Call it about every second.
+    /// Frees expired entries of the store, the shares and the leases. Call it about every second.
     pub async fn tick(&self) {
         drop(self.sampled(SAMPLE_EVERY_MS));
         self.store.sweep().await;
@@ -114,7 +114,7 @@ impl Service {
                     let part = self.store.has_parts().then_some("part of the Cluster: ");
                     let told = format!("{}{cause}", part.unwrap_or_default());
                     if self.events.store_lost(since_ms, &told) {
-                        // Nobody may call an idle sidecar: then this is the only line.
+                        // An idle sidecar may get no calls: then this is the only line.
                         let without = without_store(self.sidecars());
                         let why = format_args!("{told}; {without}");
                         self.events.log.failed(cause.kind(), why);

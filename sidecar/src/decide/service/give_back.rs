@@ -50,7 +50,7 @@ impl Service {
         Listed { outcomes }
     }
 
-    /// Keeps denied keys for the digits that Envoy's access log shows: those of what its filter has sent.
+    /// Remembers denied keys by the digits that Envoy's access log shows, which are those of the keys that its filter sent.
     pub(super) fn know_denied(
         &self,
         decided: &[Decided],
@@ -68,14 +68,14 @@ impl Service {
         }
     }
 
-    /// The key with these digits. It is told to nobody.
+    /// The key with these digits. No answer contains it.
     fn key_of(&self, digits: &str) -> Result<String, Problem> {
         let why = "no key with these 20 digits was denied, or near a limit, on this sidecar lately: ask the one whose `top` shows them, or behind the Envoy whose access log does";
         let key = self.metrics.key_of(digits);
         key.ok_or_else(|| Problem::new(Code::NotFound, why).at("subject"))
     }
 
-    /// Peeks at what is left for keys that their digits name.
+    /// Peeks at the remaining units of keys, which are named by their digits.
     pub async fn peek(&self, asked: Read<'_>) -> Answer<'static> {
         let decisions = asked.decisions.into_iter().enumerate();
         let decisions = decisions.map(|(index, decision)| {

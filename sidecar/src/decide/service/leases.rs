@@ -10,7 +10,7 @@ use crate::decide::epoch::Epoch;
 use crate::decide::leases::{Keeper, PartRequest};
 
 impl Service {
-    /// Applies a filter's reports on its parts of leases. What it wants more of; `None` if it cannot spend parts.
+    /// Applies a filter's reports on its parts of leases. Returns the keys of which it wants more; `None` if it cannot spend parts.
     pub(super) fn account_parts<'h>(
         &self,
         header: impl Fn(&str) -> Option<&'h str>,
@@ -22,13 +22,13 @@ impl Service {
         let mut wanted = self.leases.account(&reports, |status, key, decisions| {
             metrics.count_leased(status, key, decisions, now_us);
         });
-        // What was taken under another epoch may be of a key that is blocked now, or of a limit without leases.
+        // A part of another epoch may be of a key that is blocked now, or of a limit without leases.
         wanted.retain(|more| more.key.epoch == epoch.number);
         Some(wanted)
     }
 
-    /// Waits for the leases that a filter asks for, if the store has to be asked. Only for a call without decisions: nobody
-    /// waits for its answer.
+    /// Waits for the leases that a filter asks for, if the store has to be asked. Only for a call without decisions: no
+    /// request waits for its answer.
     pub(super) async fn prepare_parts(&self, wanted: &[PartRequest]) {
         if let Some(prepared) = self.leases.prepare(wanted) {
             // A lease that has not arrived by then is not lent.
@@ -60,7 +60,7 @@ impl Service {
         more.chain(first).take(MAX_PARTS).collect()
     }
 
-    /// Asks for leases and returns what was not spent. Never returns.
+    /// Asks for leases, and gives back the units that were not spent, for ever.
     pub async fn keep_leases(&self) {
         self.keeper().run().await;
     }
@@ -74,7 +74,7 @@ impl Service {
         }
     }
 
-    /// Returns what is leased, and announces to the store that this sidecar is shutting down.
+    /// Returns the units of its leases, and announces to the store that this sidecar is shutting down.
     pub async fn leave(&self) {
         self.keeper().close().await;
         self.backend.leave().await;

@@ -13,7 +13,7 @@ pub(super) const CHECK_EVERY: Duration = Duration::from_secs(60);
 /// Other limits under the same prefix are reported after this time: until then, a new policy may not have reached all sidecars.
 const DIFFER_AFTER: Duration = Duration::from_secs(600);
 
-/// What is known of others, and what was reported.
+/// The other fleets that the store's lists show, and what was reported of them.
 #[derive(Debug, Default)]
 pub(super) struct Neighbours {
     /// The digest of this sidecar's own limits.

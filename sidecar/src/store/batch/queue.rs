@@ -26,7 +26,7 @@ struct Caller<A> {
     waiter: A,
 }
 
-/// What a caller learns.
+/// The answer to a caller.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// In the order of the decisions; `None` where the store did not answer.
@@ -36,7 +36,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Of a store that did not answer.
+    /// The answer if the store did not answer.
     pub fn none(decisions: usize, in_doubt: bool) -> Self {
         Self {
             outcomes: vec![None; decisions],
@@ -236,7 +236,7 @@ mod tests {
         let callers: Vec<_> = queue.callers_in(&call).collect();
         assert_eq!(callers, [(&"large", true), (&"small", true)]);
         let told = answer(&mut queue, &call, vec![None; MAX_CALL_WEIGHT], true);
-        // The large one learns at once what was decided of its own.
+        // The large caller gets the outcomes of its own part at once.
         assert!(
             told.iter()
                 .map(|(caller, _)| *caller)

@@ -1,4 +1,5 @@
-//! What `check-store` says of what it has seen. Pure. A message is `CHECK: TEXT; REMEDY`, the last where something is to change.
+//! What `check-store` reports of its observations. Pure. A message is `CHECK: TEXT; REMEDY`; it has a remedy if the operator should
+//! change something.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -54,13 +55,13 @@ impl Finding {
     }
 }
 
-/// Of a node of a Cluster.
+/// The check and the remedy for a node of a Cluster that serves no slots.
 const NO_SLOTS: (&str, &str) = (
     "slots",
     "it is a node of a Cluster that serves none: let it join (`redis-cli --cluster add-node`), or name nodes that serve slots by `redis+cluster://`",
 );
 
-/// Of an error that ends the checks of an address.
+/// The finding for an error that ends the checks of an address.
 pub fn failed(error: &StoreError) -> Checked {
     use StoreError::{Authentication, Connection, Refused};
     let (check, remedy) = match error {
@@ -99,7 +100,7 @@ pub fn failed(error: &StoreError) -> Checked {
     (Error, format!("{check}: {error}; {remedy}"))
 }
 
-/// Of the answer to INFO.
+/// The findings on the answer to INFO.
 pub fn of_info(info: &str) -> [Checked; 3] {
     let field = |name| field(info, name).unwrap_or("unknown");
     let (policy, evicted) = (field("maxmemory_policy"), field("evicted_keys"));
@@ -126,7 +127,7 @@ pub fn of_info(info: &str) -> [Checked; 3] {
     [eviction, persistence, unless(!is_old, Warning, message)]
 }
 
-/// Of the commands that were refused, with Redis's answer to each.
+/// The findings on commands that were refused, with Redis's answer to each.
 pub fn permissions(refused: &BTreeSet<(String, String)>, prefix: &str) -> Vec<Checked> {
     if refused.is_empty() {
         return vec![(State::Ok, "permissions: all commands and keys".to_owned())];
@@ -155,7 +156,8 @@ pub fn permissions(refused: &BTreeSet<(String, String)>, prefix: &str) -> Vec<Ch
     each.collect()
 }
 
-/// Of the shortest of several round trips. A decision takes one; the other three are for when it takes longer.
+/// The finding on the shortest of several round trips. A decision takes one; `store_timeout` should have room for four, in
+/// case it takes longer.
 pub fn round_trip(least: Duration, store_timeout: Duration) -> Checked {
     let short = if store_timeout > least {
         Warning
@@ -168,21 +170,21 @@ pub fn round_trip(least: Duration, store_timeout: Duration) -> Checked {
     unless(store_timeout >= least * 4, short, message)
 }
 
-/// Of how far Redis's clock is ahead of this host's.
+/// The finding on how far Redis's clock is ahead of this host's.
 pub fn clock(ahead_us: i64) -> Checked {
     let text = format!("Redis's is {} ms ahead of this host's", ahead_us / 1_000);
     let message = format!("clock: {text}; synchronize both (NTP)");
     unless(ahead_us.abs() <= 1_000_000, Warning, message)
 }
 
-/// Of whether a proxy or a Cluster spreads the keys.
+/// The finding on whether a proxy or a Cluster spreads the keys.
 pub fn sharding(is_sharded: bool) -> Checked {
     let count = if is_sharded { "several" } else { "one" };
     let message = format!("keys are in {count} Redis; name one, or use `redis+cluster://`");
     unless(!is_sharded, Error, format!("sharding: {message}"))
 }
 
-/// Of the limits and the key prefixes that others have entered, as far as they may be read.
+/// The finding on the limits and key prefixes that other sidecars have entered, as far as the user may read them.
 pub fn fleets(limits: usize, prefixes: Option<usize>) -> Checked {
     let prefixes = prefixes.map_or("?".to_owned(), |count| count.to_string());
     let text = format!("{limits} other limits under this `key_prefix`, {prefixes} other prefixes");

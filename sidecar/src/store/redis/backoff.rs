@@ -4,9 +4,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 const SHORTEST: Duration = Duration::from_millis(10);
-/// The longest pause after an attempt that failed at once: it costs nobody anything.
+/// The longest pause after an attempt that failed at once: such an attempt costs Redis nothing.
 const LONGEST: Duration = Duration::from_millis(500);
-/// The same after one that took its time: what was asked may have more to do than it can.
+/// The longest pause after an attempt that failed slowly: the server may be overloaded.
 const LONGEST_AFTER_SLOW: Duration = Duration::from_secs(4);
 
 /// The next pause.

@@ -28,7 +28,7 @@ const REPLACED_AFTER: Duration = Duration::from_secs(3);
 pub enum ConnectionHealth {
     /// Usable.
     Healthy,
-    /// To be probed, and usable meanwhile: what it refused is no decision.
+    /// To be probed, and usable meanwhile: the command that Redis refused was not a decision.
     Questioned,
     /// To be probed; calls fail until a probe succeeds.
     Suspect(StoreError),
@@ -111,7 +111,7 @@ impl Connection {
         lock(&self.replies).unanswered == 0
     }
 
-    /// Calls in flight, and one.
+    /// One more than the number of calls in flight.
     pub fn in_flight(&self) -> usize {
         Arc::strong_count(&self.in_flight)
     }
@@ -215,8 +215,8 @@ impl Connection {
         }
     }
 
-    /// The same as a sign of life: that there is no answer counts as for a decision. What it refuses says nothing of
-    /// decisions, but asks for a probe.
+    /// Makes a call that also shows whether the connection is alive: a missing answer counts like that to a decision. If Redis
+    /// refuses the command, that says nothing about decisions, but a probe follows.
     pub async fn announce<T: FromRedisValue>(
         &self,
         command: &Cmd,

@@ -43,9 +43,9 @@ pub struct Dialled {
     pub endpoint: Endpoint,
     /// The address of its peer, if it has one.
     pub peer: Option<IpAddr>,
-    /// As whom it was opened: see [`Dialer::credentials`].
+    /// The credentials with which it was opened: see [`Dialer::credentials`].
     pub credentials: Option<u64>,
-    /// What came on it first.
+    /// The first bytes that came on it.
     pub heard: Heard,
     /// Loses its sender when the connection closes.
     pub closed: watch::Receiver<()>,

@@ -59,8 +59,8 @@ pub async fn inspect(pool: &ConnectionPool, connection: &Connection) -> Result<O
     }
 }
 
-/// Asks a server who it is; returns its `run_id` and that of a server to which the node's address has led since, if that is
-/// another one.
+/// Asks a server for its `run_id`; returns it together with that of another server to which the node's address has led since, if
+/// there is one.
 pub async fn ask(
     pool: &ConnectionPool,
     connection: &Connection,

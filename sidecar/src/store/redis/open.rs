@@ -1,5 +1,5 @@
-//! One attempt to open a connection. It is offered only if it runs the script on a primary; if that took longer than decisions
-//! wait, it says so.
+//! One attempt to open a connection. It succeeds only after a probe ran on a primary; `slow` is set if that took longer than
+//! `store_timeout`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

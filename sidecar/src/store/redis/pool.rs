@@ -40,9 +40,9 @@ pub struct ConnectionPool {
     pub clustered: bool,
     entries: Vec<ArcSwap<Entry>>,
     probe: ArcSwap<Batch>,
-    /// Held by the one that connects while no connection is usable: the others follow when it works.
+    /// Held by the task that connects while no connection is usable: the others follow when its connection works.
     first: Mutex<()>,
-    /// Held by the one that replaces a connection in use.
+    /// Held by the task that replaces a connection in use.
     pub replacing: Mutex<()>,
     /// What is known of the server.
     server: std::sync::Mutex<Server>,
@@ -57,7 +57,7 @@ pub struct ConnectionPool {
     down_since: ArcSwapOption<Instant>,
     /// Why Redis refused the last probe, or a call for its keys, if it did.
     refusal: ArcSwapOption<StoreError>,
-    /// What was refused for its keys, while other keys are served: probes look at it until it is not.
+    /// A batch that Redis refused because of its keys while it serves other keys: probes use these keys until they are served.
     refused: ArcSwapOption<Batch>,
     /// What the last usable connection, here or to the node that had these slots before, knows of Redis's clock.
     last_clock: ArcSwapOption<std::sync::Mutex<Clock>>,
@@ -135,8 +135,8 @@ impl ConnectionPool {
             .is_some_and(|since| since.elapsed() >= DOWN_AFTER)
     }
 
-    /// Notes that Redis refused a batch, if it may have done so for its keys: then it is refused as a whole, since most of the
-    /// others may be served, and their limits would hold while nobody knows of those that do not.
+    /// Notes that Redis refused a batch, if it may have done so because of its keys. Then the node counts as down for all keys: if
+    /// it served the others, their limits would hold, and that some limits are not enforced would go unnoticed.
     pub fn note_refused(&self, error: &StoreError, batch: &Batch) {
         // In a Cluster, it is no fault of the node that a slot has moved or is on its way.
         if !error.may_be_for_keys() || (self.clustered && is_elsewhere(error)) {

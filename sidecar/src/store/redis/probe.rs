@@ -13,8 +13,9 @@ const LIMIT: u64 = 1_000_000_000;
 const WINDOW_US: u64 = 1_000_000;
 
 /// A decision over buckets of its own, one of each kind of state, so that it needs every command that decisions need: in the slot
-/// of this tag, or where there is no Cluster in two slots, as decisions are, so that a node of a Cluster refuses it. Where the command of scripts is unknown, because it was renamed, Redis repeats 128 bytes of what it was
-/// sent; the redis crate ends the connection at what is not UTF-8. So the keys, which come first, are long.
+/// of this tag, or where there is no Cluster in two slots, as decisions are, so that a node of a Cluster refuses it. Where
+/// `EVALSHA` is unknown because it was renamed, Redis's error repeats the first 128 bytes of the arguments; the redis crate ends
+/// the connection if they are not UTF-8. So the keys, which come before binary arguments, are long.
 pub fn probe(tag: Option<&str>) -> Batch {
     let [first, second] = tag.map_or(["probe", "another-probe"], |tag| [tag; 2]);
     let bucket = |tag, name, algorithm| Bucket {

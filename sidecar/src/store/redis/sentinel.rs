@@ -79,7 +79,7 @@ impl Answers {
     }
 }
 
-/// The primary of the highest epoch; among equals, what most sentinels name, and then what the first one does.
+/// The primary of the highest epoch; among equals the one that most sentinels name, and then the one that the first sentinel names.
 fn primary<'a>(all: impl Iterator<Item = &'a Named> + Clone) -> Result<Endpoint, StoreError> {
     let named = all
         .clone()

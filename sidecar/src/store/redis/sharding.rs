@@ -64,13 +64,13 @@ async fn look_by_new(pool: &ConnectionPool) -> Result<bool, StoreError> {
     is_sharded(&connection, deadline).await
 }
 
-/// Writes marks, each with a tag of its own, and counts them in one call, which is sent by the first one's tag, and in a call for
-/// each. If the first finds fewer than the others, the keys are spread. A failover meanwhile has the same effect, so ask twice.
+/// Writes marks, each with a tag of its own, and counts them in one call, which a proxy sends to the first mark's server, and in a
+/// call for each. If the first call finds fewer marks than the others together, the proxy spreads the keys. A failover meanwhile has the same effect, so ask twice.
 ///
 /// # Errors
 /// Redis does not answer, or refuses a command.
 pub async fn is_sharded(connection: &Connection, deadline: Deadline) -> Result<bool, StoreError> {
-    // Other keys than those of earlier looks, whose marks prove nothing now.
+    // Keys that no earlier check has used, since marks that it left prove nothing now.
     let look_number = RandomState::new().hash_one(());
     let marks: Vec<_> = (0..MARKS)
         .map(|number| format!("sg:{{mark-{look_number}-{number}}}:probe"))

@@ -83,7 +83,7 @@ async fn watch(pool: &ConnectionPool, number: usize, opened: Opened) -> StoreErr
     let mut changes = connection.health.subscribe();
     let mut backoff = Backoff::default();
     let mut suspected = opened.slow;
-    // Of one that is too slow, from one probe to the next.
+    // The pause between two probes of a connection that is too slow.
     let mut slow_pause = backoff.pause(true);
     loop {
         let pause = match &suspected {

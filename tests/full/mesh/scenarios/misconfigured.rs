@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use sluicegate_tests::process::eventually_within;
-use sluicegate_tests_full::documents::text;
+use sluicegate_tests_full::documents::install_page;
 
 use super::{PODS, RECOVERS, exact_burst};
 use crate::images::FILTER_TAGS;
@@ -66,11 +66,11 @@ async fn not_validated(mesh: &mut Mesh, report: &mut Report) {
 
 /// The status that the mesh's page of docs/install says for this fault.
 fn status_on_page(mesh: &Mesh, fault: &str) -> u16 {
-    let page = text(format!("docs/install/{}", mesh.page));
+    let page = install_page(mesh.page);
     let mut rows = page.lines();
     let row = rows.find(|line| line.starts_with(&format!("| {fault}")));
     let found = row.and_then(|row| row.split_once(" for every request"));
-    let (before, _) = found.unwrap_or_else(|| panic!("{}: no status for: {fault}", mesh.page));
+    let (before, _) = found.unwrap_or_else(|| panic!("{:?}: no status for: {fault}", mesh.page));
     let status = before.rsplit(' ').next().and_then(|word| word.parse().ok());
     status.expect("a number before `for every request`")
 }
