@@ -227,6 +227,8 @@ pub fn generate(seed: u64, open: Open) -> World {
         let chance = &mut maker.chance;
         let of = maker.policies.iter();
         second_set.extend(of.map(|_| !chance.one_in(4)));
+        // Without rules that it can use, a filter takes the first that it gets, whoever can decide by them.
+        second_set[0] = true;
     }
     if maker.keeps_state && maker.chance.one_in(2) {
         maker.full_folders();

@@ -136,10 +136,24 @@ pub fn judge(world: &World, shown: &Shown) -> Vec<Wrong> {
             what,
         });
     }
+    let asked = |one: &&Entry| {
+        matches!(
+            one.what,
+            What::Asked {
+                said: Said::Unknown,
+                ..
+            }
+        )
+    };
+    let healed = shown.log.iter().filter(|one| one.from >= shown.healed);
+    wrong.extend(healed.filter(asked).map(|one| Wrong {
+        kind: "unhealed",
+        what: format!("no verdict at {:.3} s: {:?}", secs(one.from), one.what),
+    }));
     judge.metered(&mut wrong);
     judge.blocked(&mut wrong);
     judge.again(&mut wrong);
-    judge.looked(&mut wrong);
+    judge.looked(shown.healed, &mut wrong);
     for ((limit, _), subject) in &judge.subjects {
         let requests = judge.limits(*limit).filter_map(|(_, of)| of.requests_up_to);
         let requests = requests.max();

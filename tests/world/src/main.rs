@@ -9,6 +9,7 @@
 //! | `run.rs`, `filter.rs` | runs it with the sidecar's real service and the filter's real rules |
 //! | `host.rs` | what the filter's `plugin.rs` and `rule_updates.rs`, which run here as they are, have of Envoy |
 //! | `judge.rs` | what is wrong with what it showed |
+//! | `reached.rs` | the states that some of the first worlds have to reach |
 //! | `shrink.rs` | the same fault with fewer events |
 //! | `replay.rs` | the script gives each call of a world the same answer |
 //!
@@ -29,6 +30,7 @@ mod own_redis;
 #[path = "../../../filter/src/plugin.rs"]
 #[allow(dead_code, missing_docs)]
 mod plugin;
+mod reached;
 #[cfg(test)]
 mod replay;
 #[path = "../../../filter/src/rule_updates.rs"]
@@ -47,6 +49,7 @@ use std::time::{Duration, Instant};
 
 use generate::{FEATURES, Open, features, generate};
 use judge::judge;
+use reached::{STATES, reached};
 use run::{What, run};
 
 /// What all threads have found.
@@ -57,7 +60,12 @@ struct Found {
     next: AtomicU64,
     failed: AtomicBool,
     pairs: Mutex<BTreeMap<(usize, usize), u64>>,
+    /// Of the first [`REACHING`] worlds: how many reached each state.
+    reached: Mutex<[u64; STATES.len()]>,
 }
+
+/// How many worlds have to reach every state, however little time there is.
+const REACHING: u64 = 400;
 
 /// What `OPEN` turns on, for example `OPEN=e2,e3`.
 fn open() -> Open {
@@ -108,18 +116,23 @@ fn main() -> ExitCode {
     let began = Instant::now();
     let found = Found::default();
     if std::env::var_os("KEEP").is_none() {
-        kept().into_iter().for_each(|seed| look(seed, &found));
+        for seed in kept() {
+            look(seed, &found);
+        }
     }
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while (all() || !found.failed.load(Ordering::Relaxed)) && Instant::now() < until {
+                while all() || !found.failed.load(Ordering::Relaxed) {
                     let seed = found.next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds {
+                    if seed >= seeds || seed >= REACHING && Instant::now() >= until {
                         return;
                     }
-                    look(first + seed, &found);
+                    let has = look(first + seed, &found);
+                    let mut reached = found.reached.lock().expect("no panic");
+                    let counts = reached.iter_mut().zip(has).filter(|_| seed < REACHING);
+                    counts.for_each(|(count, has)| *count += u64::from(has));
                 }
             });
         }
@@ -134,14 +147,21 @@ fn main() -> ExitCode {
     if std::env::var_os("PAIRS").is_some() {
         print_pairs(&found.pairs.lock().expect("no panic"));
     }
-    if found.failed.load(Ordering::Relaxed) {
+    let reached = *found.reached.lock().expect("no panic");
+    let mut is_missing = false;
+    for (name, count) in STATES.iter().zip(reached).filter(|_| seeds >= REACHING) {
+        println!("{count:>5} of the first {REACHING}: {name}");
+        is_missing |= count == 0;
+    }
+    if found.failed.load(Ordering::Relaxed) || is_missing {
         ExitCode::FAILURE
     } else {
         ExitCode::SUCCESS
     }
 }
 
-fn look(seed: u64, found: &Found) {
+/// Runs and judges the world of a seed; which states it reached.
+fn look(seed: u64, found: &Found) -> [bool; STATES.len()] {
     let world = generate(seed, open());
     let shown = run(&world, false);
     let verdicts = shown
@@ -166,7 +186,7 @@ fn look(seed: u64, found: &Found) {
         println!("seed {seed}: {}: {}", first.kind, first.what);
         keep(seed, first);
         if all() || std::env::var_os("SHRINK").is_some_and(|shrink| shrink == "no") {
-            return;
+            return reached(&world, &shown);
         }
         let small = shrink::shrink(&world, first.kind);
         let shown = run(&small, false);
@@ -179,6 +199,7 @@ fn look(seed: u64, found: &Found) {
             .iter()
             .for_each(|one| println!("{}: {}", one.kind, one.what));
     }
+    reached(&world, &shown)
 }
 
 fn one(seed: u64) -> ExitCode {

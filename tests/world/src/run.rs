@@ -91,6 +91,8 @@ pub struct Shown {
     pub log: Vec<Entry>,
     /// Keys in the store at the end.
     pub keys_left: usize,
+    /// From when on all faults were healed.
+    pub healed: u64,
     /// All sidecars of a fleet have the same rules at the end, and its filter has others and did not refuse these.
     pub is_behind: bool,
     /// For each step of the clock: when an answer had told the last sidecar of it.
@@ -193,7 +195,9 @@ async fn go(world: World, records: bool) -> Shown {
         run.link(sidecar, Link::Good);
     }
     sleep(CALM).await;
-    run.look_at_all().await;
+    let healed = run.now();
+    run.ask_all(true).await;
+    run.ask_all(false).await;
     let is_behind = run.is_behind();
     follows.inspect(|follows| follows.abort());
     for sidecar in 0..count {
@@ -216,6 +220,7 @@ async fn go(world: World, records: bool) -> Shown {
     Shown {
         log: run.log.take(),
         keys_left,
+        healed,
         is_behind,
         told,
         calls: run.server.calls(),
@@ -679,18 +684,18 @@ impl Run {
         );
     }
 
-    /// What each key has left when everything is calm.
-    async fn look_at_all(&self) {
+    /// What each key has left when everything is calm, or a unit of each.
+    async fn ask_all(&self, peek: bool) {
         for sidecar in 0..self.world.sidecars {
             for limit in 0..self.world.policies[0].len() {
                 for key in 0..super::script::KEYS {
                     let check = Check {
                         limit,
                         key,
-                        cost: 0,
+                        cost: u64::from(!peek),
                         quota: None,
                     };
-                    self.ask_once(sidecar, &[check], (false, true, false, false))
+                    self.ask_once(sidecar, &[check], (false, peek, false, false))
                         .await;
                 }
             }

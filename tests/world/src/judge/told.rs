@@ -193,7 +193,7 @@ impl Judge<'_> {
 
     /// A look finds no more left than what was not certainly taken, by shares too: nothing is forgotten. And when everything is
     /// calm, all of it: what was leased has come back.
-    pub(super) fn looked(&self, wrong: &mut Vec<Wrong>) {
+    pub(super) fn looked(&self, healed: u64, wrong: &mut Vec<Wrong>) {
         let lost = self
             .changes
             .iter()
@@ -201,10 +201,7 @@ impl Judge<'_> {
         if !self.clocks.is_empty() || lost {
             return;
         }
-        let last = self
-            .log
-            .iter()
-            .filter(|one| !matches!(one.what, What::Asked { peek: true, .. }));
+        let last = self.log.iter().filter(|one| one.from < healed);
         let calm = last.map(|one| one.to).max().unwrap_or(0) + CALM;
         for ((limit, key), subject) in &self.subjects {
             let Some(of) = &self.world.policies[0][*limit] else {

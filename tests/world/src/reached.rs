@@ -1,0 +1,120 @@
+//! States that worlds have to reach: a world that never comes to one shows nothing about it.
+
+use super::filter::{By, Said};
+use super::run::{Entry, Shown, What};
+use super::script::{Grant, Link, World};
+
+/// What happened to a sidecar so far.
+#[derive(Clone, Copy, Default)]
+struct Sidecar {
+    is_cut: bool,
+    is_full: bool,
+    version: usize,
+}
+
+/// The states; each seed counts once for each.
+pub const STATES: [&str; 22] = [
+    "a key has nothing left",
+    "a share admits",
+    "a share denies",
+    "a sidecar ends while it decides by a share",
+    "a request has no verdict",
+    "a denial from the filter's cache",
+    "units from a filter's lease",
+    "a receipt returns units",
+    "a receipt returns nothing",
+    "a receipt is given back after a reset",
+    "a limit that the policy has no more is decided",
+    "a limit that no policy had is refused",
+    "a filter's request is unmetered",
+    "a filter refuses rules",
+    "a policy lacks a rule set that the filter lists",
+    "a sidecar ends while its state folder is full",
+    "a consumer changes its tier",
+    "a blocked key is denied",
+    "a request comes back when Retry-After says, and is admitted",
+    "the clock steps back",
+    "the store loses its data",
+    "the store loses its overrides",
+];
+
+/// Which of them a world reached.
+pub fn reached(world: &World, shown: &Shown) -> [bool; STATES.len()] {
+    let mut sidecars = vec![Sidecar::default(); world.sidecars];
+    let mut has = [false; STATES.len()];
+    has[13] = world.fleet
+        && (world.events.iter())
+            .any(|(_, event)| matches!(event, super::script::Event::Refuse(true)));
+    has[14] = world.second_set.contains(&false);
+    has[16] = world.tiers.windows(2).any(|pair| pair[0] != pair[1]);
+    let before = |number: usize, is: &dyn Fn(&What) -> bool| {
+        shown.log[..number].iter().any(|one| is(&one.what))
+    };
+    let log = shown.log.iter().filter(|one| one.from < shown.healed);
+    for (number, Entry { sidecar, what, .. }) in log.enumerate() {
+        let of = &mut sidecars[*sidecar];
+        match what {
+            What::Asked {
+                checks,
+                said,
+                by,
+                remaining,
+                again,
+                peek,
+            } => {
+                let is_denied = matches!(said, Said::Denied { .. });
+                let is_admitted = *said == Said::Admitted && !peek;
+                let by_share = of.is_cut && *by == By::Sidecar;
+                has[0] |= *remaining == Some(0);
+                has[1] |= by_share && is_admitted;
+                has[2] |= by_share && is_denied;
+                has[4] |= *said == Said::Unknown;
+                has[5] |= *by == By::Cache;
+                has[6] |= *by == By::Lease;
+                let lacks = |check: &super::script::Check| {
+                    world.policies[of.version][check.limit].is_none()
+                };
+                has[10] |= checks.iter().any(lacks) && (is_admitted || is_denied);
+                has[11] |= *said == Said::Refused;
+                let blocked = |what: &What| {
+                    let What::Override {
+                        limit, key, grant, ..
+                    } = what
+                    else {
+                        return false;
+                    };
+                    *grant == Some(Grant::Blocked)
+                        && checks
+                            .iter()
+                            .any(|one| (one.limit, one.key) == (*limit, *key))
+                };
+                has[17] |= is_denied && (has[17] || before(number, &blocked));
+                has[18] |= *again && is_admitted;
+            }
+            What::Unmetered { .. } => has[12] = true,
+            What::GivenBack { entry, units } => {
+                has[7] |= *units > 0;
+                has[8] |= *units == 0;
+                if let What::Asked { checks, .. } = &shown.log[*entry].what {
+                    let reset = |what: &What| {
+                        matches!(what, What::Reset { limit, key, done: true }
+                            if checks.iter().any(|one| (one.limit, one.key) == (*limit, *key)))
+                    };
+                    has[9] |= shown.log[*entry..number].iter().any(|one| reset(&one.what));
+                }
+            }
+            What::Policy(version) => of.version = *version,
+            What::Link(link) => of.is_cut = *link == Link::Cut,
+            What::StateFull(full) => of.is_full = *full,
+            What::Down => {
+                has[3] |= of.is_cut;
+                has[15] |= of.is_full;
+            }
+            What::Clock(by_ms) => has[19] |= *by_ms < 0,
+            What::Lost => has[20] = true,
+            What::OverridesLost => has[21] = true,
+            What::Override { .. } | What::Reset { .. } | What::Up => {}
+        }
+    }
+    has
+}
