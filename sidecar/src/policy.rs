@@ -60,7 +60,7 @@ pub use files::Files;
 pub use key_forms::{KeyForms, Made};
 pub use limits::{Limit, WhenStoreIsDown, most};
 pub use overrides::{Grant, MAX_OVERRIDES, Override, WindowQuota, check_texts};
-pub use rules::{RuleSets, written};
+pub use rules::RuleSets;
 pub use short::{Expanded, line_and_why};
 pub use source::{PolicyError, PolicySource};
 pub use store::{

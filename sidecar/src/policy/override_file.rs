@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_saphyr::Spanned;
 use sluicegate_engine::MAX_UNITS;
 use sluicegate_protocol::{OverrideTerms, OverrideWindow, Whom, check_key};
 
@@ -63,21 +62,20 @@ impl From<OverrideFile> for OverrideTerms {
 /// Parses a limit's overrides, by key. Unlike those in the store, they must fit the limit.
 ///
 /// # Errors
-/// The line and the error there, never the key, which may be a secret.
+/// The entry and the error there, never the key, which may be a secret.
 pub(super) fn read(
     limit: &Limit,
-    entries: &[Spanned<OverrideFile>],
-) -> Result<BTreeMap<Whom, Override>, (u64, String)> {
+    entries: &[OverrideFile],
+) -> Result<BTreeMap<Whom, Override>, (String, String)> {
     let mut overrides = BTreeMap::new();
     for (index, entry) in entries.iter().enumerate() {
         let at = |why: String| {
             let why = format!("override {}: {why}", index + 1);
-            (entry.referenced.line(), why)
+            (format!("overrides[{index}]"), why)
         };
-        let file = entry.value.clone();
-        let key = file.key.clone();
+        let key = entry.key.clone();
         check_key(&key).map_err(|problem| at(problem.message.into_owned()))?;
-        let read = Override::read(file.into()).map_err(at)?;
+        let read = Override::read(entry.clone().into()).map_err(at)?;
         if let Grant::Quotas(quotas) = &read.grant {
             limit.with_quotas(quotas).map_err(at)?;
         }
@@ -123,8 +121,8 @@ limits:
             key: a, | key: [hunter2], | line 7, `key` is a list
             key: a, | key: !!int hunter2, | line 7, without tags
             key: a, | hunter2: 1, | line 7, this is not a field, `key`
-            key: a, | hunter2: 1, hunter2: 2, | line 7, this is not a field, `key`
-            { key: '7', unlimited: true } | hunter2 | line 9, expected a mapping
+            key: a, | hunter2: 1, hunter2: 2, | line 7, this key is given twice
+            { key: '7', unlimited: true } | hunter2 | line 9, `overrides` is a single value
             overrides:\n | overrides: hunter2\n    x:\n | line 6, `overrides` is a single value, - { key: KEY
             overrides:\n | overrides: { hunter2: 1 }\n    x:\n | line 6, `overrides` is a mapping, - { key: KEY
             overrides:\n | overrides:\n      - hunter2\n | line 7, `overrides` is a single value
