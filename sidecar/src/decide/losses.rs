@@ -4,8 +4,8 @@
 //! A removal is an entry too, so what has vanished without one was lost. Versions never repeat, so what is no newer than the
 //! version that was known, and was not known, is old.
 
-use crate::policy::Grant;
-use crate::store::{Entries, Mark, StoredOverride, StoredOverrides};
+use crate::policy::{Grant, Mark, Override};
+use crate::store::{Entries, StoredOverrides};
 
 /// The difference.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl Losses {
             if entry.has_ended(now_ms) || now.is_some_and(|now| now.version >= entry.version) {
                 continue;
             }
-            let is_block = entry.is_in_force() && entry.one.grant == Grant::Blocked;
+            let is_block = entry.is_in_force() && entry.grant == Grant::Blocked;
             losses.gone += usize::from(entry.is_in_force() && !is_block);
             // It keeps its version: what others know since then is newer, and what they knew before is older.
             let mark = match now {
@@ -48,11 +48,11 @@ impl Losses {
                 None => entry.version <= known.version,
             };
             if is_old && entry.is_in_force() && !entry.has_ended(now_ms) {
-                let returned = || StoredOverride {
+                let returned = || Override {
                     // Who knows of a later block restores it.
                     version: known.version,
                     mark: Mark::Returned,
-                    one: entry.one.clone(),
+                    ..entry.clone()
                 };
                 losses.remedies.entry(name.clone()).or_insert_with(returned);
             }
@@ -73,7 +73,6 @@ mod tests {
     use sluicegate_protocol::Whom;
 
     use super::*;
-    use crate::policy::Override;
 
     const BLOCKED: &str = r#"{"blocked":true}"#;
     const UNLIMITED: &str = r#"{"unlimited":true}"#;
@@ -83,10 +82,9 @@ mod tests {
     /// A store of this version.
     fn store(version: u64, entries: &[(&str, u64, Mark, &str)]) -> StoredOverrides {
         let entry = |(key, version, mark, terms): &(&str, u64, Mark, &str)| {
-            let one = Override::read(serde_json::from_str(terms).unwrap()).unwrap();
-            let (version, mark) = (*version, *mark);
-            let name = ("l".to_owned(), Whom::Key((*key).to_owned()));
-            (name, StoredOverride { version, mark, one })
+            let mut one = Override::read(serde_json::from_str(terms).unwrap()).unwrap();
+            (one.version, one.mark) = (*version, *mark);
+            (("l".to_owned(), Whom::Key((*key).to_owned())), one)
         };
         StoredOverrides {
             version,

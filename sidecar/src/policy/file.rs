@@ -22,7 +22,7 @@ use super::kept::{Kept, Text};
 use super::lease_file::LeaseFile;
 use super::limits::{Limit, WhenStoreIsDown};
 use super::named_window::NamedWindow;
-use super::override_file::{self, OverrideFile};
+use super::override_file;
 use super::overrides::{MAX_OVERRIDES, Override};
 use super::rules::RuleSets;
 use super::schemas::takes;
@@ -88,7 +88,7 @@ struct LimitFile {
     lease: Option<LeaseFile>,
     /// a list of mappings, for example `- { key: KEY, quota: 500 }`
     #[serde(default)]
-    overrides: Vec<OverrideFile>,
+    overrides: Vec<OverrideTerms>,
 }
 
 impl Policy {

@@ -1,71 +1,19 @@
-//! A limit's `overrides` in YAML.
+//! A limit's `overrides` in the policy file.
 
 use std::collections::BTreeMap;
 
-use schemars::JsonSchema;
-use serde::Deserialize;
-use sluicegate_engine::MAX_UNITS;
-use sluicegate_protocol::{OverrideTerms, OverrideWindow, Whom, check_key};
+use sluicegate_protocol::{OverrideTerms, Whom, check_key};
 
 use super::limits::Limit;
 use super::overrides::{Grant, Override};
 
-/// An entry of `overrides`.
-#[derive(Clone, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct OverrideFile {
-    /// a text: in `tls` the path of a file, in `overrides` the key of decisions
-    key: String,
-    /// a whole number of 1 or more
-    #[serde(default)]
-    #[schemars(range(min = 1, max = MAX_UNITS))]
-    quota: Option<u64>,
-    /// a whole number of 1 or more
-    #[serde(default)]
-    #[schemars(range(min = 1, max = MAX_UNITS))]
-    burst: Option<u64>,
-    /// a list of mappings, for example `- { quota: 100, per: 1m }`
-    #[serde(default)]
-    windows: Vec<OverrideWindow>,
-    /// `true`
-    #[serde(default)]
-    unlimited: bool,
-    /// `true`
-    #[serde(default)]
-    blocked: bool,
-    /// a time such as `2026-11-22T03:00:00Z`
-    #[serde(default)]
-    until: Option<String>,
-    /// a text of one line
-    #[serde(default)]
-    reason: Option<String>,
-    /// a name
-    #[serde(default)]
-    by: Option<String>,
-}
-
-impl From<OverrideFile> for OverrideTerms {
-    fn from(file: OverrideFile) -> Self {
-        Self {
-            quota: file.quota,
-            burst: file.burst,
-            windows: file.windows,
-            unlimited: file.unlimited,
-            blocked: file.blocked,
-            until: file.until,
-            reason: file.reason,
-            by: file.by,
-        }
-    }
-}
-
-/// Parses a limit's overrides, by key. Unlike those in the store, they must fit the limit.
+/// Reads a limit's overrides, by key. Unlike those in the store, they must fit the limit.
 ///
 /// # Errors
 /// The entry and the error there, never the key, which may be a secret.
 pub(super) fn read(
     limit: &Limit,
-    entries: &[OverrideFile],
+    entries: &[OverrideTerms],
 ) -> Result<BTreeMap<Whom, Override>, (String, String)> {
     let mut overrides = BTreeMap::new();
     for (index, entry) in entries.iter().enumerate() {
@@ -73,9 +21,10 @@ pub(super) fn read(
             let why = format!("override {}: {why}", index + 1);
             (format!("overrides[{index}]"), why)
         };
-        let key = entry.key.clone();
+        let missing = || at("`key` is missing: give the key of decisions".to_owned());
+        let key = entry.key.clone().ok_or_else(missing)?;
         check_key(&key).map_err(|problem| at(problem.message.into_owned()))?;
-        let read = Override::read(entry.clone().into()).map_err(at)?;
+        let read = Override::read(entry.clone()).map_err(at)?;
         if let Grant::Quotas(quotas) = &read.grant {
             limit.with_quotas(quotas).map_err(at)?;
         }

@@ -37,7 +37,7 @@ const OF_SET: [&str; 2] = ["reply", "upstream_paths"];
 /// Most limits that are named with a default.
 const MAX_TOLD: usize = 10;
 
-/// What the short form adds to the schema of a policy.
+/// What the short form adds to the schema of a policy; and the key of an override, which is beside its terms elsewhere.
 pub(super) static SCHEMA: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_str(include_str!("short/schema.json")).unwrap_or_default());
 
