@@ -27,7 +27,7 @@ use super::overrides::{MAX_OVERRIDES, Override};
 use super::rules::RuleSets;
 use super::schemas::takes;
 use super::short::{self, Expanded};
-use super::store::{StoreAddress, StoreFile};
+use super::store::{OptionsFile, StoreAddress, StoreFile};
 use super::window_file::{AlgorithmName, QuotaFromRequest, WindowFile, check_max_quota};
 use super::yaml_error;
 
@@ -160,7 +160,12 @@ pub fn policy_schema() -> Value {
 
 /// Puts the mistakes of limits and rules into `mistakes`, and returns the first of all.
 fn parse(text: &str, long: &Node, mistakes: &mut Vec<String>) -> Result<Policy, String> {
-    let file: PolicyFile = yaml_error::read(long, |field| takes(&LONG_SCHEMA, field))?;
+    let takes = |field: &str| takes(&LONG_SCHEMA, field);
+    if let Some(store) = get(long, "store").filter(|store| !fields(store).is_empty()) {
+        // Where a text may stand too, serde does not tell what is wrong with the mapping.
+        let _: OptionsFile = yaml_error::read(store, takes)?;
+    }
+    let file: PolicyFile = yaml_error::read(long, takes)?;
     let line = |path: &[&str]| at(long, path).map_or(1, |node| line_of(node, 0));
     let store = match &file.store {
         None => StoreAddress::default(),
