@@ -6,9 +6,7 @@
 --            | version of the last change that dropped entries I7
 --          Every other field is an entry, `limit:key`, with  version I7 | mark | text. The mark is empty, or ' ' for an
 --          override that was restored after a loss, '?' for one that had been removed and is back, '-' for one that was
---          removed: that is remembered, so that whoever has not heard of it does not restore it. Release 0.1.0 writes
---          the override's end in place of its version, and a head without the last number; it changes the other sums,
---          and skips entries with the last two marks, since their text is no JSON.
+--          removed: that is remembered, so that whoever has not heard of it does not restore it.
 --          Versions increase with each change. They are Redis's clock in microseconds, unless that was set back, so
 --          they also differ after the hash was lost. Ends are milliseconds since 1970 by Redis's clock.
 -- ARGV     version that the caller has read (0: no hash), version that the new one must exceed, latest end of the

@@ -34,8 +34,6 @@ mod man;
 mod manifests;
 mod output;
 mod override_list;
-mod override_set;
-mod override_terms;
 mod overrides;
 mod peek;
 mod pepper;

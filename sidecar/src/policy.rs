@@ -59,8 +59,8 @@ pub use file::policy_schema;
 pub use files::Files;
 pub use key_forms::{KeyForms, Made};
 pub use limits::{Limit, WhenStoreIsDown, most};
-pub use overrides::{Grant, MAX_OVERRIDES, Override, WindowQuota, check_texts};
-pub use rules::{RuleSets, written};
+pub use overrides::{Grant, MAX_OVERRIDES, Mark, Override, WindowQuota, check_texts};
+pub use rules::RuleSets;
 pub use short::{Expanded, line_and_why};
 pub use source::{PolicyError, PolicySource};
 pub use store::{

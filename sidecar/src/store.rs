@@ -55,5 +55,5 @@ pub use error::{ConnectionError, StoreError};
 pub use health::{Health, HealthState};
 pub use kinds::Store;
 pub use outage::{NoShare, Outage};
-pub use overrides::{Entries, Mark, Name, StoredOverride, StoredOverrides};
+pub use overrides::{Entries, Name, StoredOverrides};
 pub use returns::GiveBackEntry;

@@ -95,22 +95,26 @@ impl ValueWithLines {
 
     /// The line of a field, by its path (`rules[0].name`), or of the last part of the path that is there.
     pub fn line(&self, path: &str) -> usize {
-        let mut node = &self.node;
-        let mut line = line_of(node, self.before);
-        for part in path.split(['.', '[']) {
-            let index = part.strip_suffix(']').and_then(|index| index.parse().ok());
-            let entry = index.and_then(|index: usize| entries(node).get(index));
-            let entry = entry.map(|entry| (line_of(entry, self.before), entry));
-            // The key's line: the value may begin on the next.
-            let field = fields(node).iter().find(|(key, _)| key.value == part);
-            let field = field.map(|(key, value)| (line_of(key, self.before), value));
-            match entry.or(field) {
-                Some(found) => (line, node) = found,
-                None => break,
-            }
-        }
-        line
+        line_at(&self.node, self.before, path)
     }
+}
+
+/// The same of a node.
+pub fn line_at(mut node: &Node, before: usize, path: &str) -> usize {
+    let mut line = line_of(node, before);
+    for part in path.split(['.', '[']) {
+        let index = part.strip_suffix(']').and_then(|index| index.parse().ok());
+        let entry = index.and_then(|index: usize| entries(node).get(index));
+        let entry = entry.map(|entry| (line_of(entry, before), entry));
+        // The key's line: the value may begin on the next.
+        let field = fields(node).iter().find(|(key, _)| key.value == part);
+        let field = field.map(|(key, value)| (line_of(key, before), value));
+        match entry.or(field) {
+            Some(found) => (line, node) = found,
+            None => break,
+        }
+    }
+    line
 }
 
 /// A value without places.

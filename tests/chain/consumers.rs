@@ -136,28 +136,14 @@ async fn the_keys_of_a_consumer_share_its_bucket_and_all_others_that_of_their_ad
     .await;
     // An override of the consumer follows it, whichever of the limit's names is given.
     for (limit, quota) in [("partner", "9"), ("partner.acme", "7")] {
-        let mut command = Command::new(binary());
-        command.args([
-            "override",
-            "set",
-            "--limit",
-            limit,
-            "--consumer",
-            "acme",
-            "--quota",
-            quota,
-        ]);
-        let set = command
-            .args(["--admin", &sidecar.admin("")])
-            .output()
-            .unwrap();
-        let printed = String::from_utf8_lossy(&set.stdout);
-        let told = "limit `partner`, consumer acme: quota";
-        assert!(printed.contains(told), "{set:?}");
-        assert!(
-            printed.contains("units are counted for this key now"),
-            "{set:?}"
-        );
+        let words = format!("set --limit {limit} --consumer acme --quota {quota}");
+        let (_, printed) = command(&sidecar, &words);
+        for told in [
+            "limit `partner`, consumer acme: quota",
+            "units are counted for this key now",
+        ] {
+            assert!(printed.contains(told), "{printed}");
+        }
     }
     eventually("the override is in force", async || {
         envoy.status("/", "old").await == 200
@@ -236,15 +222,8 @@ async fn a_blocked_consumer_stays_blocked_when_its_tier_changes() {
     let sidecar = Sidecar::alone(&without).await;
     let envoy = envoy(sidecar.port, filter()).await;
     assert_eq!(statuses(&envoy, ["old"; 3]).await, [200, 200, 429]);
-    let words = [
-        "set",
-        "--limit",
-        "partner",
-        "--consumer",
-        "acme",
-        "--blocked",
-    ];
-    let (status, printed) = command(&sidecar, &words);
+    let words = "set --limit partner --consumer acme --blocked";
+    let (status, printed) = command(&sidecar, words);
     assert_eq!(status, Some(0), "{printed}");
     for policy in [&with_tier, &without] {
         let epoch = sidecar.metric("sluicegate_policy_epoch").await;
@@ -252,11 +231,10 @@ async fn a_blocked_consumer_stays_blocked_when_its_tier_changes() {
         let next = epoch + 1.0;
         sidecar.reaches("sluicegate_policy_epoch", next).await;
         assert_eq!(statuses(&envoy, ["old"]).await, [429]);
-        let (_, printed) = command(&sidecar, &["list"]);
+        let (_, printed) = command(&sidecar, "list");
         assert!(printed.contains("in force"), "{printed}");
     }
-    let words = ["remove", "--limit", "partner", "--consumer", "acme"];
-    let (_, printed) = command(&sidecar, &words);
+    let (_, printed) = command(&sidecar, "remove --limit partner --consumer acme");
     assert!(printed.contains("override removed"), "{printed}");
     std::fs::write(&sidecar.policy, &with_tier).unwrap();
     eventually("it is free", async || envoy.status("/", "old").await == 200).await;

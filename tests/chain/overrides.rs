@@ -19,25 +19,36 @@ mod switch;
 
 use fleet::Fleet;
 
-async fn change(sidecar: &Sidecar, method: Method, body: &Value) -> (u16, Value) {
+/// Changes the override of a key with these further fields; answered with this status.
+async fn change(
+    sidecar: &Sidecar,
+    method: Method,
+    (limit, key): (&str, &str),
+    more: &Value,
+    expected: u16,
+) -> Value {
+    let mut body = json!({ "limit": limit, "key": key });
+    let fields = body.as_object_mut().unwrap();
+    fields.extend(more.as_object().unwrap().clone());
+    fields.retain(|_, value| !value.is_null());
     let (status, answer) = sidecar.change_override(method, body.to_string()).await;
-    (status, serde_json::from_str(&answer).unwrap())
+    assert_eq!(status, expected, "{body}: {answer}");
+    serde_json::from_str(&answer).unwrap()
 }
 
 async fn set(sidecar: &Sidecar, limit: &str, key: &str, terms: Value) -> Value {
-    let mut body = json!({ "limit": limit, "key": key });
-    let fields = body.as_object_mut().unwrap();
-    fields.extend(terms.as_object().unwrap().clone());
-    let (status, answer) = change(sidecar, Method::PUT, &body).await;
-    assert_eq!(status, 200, "{answer}");
-    answer
+    change(sidecar, Method::PUT, (limit, key), &terms, 200).await
 }
 
 async fn remove(sidecar: &Sidecar, limit: &str, key: &str) -> Value {
-    let body = json!({ "limit": limit, "key": key });
-    let (status, answer) = change(sidecar, Method::DELETE, &body).await;
-    assert_eq!(status, 200, "{answer}");
-    answer
+    change(sidecar, Method::DELETE, (limit, key), &json!({}), 200).await
+}
+
+/// An answer has these fields.
+fn shows(answer: &Value, expected: &Value) {
+    for (field, value) in expected.as_object().unwrap() {
+        assert_eq!(&answer[field], value, "{field} of {answer}");
+    }
 }
 
 /// Waits until a sidecar that has just started has read the store's.
@@ -84,16 +95,12 @@ async fn overrides_hold_while_the_store_is_away() {
     assert_eq!(take(&sidecar, "per-key", "b").await["outcome"], "denied");
     // Its share is of the override's quota.
     assert_eq!(admitted(&sidecar, "per-key", "q", 10).await, 7);
-    let body = json!({ "limit": "per-key", "key": "x", "blocked": true });
-    let (status, answer) = change(&sidecar, Method::PUT, &body).await;
-    assert_eq!(
-        (status, &answer["code"]),
-        (503, &json!("store_unavailable")),
-        "{answer}"
-    );
+    let (of_key, blocked) = (("per-key", "x"), json!({ "blocked": true }));
+    let answer = change(&sidecar, Method::PUT, of_key, &blocked, 503).await;
+    shows(&answer, &json!({ "code": "store_unavailable" }));
     // It was reached, so it does not advise on the address.
-    let words = ["set", "--limit", "per-key", "--key", "x", "--unlimited"];
-    let (status, printed) = operator::command(&sidecar, &words);
+    let words = "set --limit per-key --key x --unlimited";
+    let (status, printed) = operator::command(&sidecar, words);
     assert_eq!(status, Some(69), "{printed}");
     assert!(!printed.contains("--admin-listen"), "{printed}");
 }
@@ -109,10 +116,7 @@ async fn an_override_decides_for_its_check_and_the_others_decide_still() {
         { "limit": "rate", "key": "u", "cost": 3 },
     ], "receipt": true });
     let verdict = decide(sidecar, both.clone()).await;
-    assert_eq!(
-        (&verdict["outcome"], &verdict["limit"]),
-        (&json!("admitted"), &json!("rate"))
-    );
+    shows(&verdict, &json!({ "outcome": "admitted", "limit": "rate" }));
     let receipts = verdict["receipt"].as_array().unwrap().clone();
     assert_eq!(receipts.len(), 2, "one for each check");
     assert_eq!(decide(sidecar, both).await["outcome"], "denied");
@@ -129,10 +133,7 @@ async fn an_override_decides_for_its_check_and_the_others_decide_still() {
     ] });
     for _ in 0..3 {
         let verdict = decide(sidecar, blocked.clone()).await;
-        assert_eq!(
-            (&verdict["outcome"], &verdict["check"]),
-            (&json!("denied"), &json!(1))
-        );
+        shows(&verdict, &json!({ "outcome": "denied", "check": 1 }));
     }
     assert_eq!(admitted(sidecar, "rate", "b", 6).await, 5);
     let by_override = async |verdict| decided(sidecar, "per-key", "override", verdict).await;
@@ -169,15 +170,9 @@ async fn clients_of_envoy_feel_overrides() {
     for _ in 0..20 {
         assert_eq!(get("u").await.status(), 200);
     }
-    let until = rfc3339_in(3_600);
     let reason = "said to nobody";
-    set(
-        sidecar,
-        "per-key",
-        &key("b"),
-        json!({ "blocked": true, "until": until, "reason": reason }),
-    )
-    .await;
+    let blocked = json!({ "blocked": true, "until": rfc3339_in(3_600), "reason": reason });
+    set(sidecar, "per-key", &key("b"), blocked).await;
     let denied = get("b").await;
     assert_eq!(denied.status(), 429);
     assert!(

@@ -1,7 +1,6 @@
 //! A change of names reaches two sidecars behind one cluster one after the other, and is taken back: under load, nobody gets more
 //! than the quotas, and no request lacks a verdict.
 
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,7 +9,7 @@ use serde_json::{Value, json};
 use sluicegate_tests::client::{client, status_for};
 use sluicegate_tests::process::{eventually, eventually_within};
 use sluicegate_tests::redis::Redis;
-use sluicegate_tests::sidecar::{Sidecar, binary};
+use sluicegate_tests::sidecar::{Sidecar, command};
 
 use super::support::{Policy, behind, envoy, pushed};
 
@@ -255,12 +254,8 @@ async fn a_filter_that_refuses_rules_keeps_its_limits_for_as_long_as_it_runs_and
 }
 
 /// What `sluicegate rollout` exits with, and all that it prints.
-fn rollout(sidecar: &Sidecar, arguments: &[&str]) -> (Option<i32>, String) {
-    let mut command = Command::new(binary());
-    command.args(["rollout", "--admin", &sidecar.admin("")]);
-    let output = command.args(arguments).output().unwrap();
-    let both = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
-    (output.status.code(), both.concat())
+fn rollout(sidecar: &Sidecar, words: &str) -> (Option<i32>, String) {
+    command(&format!("rollout --admin {} {words}", sidecar.admin("")))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -268,13 +263,13 @@ async fn rollout_tells_a_refused_file_and_leaves_filters_that_are_gone_out() {
     let before = text("memory", "one fixed_window", "s");
     let sidecar = Sidecar::alone(&before).await;
     let mut ended = envoy(sidecar.port, pushed()).await;
-    let (code, told) = rollout(&sidecar, &["--wait"]);
+    let (code, told) = rollout(&sidecar, "--wait");
     assert_eq!(code, Some(0), "{told}");
 
     std::fs::write(&sidecar.policy, "limits: [").unwrap();
     sidecar.signal("HUP");
     sidecar.reports("the policy file is refused").await;
-    let (code, told) = rollout(&sidecar, &["--wait", "--timeout", "1s"]);
+    let (code, told) = rollout(&sidecar, "--wait --timeout 1s");
     assert_eq!(code, Some(1), "{told}");
     assert!(told.contains("refuses its policy file: "), "{told}");
     assert!(
@@ -286,10 +281,10 @@ async fn rollout_tells_a_refused_file_and_leaves_filters_that_are_gone_out() {
     ended.kill();
     let _envoy = envoy(sidecar.port, pushed()).await;
     eventually("the one that has ended is gone", async || {
-        rollout(&sidecar, &[]).1.contains(" gone ")
+        rollout(&sidecar, "").1.contains(" gone ")
     })
     .await;
-    let (code, told) = rollout(&sidecar, &["--wait"]);
+    let (code, told) = rollout(&sidecar, "--wait");
     assert_eq!(code, Some(0), "{told}");
 }
 
@@ -306,7 +301,7 @@ async fn all_sidecars_of_a_cluster_know_soon_and_truly_what_filters_have_and_wai
         envoy.counts(&[("rules_updated", updated)]).await;
         for sidecar in &sidecars {
             eventually_within(Duration::from_secs(8), "the sidecar knows", async || {
-                let (code, told) = rollout(sidecar, &[]);
+                let (code, told) = rollout(sidecar, "");
                 code == Some(0) && told.matches(" in_force ").count() == filters
             })
             .await;
@@ -317,12 +312,12 @@ async fn all_sidecars_of_a_cluster_know_soon_and_truly_what_filters_have_and_wai
     let [first, second] = &sidecars;
     change(first, &after).await;
     second.reaches("sluicegate_filters_held_back", 3.0).await;
-    let told = rollout(second, &[]).1;
+    let told = rollout(second, "").1;
     let number = told.strip_prefix("sidecar ").unwrap();
     let (number, _) = number.split_once(',').unwrap();
     let waits = format!("waits for sidecar {number}");
     first.reports(&waits).await;
-    let waiting = |sidecar| rollout(sidecar, &[]).1.matches(&waits).count();
+    let waiting = |sidecar| rollout(sidecar, "").1.matches(&waits).count();
     eventually("all wait", async || waiting(first) == filters).await;
     assert_eq!(waiting(second), 0, "none waits for the sidecar that has it");
     // Where that is.
@@ -334,7 +329,7 @@ async fn all_sidecars_of_a_cluster_know_soon_and_truly_what_filters_have_and_wai
     change(second, &after).await;
     all_know(6).await;
     for sidecar in &sidecars {
-        assert!(!rollout(sidecar, &[]).1.contains("waits for"));
+        assert!(!rollout(sidecar, "").1.contains("waits for"));
         let metric = sidecar.metric("sluicegate_filters_held_back").await;
         assert!(metric < 1.0);
     }

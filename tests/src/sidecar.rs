@@ -364,6 +364,14 @@ pub fn binary() -> PathBuf {
     repository(&format!("target/{profile}/sluicegate"))
 }
 
+/// Runs the program with these words: what it exits with, and all that it prints.
+pub fn command(words: &str) -> (Option<i32>, String) {
+    let mut command = Command::new(binary());
+    let output = command.args(words.split_whitespace()).output().unwrap();
+    let both = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    (output.status.code(), both.concat())
+}
+
 #[cfg(test)]
 mod tests {
     use super::metric_in;

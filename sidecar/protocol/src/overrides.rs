@@ -19,38 +19,43 @@ pub const MAX_BY_BYTES: usize = 128;
 
 /// The terms of an override: what the key may take, until when and why. Exactly one of `quota`, `windows`, `unlimited` and
 /// `blocked` is set.
+// In requests, answers, stores and the policy file: each comment says what to give, and errors of the policy file repeat that.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct OverrideTerms {
-    /// The new quota, for a limit with one window.
+    /// The key, in the policy file. Elsewhere it is beside the terms.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(skip))]
+    pub key: Option<String>,
+    /// a whole number of 1 or more: the new quota, for a limit with one window
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     #[serde(deserialize_with = "integer::optional")]
     pub quota: Option<u64>,
-    /// With `quota`, the new burst of a token bucket. By default, the limit's burst is scaled with the quota.
+    /// a whole number of 1 or more: the new burst of a token bucket; by default, the limit's is scaled with the quota
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     #[serde(deserialize_with = "integer::optional")]
     pub burst: Option<u64>,
-    /// The new quotas, for a limit with several windows; windows that are not listed keep their quota.
+    /// a list of mappings, for example `- { quota: 100, per: 1m }`: new quotas, for a limit with several windows
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<OverrideWindow>,
-    /// Admit all checks of this limit and key without asking the store; they take nothing.
+    /// `true` to admit all checks of this limit and key without asking the store; they take nothing
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unlimited: bool,
-    /// Deny all checks of this limit and key without asking the store.
+    /// `true` to deny all checks of this limit and key without asking the store
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub blocked: bool,
-    /// When the override ends, in RFC 3339 format, for example `2026-11-22T03:00:00Z`. By default it does not end.
+    /// a time in RFC 3339 format such as `2026-11-22T03:00:00Z`, when the override ends; by default it does not end
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub until: Option<String>,
-    /// The reason, at most [`MAX_REASON_BYTES`] bytes. Clients that are limited never see it.
+    /// a text of one line, at most 256 bytes: the reason, which clients never see
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(max = MAX_REASON_BYTES)))]
     pub reason: Option<String>,
-    /// The author, at most [`MAX_BY_BYTES`] bytes. Given by the caller and not verified.
+    /// a name of at most 128 bytes: the author, as given by the caller and not verified
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(max = MAX_BY_BYTES)))]
     pub by: Option<String>,

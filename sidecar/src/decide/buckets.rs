@@ -25,7 +25,7 @@ pub fn buckets(
         .ok_or_else(|| unknown_limit(policy, "limit", limit))?;
     // A key without a quota of its own may have taken units from the policy's windows before.
     let windows = match overrides.find(&limit.name, key) {
-        Some((Effect::Windows(windows), _)) => windows,
+        Some((Effect::Quotas(windows), _)) => windows,
         _ => limit.windows.as_slice(),
     };
     Ok(buckets_of(windows, &limit.name, key))

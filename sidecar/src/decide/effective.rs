@@ -141,9 +141,7 @@ impl<'a> EffectiveChecks<'a> {
                     limit.accepted_quota(check.quota),
                     None,
                 ),
-                Some((Effect::Windows(windows), ends_in_ms)) => {
-                    (windows.as_ref(), None, ends_in_ms)
-                }
+                Some((Effect::Quotas(windows), ends_in_ms)) => (windows.as_ref(), None, ends_in_ms),
                 Some((effect, ends_in_ms)) => {
                     all.receipts.push(index);
                     all.override_by(Overridden {

@@ -5,14 +5,13 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
-use sluicegate_protocol::{ListedOverride, OverrideSource, Whom};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use super::overrides::{Overrides, listed};
+use super::overrides::Overrides;
 use crate::clock;
 use crate::lock::{lock, try_lock};
-use crate::policy::{Ended, Override, Policy, PolicyError, PolicySource, changes};
+use crate::policy::{Ended, Policy, PolicyError, PolicySource, changes};
 use crate::store::StoredOverrides;
 use crate::telemetry::events::EventKind;
 use crate::telemetry::history::Counts;
@@ -61,18 +60,6 @@ pub struct PolicyHandle {
 }
 
 impl Epoch {
-    /// The list entry of an override of this name.
-    pub fn listed(
-        &self,
-        (limit, whom): (&str, &Whom),
-        one: &Override,
-        source: OverrideSource,
-    ) -> ListedOverride {
-        let state =
-            (self.overrides).state(&self.policy, (limit, whom), one, source, clock::unix_ms());
-        listed(limit, whom, one, source, state)
-    }
-
     /// What to tell of overrides that do not fit the policy, but did `before`.
     fn unfit_since(&self, before: &Self) -> Option<String> {
         let now_ms = clock::unix_ms();

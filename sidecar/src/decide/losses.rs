@@ -4,8 +4,8 @@
 //! A removal is an entry too, so an entry that has vanished without one was lost. Versions never repeat, so an unknown entry that
 //! is no newer than the version this sidecar knew is old.
 
-use crate::policy::Grant;
-use crate::store::{Entries, Mark, StoredOverride, StoredOverrides};
+use crate::policy::{Grant, Mark, Override};
+use crate::store::{Entries, StoredOverrides};
 
 /// The difference.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl Losses {
             if entry.has_ended(now_ms) || now.is_some_and(|now| now.version >= entry.version) {
                 continue;
             }
-            let is_block = entry.is_in_force() && entry.one.grant == Grant::Blocked;
+            let is_block = entry.is_in_force() && entry.grant == Grant::Blocked;
             losses.gone += usize::from(entry.is_in_force() && !is_block);
             // The remedy keeps its version, so that later changes by other sidecars win over it and earlier ones do not.
             let mark = match now {
@@ -49,11 +49,11 @@ impl Losses {
                 None => entry.version <= known.version,
             };
             if is_old && entry.is_in_force() && !entry.has_ended(now_ms) {
-                let returned = || StoredOverride {
+                let returned = || Override {
                     // A sidecar that knows of a later block restores that.
                     version: known.version,
                     mark: Mark::Returned,
-                    one: entry.one.clone(),
+                    ..entry.clone()
                 };
                 losses.remedies.entry(name.clone()).or_insert_with(returned);
             }
@@ -74,7 +74,6 @@ mod tests {
     use sluicegate_protocol::Whom;
 
     use super::*;
-    use crate::policy::Override;
 
     const BLOCKED: &str = r#"{"blocked":true}"#;
     const UNLIMITED: &str = r#"{"unlimited":true}"#;
@@ -84,10 +83,9 @@ mod tests {
     /// A store of this version.
     fn store(version: u64, entries: &[(&str, u64, Mark, &str)]) -> StoredOverrides {
         let entry = |(key, version, mark, terms): &(&str, u64, Mark, &str)| {
-            let one = Override::read(serde_json::from_str(terms).unwrap()).unwrap();
-            let (version, mark) = (*version, *mark);
-            let name = ("l".to_owned(), Whom::Key((*key).to_owned()));
-            (name, StoredOverride { version, mark, one })
+            let mut one = Override::read(serde_json::from_str(terms).unwrap()).unwrap();
+            (one.version, one.mark) = (*version, *mark);
+            (("l".to_owned(), Whom::Key((*key).to_owned())), one)
         };
         StoredOverrides {
             version,

@@ -10,20 +10,12 @@ use std::sync::Arc;
 use sluicegate_engine::BucketSpec;
 use sluicegate_protocol::{Check, ListedOverride, OverrideSource, OverrideState, Whom};
 
-use crate::policy::{Grant, Limit, Override, Policy};
-use crate::store::{Mark, StoredOverrides};
+use crate::policy::{Grant, Limit, Mark, Override, Policy};
+use crate::store::StoredOverrides;
 use crate::telemetry::subject::Subject;
 
-/// The effect of an override on its key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// These windows replace the limit's.
-    Windows(Arc<[BucketSpec]>),
-    /// Every check is admitted.
-    Unlimited,
-    /// Every check is denied.
-    Blocked,
-}
+/// The effect of an override on its key; with quotas, these windows replace the limit's.
+pub type Effect = Grant<Arc<[BucketSpec]>>;
 
 /// An effect, and when it ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +28,7 @@ impl Timed {
     /// `None` if it does not fit the limit.
     fn of(limit: &Limit, one: &Override) -> Option<Self> {
         let effect = match &one.grant {
-            Grant::Quotas(quotas) => Effect::Windows(limit.with_quotas(quotas).ok()?.into()),
+            Grant::Quotas(quotas) => Effect::Quotas(limit.with_quotas(quotas).ok()?.into()),
             Grant::Unlimited => Effect::Unlimited,
             Grant::Blocked => Effect::Blocked,
         };
@@ -51,6 +43,12 @@ impl Timed {
     }
 }
 
+/// The first of these that has not ended.
+fn first(now_ms: u64, given: [Option<&Timed>; 3]) -> Option<&Timed> {
+    let mut given = given.into_iter().flatten();
+    given.find(|timed| !timed.has_ended(now_ms))
+}
+
 /// By limit: nearly all lookups end there.
 type ByLimit = HashMap<String, LimitOverrides>;
 
@@ -62,19 +60,33 @@ struct LimitOverrides {
     any_by_digits: bool,
 }
 
+/// The overrides of one key: the store's takes precedence over the policy's.
+#[derive(Debug, Default)]
+struct KeyOverrides {
+    store: Option<Timed>,
+    policy: Option<Timed>,
+}
+
 impl LimitOverrides {
+    /// What is set for these, in the store and in the policy.
+    fn of(&self, whom: &Whom) -> (Option<&Timed>, Option<&Timed>) {
+        let of = self
+            .of
+            .get(whom)
+            .map(|of| (of.store.as_ref(), of.policy.as_ref()));
+        of.unwrap_or_default()
+    }
+
     /// The override of a key. What an operator has set for it comes before what is set for its digits, and both before the
     /// policy's for the key. What is set for all keys comes before all of them, unless they block the key.
     fn find(&self, key: &str, now_ms: u64) -> Option<&Timed> {
-        let own = self.of.get(&Whom::Key(key.to_owned()));
-        let store = own.and_then(|own| own.store.as_ref());
-        let policy = own.and_then(|own| own.policy.as_ref());
-        let mut all = [store, self.by_digits(key), policy].into_iter().flatten();
-        let own = all.find(|timed| !timed.has_ended(now_ms));
-        let is_blocked = own.is_some_and(|own| own.effect == Effect::Blocked);
-        let all = self.of.get(&Whom::AllKeys(true));
-        let all = all.filter(|_| !is_blocked);
-        all.and_then(|all| all.now(now_ms)).or(own)
+        let (store, policy) = self.of(&Whom::Key(key.to_owned()));
+        let own = first(now_ms, [store, self.by_digits(key), policy]);
+        if own.is_some_and(|own| own.effect == Effect::Blocked) {
+            return own;
+        }
+        let (store, policy) = self.of(&Whom::AllKeys(true));
+        first(now_ms, [store, policy, own])
     }
 
     /// What is set for the key's digits; only the store has such overrides.
@@ -82,8 +94,7 @@ impl LimitOverrides {
         if !self.any_by_digits || client_chooses(key) {
             return None;
         }
-        let digits = Subject::of(key).to_string();
-        self.of.get(&Whom::Subject(digits))?.store.as_ref()
+        self.of(&Whom::Subject(Subject::of(key).to_string())).0
     }
 }
 
@@ -111,12 +122,8 @@ pub fn client_chooses(key: &str) -> bool {
     key.starts_with('~') || key.split(';').any(is_chosen)
 }
 
-/// The overrides of one key: the store's takes precedence over the policy's.
-#[derive(Debug, Default)]
-struct KeyOverrides {
-    store: Option<Timed>,
-    policy: Option<Timed>,
-}
+/// A limit, its keys, and where their override is.
+pub type Named<'a> = (&'a str, &'a Whom, OverrideSource);
 
 /// What the metric counts.
 const ALLOWANCES: [&str; 4] = ["quota", "unlimited", "blocked", "unfit"];
@@ -132,39 +139,33 @@ pub struct Overrides {
 impl Overrides {
     /// Builds the snapshot from the policy's overrides and the store's.
     pub fn new(policy: &Policy, stored: Option<Arc<StoredOverrides>>) -> Self {
-        let mut overrides = Self::default();
-        for limit in policy.decided_limits() {
-            for (whom, one) in &limit.overrides {
+        let of_policy = policy.decided_limits().flat_map(|limit| {
+            limit.overrides.iter().map(move |(whom, one)| {
                 let acts_on = match policy.has(&limit.name) {
                     true => policy.acts_on(&limit.name, whom),
                     // Of an earlier policy, for who still asks for this limit.
                     false => (limit.name.clone(), whom.clone()),
                 };
-                let (of, timed) = overrides.of(policy, acts_on, one);
-                of.policy = timed;
+                (acts_on, one, OverrideSource::Policy)
+            })
+        });
+        let of_store = stored.iter().flat_map(|stored| &stored.entries);
+        let of_store = of_store.filter(|(_, one)| one.is_in_force());
+        let of_store = of_store
+            .map(|((limit, whom), one)| (policy.acts_on(limit, whom), one, OverrideSource::Store));
+        let mut by_limit = ByLimit::new();
+        for ((limit, whom), one, source) in of_policy.chain(of_store) {
+            let of_policy = policy.limit(&limit);
+            let timed = of_policy.and_then(|limit| Timed::of(limit, one));
+            let of_limit = by_limit.entry(limit).or_default();
+            of_limit.any_by_digits |= matches!(whom, Whom::Subject(_));
+            let of_key = of_limit.of.entry(whom).or_default();
+            match source {
+                OverrideSource::Policy => of_key.policy = timed,
+                OverrideSource::Store => of_key.store = timed,
             }
         }
-        let entries = stored.iter().flat_map(|stored| &stored.entries);
-        for ((limit, whom), entry) in entries.filter(|(_, entry)| entry.is_in_force()) {
-            let (of, timed) = overrides.of(policy, policy.acts_on(limit, whom), &entry.one);
-            of.store = timed;
-        }
-        overrides.stored = stored;
-        overrides
-    }
-
-    /// The place of an override that acts on these, and what it does there, if anything.
-    fn of(
-        &mut self,
-        policy: &Policy,
-        (limit, whom): (String, Whom),
-        one: &Override,
-    ) -> (&mut KeyOverrides, Option<Timed>) {
-        let of_policy = policy.limit(&limit);
-        let timed = of_policy.and_then(|limit| Timed::of(limit, one));
-        let of_limit = self.by_limit.entry(limit).or_default();
-        of_limit.any_by_digits |= matches!(whom, Whom::Subject(_));
-        (of_limit.of.entry(whom).or_default(), timed)
+        Self { by_limit, stored }
     }
 
     /// The overrides at this time, in milliseconds since 1970.
@@ -178,10 +179,10 @@ impl Overrides {
     /// The number of overrides in force, by what they allow, and of those that do not fit the policy.
     pub fn counts(&self, policy: &Policy, now_ms: u64) -> BTreeMap<&'static str, usize> {
         let mut counts = BTreeMap::from(ALLOWANCES.map(|allowance| (allowance, 0)));
-        for (_, _, one, _, state) in self.states(policy, now_ms) {
-            let allowance = match (state, &one.grant) {
-                (OverrideState::Unfit, _) => "unfit",
-                (OverrideState::InForce | OverrideState::Restored, grant) => grant.name(),
+        for (named, one) in self.all(policy) {
+            let allowance = match self.state(policy, named, one, now_ms) {
+                OverrideState::Unfit => "unfit",
+                OverrideState::InForce | OverrideState::Restored => one.grant.name(),
                 _ => continue,
             };
             *counts.entry(allowance).or_default() += 1;
@@ -191,64 +192,43 @@ impl Overrides {
 
     /// All overrides, including those not in force, sorted by limit, key and source.
     pub fn list(&self, policy: &Policy, now_ms: u64) -> Vec<ListedOverride> {
-        let states = self.states(policy, now_ms);
-        let listed =
-            states.map(|(limit, whom, one, source, state)| listed(limit, whom, one, source, state));
-        let mut list: Vec<_> = listed.collect();
+        let all = self.all(policy);
+        let mut list: Vec<_> = all
+            .map(|(named, one)| self.listed(policy, named, one, now_ms))
+            .collect();
         list.sort_by(|a, b| (&a.limit, &a.key, &a.subject).cmp(&(&b.limit, &b.key, &b.subject)));
         list
     }
 
     /// The names of those that do not fit the policy.
     pub fn unfit<'o>(&'o self, policy: &'o Policy, now_ms: u64) -> BTreeSet<(&'o str, &'o Whom)> {
-        let states = self.states(policy, now_ms);
-        let unfit = states.filter(|(.., state)| *state == OverrideState::Unfit);
-        unfit.map(|(limit, whom, ..)| (limit, whom)).collect()
+        let is_unfit = |(named, one): &(Named<'_>, &Override)| {
+            self.state(policy, *named, one, now_ms) == OverrideState::Unfit
+        };
+        let unfit = self.all(policy).filter(is_unfit);
+        unfit.map(|((limit, whom, _), _)| (limit, whom)).collect()
     }
 
-    /// Names and terms of all overrides, where they are, and whether they are in force.
-    fn states<'o>(
-        &'o self,
-        policy: &'o Policy,
-        now_ms: u64,
-    ) -> impl Iterator<
-        Item = (
-            &'o str,
-            &'o Whom,
-            &'o Override,
-            OverrideSource,
-            OverrideState,
-        ),
-    > {
-        let of_policy = policy.limits().flat_map(move |limit| {
-            limit.overrides.iter().map(move |(whom, one)| {
-                let source = OverrideSource::Policy;
-                let state = self.state(policy, (&limit.name, whom), one, source, now_ms);
-                (limit.name.as_str(), whom, one, source, state)
-            })
+    /// All overrides but removals.
+    fn all<'o>(&'o self, policy: &'o Policy) -> impl Iterator<Item = (Named<'o>, &'o Override)> {
+        let of_policy = policy.limits().flat_map(|limit| {
+            let name = limit.name.as_str();
+            let overrides = limit.overrides.iter();
+            overrides.map(move |(whom, one)| ((name, whom, OverrideSource::Policy), one))
         });
         let stored = self.stored.iter().flat_map(|stored| &stored.entries);
-        let stored = stored.filter(|(_, entry)| !entry.is_removal());
-        let stored = stored.map(move |((limit, whom), entry)| {
-            let source = OverrideSource::Store;
-            let state = self.state(policy, (limit, whom), &entry.one, source, now_ms);
-            let state = match (entry.mark, state) {
-                (Mark::Restored, OverrideState::InForce) => OverrideState::Restored,
-                (Mark::Returned, OverrideState::Unfit) => OverrideState::Returned,
-                (_, state) => state,
-            };
-            (limit.as_str(), whom, &entry.one, source, state)
-        });
+        let stored = stored.filter(|(_, one)| !one.is_removal());
+        let stored =
+            stored.map(|((limit, whom), one)| ((limit.as_str(), whom, OverrideSource::Store), one));
         of_policy.chain(stored)
     }
 
     /// Whether an override of this name is in force.
-    pub fn state(
+    fn state(
         &self,
         policy: &Policy,
-        (limit, whom): (&str, &Whom),
+        (limit, whom, source): Named<'_>,
         one: &Override,
-        source: OverrideSource,
         now_ms: u64,
     ) -> OverrideState {
         if one.has_ended(now_ms) {
@@ -257,59 +237,46 @@ impl Overrides {
         let lacks = policy.lacks(limit, whom).is_some();
         let (limit, whom) = policy.acts_on(limit, whom);
         let of_limit = self.by_limit.get(&limit);
-        let entry = of_limit.and_then(|of_limit| of_limit.of.get(&whom));
-        let own = entry.and_then(|entry| match source {
-            OverrideSource::Store => entry.store.as_ref(),
-            OverrideSource::Policy => entry.policy.as_ref(),
-        });
-        if lacks || own.is_none() {
-            return OverrideState::Unfit;
-        }
-        let by_digits = of_limit.zip(match &whom {
-            Whom::Key(key) => Some(key),
-            Whom::Subject(_) | Whom::AllKeys(_) => None,
-        });
-        let by_digits = by_digits.and_then(|(of, key)| of.by_digits(key));
-        let mut hiding = entry
-            .and_then(|entry| entry.store.as_ref())
-            .into_iter()
-            .chain(by_digits);
-        let is_hidden = hiding.any(|one| !one.has_ended(now_ms));
-        if source == OverrideSource::Policy && is_hidden {
-            OverrideState::Hidden
-        } else {
-            OverrideState::InForce
+        let (store, of_policy) = of_limit.map(|of| of.of(&whom)).unwrap_or_default();
+        let by_digits = match (&whom, of_limit) {
+            (Whom::Key(key), Some(of_limit)) => of_limit.by_digits(key),
+            _ => None,
+        };
+        let own = match source {
+            OverrideSource::Store => store,
+            OverrideSource::Policy => of_policy,
+        };
+        let hiding = first(now_ms, [store, by_digits, None]);
+        match (source, one.mark) {
+            (_, Mark::Returned) => OverrideState::Returned,
+            _ if lacks || own.is_none() => OverrideState::Unfit,
+            (_, Mark::Restored) => OverrideState::Restored,
+            (OverrideSource::Policy, _) if hiding.is_some() => OverrideState::Hidden,
+            _ => OverrideState::InForce,
         }
     }
-}
 
-impl KeyOverrides {
-    fn now(&self, now_ms: u64) -> Option<&Timed> {
-        let both = [&self.store, &self.policy];
-        let mut not_ended = both.into_iter().flatten();
-        not_ended.find(|timed| !timed.has_ended(now_ms))
-    }
-}
-
-/// The list entry of an override.
-pub fn listed(
-    limit: &str,
-    whom: &Whom,
-    one: &Override,
-    source: OverrideSource,
-    state: OverrideState,
-) -> ListedOverride {
-    ListedOverride {
-        limit: limit.to_owned(),
-        key: match whom {
-            Whom::Key(key) => Some(key.clone()),
-            Whom::Subject(_) | Whom::AllKeys(_) => None,
-        },
-        subject: Subject::of_whom(whom),
-        all_keys: matches!(whom, Whom::AllKeys(_)),
-        terms: one.terms.clone(),
-        source,
-        state,
+    /// The list entry of an override.
+    pub fn listed(
+        &self,
+        policy: &Policy,
+        named: Named<'_>,
+        one: &Override,
+        now_ms: u64,
+    ) -> ListedOverride {
+        let (limit, whom, source) = named;
+        ListedOverride {
+            limit: limit.to_owned(),
+            key: match whom {
+                Whom::Key(key) => Some(key.clone()),
+                Whom::Subject(_) | Whom::AllKeys(_) => None,
+            },
+            subject: Subject::of_whom(whom),
+            all_keys: matches!(whom, Whom::AllKeys(_)),
+            terms: one.terms.clone(),
+            source,
+            state: self.state(policy, named, one, now_ms),
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use super::envoy_yaml::{Plugin, Source};
 use super::findings::{Finding, Findings, Severity};
 use super::limits::idle_window;
 use super::rules::lint_rules;
-use crate::policy::{Expanded, KeyForms, Made, Policy, window_name, written};
+use crate::policy::{Expanded, KeyForms, Made, Policy, window_name};
 use crate::yaml::ValueWithLines;
 
 /// A policy as it is written, with its lines.
@@ -41,7 +41,7 @@ impl<'a> WrittenPolicy<'a> {
         Self {
             source: &found.source,
             policy,
-            sets: written(&expanded.text, "rules"),
+            sets: expanded.section("rules"),
             before: found.line,
             expanded,
         }
@@ -63,7 +63,7 @@ impl<'a> WrittenPolicy<'a> {
 
     /// Overrides of keys that no rule makes.
     fn lint_overrides(&self, policy: &Policy) -> impl Iterator<Item = Finding> {
-        let limits = LazyCell::new(|| written(&self.expanded.text, "limits"));
+        let limits = LazyCell::new(|| self.expanded.section("limits"));
         let forms = LazyCell::new(|| KeyForms::new(&policy.rules));
         policy.limits().filter_map(move |limit| {
             let is_made = |whom: &Whom| match whom {
@@ -84,7 +84,7 @@ impl<'a> WrittenPolicy<'a> {
 
     /// Windows that never decide.
     fn lint_windows(&self, policy: &Policy) -> impl Iterator<Item = Finding> {
-        let limits = LazyCell::new(|| written(&self.expanded.text, "limits"));
+        let limits = LazyCell::new(|| self.expanded.section("limits"));
         policy.limits().filter_map(move |limit| {
             let (idle, other) = idle_window(limit)?;
             let told = |one: &BucketSpec| format!("`{}/{}`", one.quota, window_name(one));
@@ -96,7 +96,7 @@ impl<'a> WrittenPolicy<'a> {
 
     /// Consumers with limits of their own that nobody has a key of.
     fn lint_consumers(&self, policy: &Policy) -> impl Iterator<Item = Finding> {
-        let entries = LazyCell::new(|| written(&self.expanded.text, "consumers"));
+        let entries = LazyCell::new(|| self.expanded.section("consumers"));
         policy.consumers_without_keys().map(move |(name, consumer)| {
             let message = format!(
                 "consumers `{name}`: `{consumer}` has a limit and no key: add one with `sluicegate consumers add {consumer}`"
@@ -110,7 +110,7 @@ impl<'a> WrittenPolicy<'a> {
         let line = entry.map_or(1, |entry| entry.line(field));
         Finding {
             file: self.source.file.clone(),
-            line: self.before + self.expanded.line(line),
+            line: self.before + line,
             severity: Severity::Warning,
             message,
         }
@@ -143,7 +143,7 @@ impl<'a> WrittenPolicy<'a> {
         }
         let mut found = findings.sorted();
         for finding in &mut found {
-            finding.line = self.before + self.expanded.line(finding.line);
+            finding.line += self.before;
             finding.message = self.expanded.named(&finding.message);
         }
         Some(found)

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_saphyr::Spanned;
 use sluicegate_protocol::{DIGEST_DIGITS, is_digits};
 use sluicegate_rules::{MISSING, SHADOW};
 
@@ -51,11 +50,12 @@ pub(super) type ConsumersByLimit = BTreeMap<String, Arc<Consumers>>;
 /// Reads the entries of a policy with these limits. Adds mistakes to `mistakes`, and the names of entries to the limits that rules
 /// may name; filters get the windows of an entry if it has only one limit.
 pub(super) fn read<'f>(
-    file: &'f BTreeMap<String, Spanned<Consumers>>,
+    file: &'f BTreeMap<String, Consumers>,
     limits: &mut Limits<'f>,
     mistakes: &mut Vec<String>,
+    line: impl Fn(&str) -> usize,
 ) -> ConsumersByLimit {
-    let keys = file.values().flat_map(|entry| entry.value.keys.keys());
+    let keys = file.values().flat_map(|entry| entry.keys.keys());
     // Several entries may have one file.
     let keys = keys.collect::<BTreeSet<_>>().len();
     if keys > MAX_CONSUMER_KEYS {
@@ -65,15 +65,15 @@ pub(super) fn read<'f>(
     }
     let own = limits.clone();
     for (name, entry) in file {
-        if let Err(why) = entry.value.check(name, &own) {
-            let (line, name) = (entry.referenced.line(), shown(name));
+        if let Err(why) = entry.check(name, &own) {
+            let (line, name) = (line(name), shown(name));
             mistakes.push(format!("line {line}: consumers {name}: {why}"));
         }
-        let default = own.get(entry.value.limit_of(DEFAULT)).copied().flatten();
-        limits.insert(name, default.filter(|_| entry.value.limits.len() == 1));
+        let default = own.get(entry.limit_of(DEFAULT)).copied().flatten();
+        limits.insert(name, default.filter(|_| entry.limits.len() == 1));
     }
     let entries = file.iter();
-    let entries = entries.map(|(name, entry)| (name.clone(), Arc::new(entry.value.clone())));
+    let entries = entries.map(|(name, entry)| (name.clone(), Arc::new(entry.clone())));
     entries.collect()
 }
 
@@ -370,7 +370,8 @@ rules:
         ] {
             assert!(text().contains(from), "{from}");
             let expanded = Expanded::read(&text().replace(from, to), &mut Files::default());
-            let mistakes = expanded.unwrap().policy().unwrap_err().join("\n");
+            let policy = expanded.and_then(|expanded| expanded.policy());
+            let mistakes = policy.unwrap_err().join("\n");
             assert!(mistakes.contains(expected), "{to}: {mistakes}");
             assert!(
                 !mistakes.contains(HASH) && mistakes.contains("line "),

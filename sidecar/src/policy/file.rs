@@ -7,13 +7,12 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use serde_saphyr::{Error, Spanned};
 use sluicegate_protocol::{OverrideTerms, Whom};
 use sluicegate_rules::config::schema::sorted;
 
 use crate::json::merge;
 use crate::mask::shown;
-use crate::yaml::Node;
+use crate::yaml::{Node, ValueWithLines, at, fields, get, line_at, line_of};
 
 use super::consumers::{self, Consumers};
 use super::contents::{DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Policy};
@@ -23,12 +22,12 @@ use super::kept::{Kept, Text};
 use super::lease_file::LeaseFile;
 use super::limits::{Limit, WhenStoreIsDown};
 use super::named_window::NamedWindow;
-use super::override_file::{self, OverrideFile};
+use super::override_file;
 use super::overrides::{MAX_OVERRIDES, Override};
 use super::rules::RuleSets;
 use super::schemas::takes;
 use super::short::{self, Expanded};
-use super::store::{StoreAddress, StoreFile};
+use super::store::{OptionsFile, StoreAddress, StoreFile};
 use super::window_file::{AlgorithmName, QuotaFromRequest, WindowFile, check_max_quota};
 use super::yaml_error;
 
@@ -47,31 +46,25 @@ const MAX_WINDOWS: usize = 8;
 struct PolicyFile {
     /// `memory`, the URL of a Redis such as `"redis://HOST:PORT"`, or a mapping with a `url`
     #[serde(default)]
-    #[schemars(with = "Option<StoreFile>")]
-    store: Option<Spanned<StoreFile>>,
+    store: Option<StoreFile>,
     /// a duration such as `20ms`, at most `10s`
     #[serde(default)]
-    #[schemars(with = "Option<String>")]
-    store_timeout: Option<Spanned<String>>,
+    store_timeout: Option<String>,
     /// a size such as `256MiB`
     #[serde(default)]
-    #[schemars(with = "Option<String>")]
-    memory_limit: Option<Spanned<String>>,
+    memory_limit: Option<String>,
     /// a duration such as `1s`, from `0s` to `60s`
     #[serde(default)]
-    #[schemars(with = "Option<String>")]
-    denial_ttl: Option<Spanned<String>>,
+    denial_ttl: Option<String>,
     /// a mapping from each limit's name to its fields, such as `per-key: { key: address, rate: 100/1m }`
-    #[schemars(with = "BTreeMap<String, LimitFile>")]
-    limits: BTreeMap<String, Spanned<LimitFile>>,
+    limits: BTreeMap<String, LimitFile>,
     /// a mapping from names that rules give as a limit to `pepper`, `keys` and `limits` (docs/consumers.md)
     #[serde(default)]
-    #[schemars(with = "BTreeMap<String, Consumers>")]
-    consumers: BTreeMap<String, Spanned<Consumers>>,
+    consumers: BTreeMap<String, Consumers>,
     /// a mapping from the name of each rule set to its `rules`, for filters with `version: 2`
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, sluicegate_rules::config::schema::RuleSetFile>")]
-    rules: BTreeMap<String, Node>,
+    rules: BTreeMap<String, Value>,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -79,8 +72,8 @@ struct PolicyFile {
 struct LimitFile {
     algorithm: AlgorithmName,
     /// a list of mappings, for example `- { quota: 100, per: 1m }`
-    #[schemars(with = "Vec<WindowFile>", length(min = 1, max = MAX_WINDOWS))]
-    windows: Vec<Spanned<WindowFile>>,
+    #[schemars(length(min = 1, max = MAX_WINDOWS))]
+    windows: Vec<WindowFile>,
     /// `share`, `allow` or `deny`
     #[serde(default)]
     when_store_is_down: WhenStoreIsDown,
@@ -89,16 +82,13 @@ struct LimitFile {
     enforce: Option<bool>,
     /// a mapping of `max`, for example `{ max: 5000 }`
     #[serde(default)]
-    #[schemars(with = "Option<QuotaFromRequest>")]
-    quota_from_request: Option<Spanned<QuotaFromRequest>>,
+    quota_from_request: Option<QuotaFromRequest>,
     /// a mapping of `longest`, `most` and `from`, for example `{ longest: 100ms }`
     #[serde(default)]
-    #[schemars(with = "Option<LeaseFile>")]
-    lease: Option<Spanned<LeaseFile>>,
+    lease: Option<LeaseFile>,
     /// a list of mappings, for example `- { key: KEY, quota: 500 }`
     #[serde(default)]
-    #[schemars(with = "Vec<OverrideFile>")]
-    overrides: Vec<Spanned<OverrideFile>>,
+    overrides: Vec<OverrideTerms>,
 }
 
 impl Policy {
@@ -135,14 +125,25 @@ impl Expanded {
     /// The mistakes of all limits and rules, with the lines and fields of the file.
     pub fn policy(&self) -> Result<Policy, Vec<String>> {
         let mut mistakes = Vec::new();
-        let parsed = parse(&self.text, self.not_yaml.as_deref(), &mut mistakes);
-        parsed.map_err(|first| {
+        let Some(long) = &self.long else {
+            return Err(mistakes);
+        };
+        parse(&self.text, long, &mut mistakes).map_err(|first| {
             let all = match mistakes.is_empty() {
                 true => vec![first],
                 false => mistakes,
             };
-            all.iter().map(|mistake| self.told(mistake)).collect()
+            all.iter().map(|mistake| self.named(mistake)).collect()
         })
+    }
+
+    /// The entries of a section, by name.
+    pub fn section(&self, section: &str) -> BTreeMap<String, ValueWithLines> {
+        let section = self.long.iter().filter_map(|long| get(long, section));
+        let entries = section.flat_map(fields);
+        entries
+            .map(|(name, entry)| (name.value.clone(), ValueWithLines::new(entry, 0)))
+            .collect()
     }
 }
 
@@ -158,39 +159,38 @@ pub fn policy_schema() -> Value {
 }
 
 /// Puts the mistakes of limits and rules into `mistakes`, and returns the first of all.
-fn parse(text: &str, not_yaml: Option<&str>, mistakes: &mut Vec<String>) -> Result<Policy, String> {
-    let options = serde_saphyr::options! { with_snippet: false };
-    let file: PolicyFile = serde_saphyr::from_str_with_options(text, options).map_err(|error| {
-        match (&error, not_yaml) {
-            // The text was not expanded, as it is no YAML further down.
-            (Error::SerdeUnknownField { field, .. }, Some(why)) if short::is_field(field) => {
-                why.to_owned()
-            }
-            _ => yaml_error::describe(&error, text, |field| takes(&LONG_SCHEMA, field)),
-        }
-    })?;
+fn parse(text: &str, long: &Node, mistakes: &mut Vec<String>) -> Result<Policy, String> {
+    let takes = |field: &str| takes(&LONG_SCHEMA, field);
+    if let Some(store) = get(long, "store").filter(|store| !fields(store).is_empty()) {
+        // Where a text may stand too, serde does not tell what is wrong with the mapping.
+        let _: OptionsFile = yaml_error::read(store, takes)?;
+    }
+    let file: PolicyFile = yaml_error::read(long, takes)?;
+    let line = |path: &[&str]| at(long, path).map_or(1, |node| line_of(node, 0));
     let store = match &file.store {
         None => StoreAddress::default(),
-        Some(store) => StoreAddress::try_from(&store.value)
-            .map_err(|why| format!("line {}: {why}", store.referenced.line()))?,
+        Some(store) => StoreAddress::try_from(store)
+            .map_err(|why| format!("line {}: {why}", line(&["store"])))?,
     };
     let up_to = |most: Duration, text: &str, why_not: &str| match duration(text)? {
         given if given > most => Err(format!("{given:?}: use at most {most:?}, {why_not}")),
         given => Ok(given),
     };
-    let store_timeout = read_at("store_timeout", file.store_timeout.as_ref(), |text| {
-        up_to(MAX_STORE_TIMEOUT, text, "for which no request should wait")
-    })?;
-    let memory_limit = read_at("memory_limit", file.memory_limit.as_ref(), bytes)?;
-    let denial_ttl = read_at("denial_ttl", file.denial_ttl.as_ref(), |text| match text {
+    let at_line = |field, why| format!("line {}: `{field}`: {why}", line(&[field]));
+    let store_timeout = file.store_timeout.as_deref().map(|text| {
+        let why_not = "for which no request should wait";
+        up_to(MAX_STORE_TIMEOUT, text, why_not).map_err(|why| at_line("store_timeout", why))
+    });
+    let memory_limit = file.memory_limit.as_deref();
+    let memory_limit =
+        memory_limit.map(|text| bytes(text).map_err(|why| at_line("memory_limit", why)));
+    let denial_ttl = file.denial_ttl.as_deref().map(|text| match text {
         // Only `denial_ttl` may be zero: then no denial is cached.
         "0s" => Ok(Duration::ZERO),
-        text => up_to(MAX_DENIAL_TTL, text, "or resets take effect too late"),
-    })?;
-    let overrides = file
-        .limits
-        .values()
-        .map(|limit| limit.value.overrides.len());
+        text => up_to(MAX_DENIAL_TTL, text, "or resets take effect too late")
+            .map_err(|why| at_line("denial_ttl", why)),
+    });
+    let overrides = file.limits.values().map(|limit| limit.overrides.len());
     let overrides: usize = overrides.sum();
     if overrides > MAX_OVERRIDES {
         return Err(format!(
@@ -202,10 +202,11 @@ fn parse(text: &str, not_yaml: Option<&str>, mistakes: &mut Vec<String>) -> Resu
     }
     let mut limits = BTreeMap::new();
     for (name, limit) in &file.limits {
-        match check_limit(name, &limit.value) {
+        match check_limit(name, limit) {
             Ok(checked) => drop(limits.insert(name.clone(), Arc::new(checked))),
-            Err((line, why)) => {
-                let line = line.unwrap_or_else(|| limit.referenced.line());
+            Err((path, why)) => {
+                let node = at(long, &["limits", name]);
+                let line = node.map_or(1, |node| line_at(node, 0, &path));
                 let name = shown(name);
                 mistakes.push(format!("line {line}: limit {name}: {why}"));
             }
@@ -214,9 +215,12 @@ fn parse(text: &str, not_yaml: Option<&str>, mistakes: &mut Vec<String>) -> Resu
     let names = file.limits.keys().map(String::as_str);
     let by_name = names.map(|name| (name, limits.get(name).map(Arc::as_ref)));
     let mut by_name = by_name.collect();
-    let consumers = consumers::read(&file.consumers, &mut by_name, mistakes);
+    let of_entry = |name: &str| line(&["consumers", name]);
+    let consumers = consumers::read(&file.consumers, &mut by_name, mistakes, of_entry);
     let of_consumers = |name: &str| file.consumers.contains_key(name);
-    let rules = RuleSets::read(&file.rules, &by_name, of_consumers).unwrap_or_else(|found| {
+    let sets = file.rules.keys();
+    let sets = sets.filter_map(|name| Some((name.clone(), at(long, &["rules", name])?.clone())));
+    let rules = RuleSets::read(&sets.collect(), &by_name, of_consumers).unwrap_or_else(|found| {
         mistakes.extend(found);
         RuleSets::default()
     });
@@ -229,39 +233,26 @@ fn parse(text: &str, not_yaml: Option<&str>, mistakes: &mut Vec<String>) -> Resu
         consumers,
         kept: Kept::default(),
         store,
-        store_timeout: store_timeout.unwrap_or(DEFAULT_STORE_TIMEOUT),
-        memory_limit: memory_limit.unwrap_or(DEFAULT_MEMORY_LIMIT),
-        denial_ttl: denial_ttl.unwrap_or(DEFAULT_DENIAL_TTL),
+        store_timeout: store_timeout.transpose()?.unwrap_or(DEFAULT_STORE_TIMEOUT),
+        memory_limit: memory_limit.transpose()?.unwrap_or(DEFAULT_MEMORY_LIMIT),
+        denial_ttl: denial_ttl.transpose()?.unwrap_or(DEFAULT_DENIAL_TTL),
         limits,
     })
 }
 
-/// Reads a field, if it is there. An error names line and field.
-fn read_at<T>(
-    field: &str,
-    text: Option<&Spanned<String>>,
-    read: impl Fn(&str) -> Result<T, String>,
-) -> Result<Option<T>, String> {
-    let read = |text: &Spanned<String>| {
-        let line = text.referenced.line();
-        read(&text.value).map_err(|why| format!("line {line}: `{field}`: {why}"))
-    };
-    text.map(read).transpose()
-}
-
-/// The error's line, if it is not the limit's own.
-type Fault = (Option<u64>, String);
+/// The field of a limit, or an entry of one, and what is wrong there.
+type Fault = (String, String);
 
 fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
     if !is_name(name) {
         return Err((
-            None,
+            String::new(),
             format!("a name consists of 1 to {MAX_NAME_BYTES} of the characters a-z A-Z 0-9 - _ ."),
         ));
     }
     if file.windows.is_empty() || file.windows.len() > MAX_WINDOWS {
         return Err((
-            None,
+            String::new(),
             format!(
                 "`windows` has {} entries: give 1 to {MAX_WINDOWS}, for example `- {{ quota: 100, per: 1m }}`",
                 file.windows.len()
@@ -271,36 +262,29 @@ fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
     let mut windows = Vec::with_capacity(file.windows.len());
     for (index, window) in file.windows.iter().enumerate() {
         let at = |why| {
-            (
-                Some(window.referenced.line()),
-                format!("window {}: {why}", index + 1),
-            )
+            let place = format!("windows[{index}]");
+            (place, format!("window {}: {why}", index + 1))
         };
-        let spec = window.value.validate(file.algorithm).map_err(at)?;
+        let spec = window.validate(file.algorithm).map_err(at)?;
         if windows
             .iter()
             .any(|earlier| NamedWindow::of(earlier) == NamedWindow::of(&spec))
         {
             return Err(at(format!(
                 "`per` {} occurs twice: keep the tighter of the two windows",
-                shown(&window.value.per)
+                shown(&window.per)
             )));
         }
         windows.push(spec);
     }
-    let quota = file.quota_from_request.as_ref();
-    if let Some(quota) = quota {
-        check_max_quota(quota.value.max, &windows).map_err(|why| {
-            let line = quota.referenced.line();
-            (Some(line), format!("`quota_from_request`: {why}"))
-        })?;
+    let max_requested_quota = file.quota_from_request.as_ref().map(|quota| quota.max);
+    let in_field = |field: &str, why| (field.to_owned(), format!("`{field}`: {why}"));
+    if let Some(max) = max_requested_quota {
+        check_max_quota(max, &windows).map_err(|why| in_field("quota_from_request", why))?;
     }
-    let max_requested_quota = quota.map(|quota| quota.value.max);
     let lease = file.lease.as_ref().map(|lease| {
-        let terms = lease
-            .value
-            .read(&mut windows, max_requested_quota.is_some());
-        terms.map_err(|why| (Some(lease.referenced.line()), format!("`lease`: {why}")))
+        let terms = lease.read(&mut windows, max_requested_quota.is_some());
+        terms.map_err(|why| in_field("lease", why))
     });
     let mut limit = Limit {
         name: name.to_owned(),
@@ -310,14 +294,13 @@ fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
         lease: lease.transpose()?,
         overrides: BTreeMap::new(),
     };
-    limit.overrides =
-        override_file::read(&limit, &file.overrides).map_err(|(line, why)| (Some(line), why))?;
+    limit.overrides = override_file::read(&limit, &file.overrides)?;
     if file.enforce == Some(false) {
         let off = OverrideTerms {
             unlimited: true,
             ..OverrideTerms::default()
         };
-        let off = Override::read(off).map_err(|why| (None, why))?;
+        let off = Override::read(off).map_err(|why| (String::new(), why))?;
         limit.overrides.insert(Whom::AllKeys(true), off);
     }
     Ok(limit)

@@ -1,83 +1,30 @@
-//! A limit's `overrides` in YAML.
+//! A limit's `overrides` in the policy file.
 
 use std::collections::BTreeMap;
 
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_saphyr::Spanned;
-use sluicegate_engine::MAX_UNITS;
-use sluicegate_protocol::{OverrideTerms, OverrideWindow, Whom, check_key};
+use sluicegate_protocol::{OverrideTerms, Whom, check_key};
 
 use super::limits::Limit;
 use super::overrides::{Grant, Override};
 
-/// An entry of `overrides`.
-#[derive(Clone, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct OverrideFile {
-    /// a text: in `tls` the path of a file, in `overrides` the key of decisions
-    key: String,
-    /// a whole number of 1 or more
-    #[serde(default)]
-    #[schemars(range(min = 1, max = MAX_UNITS))]
-    quota: Option<u64>,
-    /// a whole number of 1 or more
-    #[serde(default)]
-    #[schemars(range(min = 1, max = MAX_UNITS))]
-    burst: Option<u64>,
-    /// a list of mappings, for example `- { quota: 100, per: 1m }`
-    #[serde(default)]
-    windows: Vec<OverrideWindow>,
-    /// `true`
-    #[serde(default)]
-    unlimited: bool,
-    /// `true`
-    #[serde(default)]
-    blocked: bool,
-    /// a time such as `2026-11-22T03:00:00Z`
-    #[serde(default)]
-    until: Option<String>,
-    /// a text of one line
-    #[serde(default)]
-    reason: Option<String>,
-    /// a name
-    #[serde(default)]
-    by: Option<String>,
-}
-
-impl From<OverrideFile> for OverrideTerms {
-    fn from(file: OverrideFile) -> Self {
-        Self {
-            quota: file.quota,
-            burst: file.burst,
-            windows: file.windows,
-            unlimited: file.unlimited,
-            blocked: file.blocked,
-            until: file.until,
-            reason: file.reason,
-            by: file.by,
-        }
-    }
-}
-
-/// Parses a limit's overrides, by key. Unlike those in the store, they must fit the limit.
+/// Reads a limit's overrides, by key. Unlike those in the store, they must fit the limit.
 ///
 /// # Errors
-/// The line and the error there, never the key, which may be a secret.
+/// The entry and the error there, never the key, which may be a secret.
 pub(super) fn read(
     limit: &Limit,
-    entries: &[Spanned<OverrideFile>],
-) -> Result<BTreeMap<Whom, Override>, (u64, String)> {
+    entries: &[OverrideTerms],
+) -> Result<BTreeMap<Whom, Override>, (String, String)> {
     let mut overrides = BTreeMap::new();
     for (index, entry) in entries.iter().enumerate() {
         let at = |why: String| {
             let why = format!("override {}: {why}", index + 1);
-            (entry.referenced.line(), why)
+            (format!("overrides[{index}]"), why)
         };
-        let file = entry.value.clone();
-        let key = file.key.clone();
+        let missing = || at("`key` is missing: give the key of decisions".to_owned());
+        let key = entry.key.clone().ok_or_else(missing)?;
         check_key(&key).map_err(|problem| at(problem.message.into_owned()))?;
-        let read = Override::read(file.into()).map_err(at)?;
+        let read = Override::read(entry.clone()).map_err(at)?;
         if let Grant::Quotas(quotas) = &read.grant {
             limit.with_quotas(quotas).map_err(at)?;
         }
@@ -123,8 +70,8 @@ limits:
             key: a, | key: [hunter2], | line 7, `key` is a list
             key: a, | key: !!int hunter2, | line 7, without tags
             key: a, | hunter2: 1, | line 7, this is not a field, `key`
-            key: a, | hunter2: 1, hunter2: 2, | line 7, this is not a field, `key`
-            { key: '7', unlimited: true } | hunter2 | line 9, expected a mapping
+            key: a, | hunter2: 1, hunter2: 2, | line 7, this key is given twice
+            { key: '7', unlimited: true } | hunter2 | line 9, `overrides` is a single value
             overrides:\n | overrides: hunter2\n    x:\n | line 6, `overrides` is a single value, - { key: KEY
             overrides:\n | overrides: { hunter2: 1 }\n    x:\n | line 6, `overrides` is a mapping, - { key: KEY
             overrides:\n | overrides:\n      - hunter2\n | line 7, `overrides` is a single value

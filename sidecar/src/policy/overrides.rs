@@ -7,7 +7,10 @@ use super::named_window::NamedWindow;
 /// Most overrides in the policy file, and also in the store: every sidecar holds all of them in memory.
 pub const MAX_OVERRIDES: usize = 10_000;
 
-/// An override of one key of a limit.
+/// How long a removed override is remembered: a sidecar that was cut off for less does not restore it.
+pub const REMEMBERED_MS: u64 = 86_400_000;
+
+/// An override of one key of a limit, in the policy file or in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
     /// What the key may take.
@@ -16,20 +19,37 @@ pub struct Override {
     pub until_ms: Option<u64>,
     /// The terms as written, for the list.
     pub terms: OverrideTerms,
+    /// What has happened to it.
+    pub mark: Mark,
+    /// That of the change that made it; 0 if it is not in a store, or not yet.
+    pub version: u64,
+}
+
+/// What has happened to an override.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// It was set.
+    Set,
+    /// It was lost from the store, and a sidecar that knew it has written it back.
+    Restored,
+    /// It was removed or replaced, and is back. Not in force.
+    Returned,
+    /// It was removed. Not in force.
+    Removed,
 }
 
 /// What a key may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Grant {
+pub enum Grant<Quotas = Vec<WindowQuota>> {
     /// Other quotas in some windows.
-    Quotas(Vec<WindowQuota>),
+    Quotas(Quotas),
     /// Everything.
     Unlimited,
     /// Nothing.
     Blocked,
 }
 
-impl Grant {
+impl<Quotas> Grant<Quotas> {
     /// In metrics.
     pub const fn name(&self) -> &'static str {
         match self {
@@ -56,7 +76,8 @@ impl Override {
     ///
     /// # Errors
     /// Field, value and remedy.
-    pub fn read(terms: OverrideTerms) -> Result<Self, String> {
+    pub fn read(mut terms: OverrideTerms) -> Result<Self, String> {
+        terms.key = None;
         let grant = grant(&terms)?;
         let until_ms = terms.until.as_deref().map(until).transpose()?;
         check_texts(terms.reason.as_deref(), terms.by.as_deref())?;
@@ -64,12 +85,31 @@ impl Override {
             grant,
             until_ms,
             terms,
+            mark: Mark::Set,
+            version: 0,
         })
+    }
+
+    /// Whether it has an effect until it ends.
+    pub const fn is_in_force(&self) -> bool {
+        matches!(self.mark, Mark::Set | Mark::Restored)
+    }
+
+    /// Whether it marks a removal.
+    pub fn is_removal(&self) -> bool {
+        self.mark == Mark::Removed
     }
 
     /// Whether it has ended at `now_ms`, in milliseconds since 1970.
     pub fn has_ended(&self, now_ms: u64) -> bool {
-        self.until_ms.is_some_and(|until_ms| until_ms <= now_ms)
+        self.end_ms().is_some_and(|end_ms| end_ms <= now_ms)
+    }
+
+    /// When it ends.
+    pub fn end_ms(&self) -> Option<u64> {
+        let a_day_later = self.version / 1_000 + REMEMBERED_MS;
+        let forgotten = self.is_removal().then_some(a_day_later);
+        self.until_ms.into_iter().chain(forgotten).min()
     }
 }
 
@@ -187,6 +227,15 @@ mod tests {
             let why = with(wrong).unwrap_err();
             assert!(why.contains("`until`"), "{wrong}: {why}");
         }
+    }
+
+    #[test]
+    fn a_removal_is_remembered_for_a_day_and_not_after_the_overrides_end() {
+        let mut removed = read(r#"{"unlimited":true}"#).unwrap();
+        (removed.version, removed.mark) = (1_000_000, Mark::Removed);
+        assert_eq!(removed.end_ms(), Some(REMEMBERED_MS + 1_000));
+        removed.until_ms = Some(5_000);
+        assert_eq!(removed.end_ms(), Some(5_000));
     }
 
     #[test]

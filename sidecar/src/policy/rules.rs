@@ -16,7 +16,7 @@ use sluicegate_rules::config::{
 use super::certain::{costs_over_limits, too_many_checks};
 use super::fields::{MAX_NAME_BYTES, is_name};
 use super::limits::Limit;
-use crate::yaml::{Node, ValueWithLines, fields, get};
+use crate::yaml::{Node, ValueWithLines};
 
 /// Most sets of a policy.
 const MAX_SETS: usize = 64;
@@ -38,17 +38,6 @@ pub struct RuleSets {
 
 /// The limits of a policy; `None` for one that has mistakes.
 pub(super) type Limits<'a> = BTreeMap<&'a str, Option<&'a Limit>>;
-
-/// The entries of `rules` or `limits` in a policy's text in the long form, by name.
-pub fn written(text: &str, section: &str) -> BTreeMap<String, ValueWithLines> {
-    let options = serde_saphyr::options! { with_snippet: false };
-    let file = serde_saphyr::from_str_with_options::<Node>(text, options).ok();
-    let entries = file.iter().filter_map(|file| get(file, section));
-    let entries = entries.flat_map(fields);
-    entries
-        .map(|(name, entry)| (name.value.clone(), ValueWithLines::new(entry, 0)))
-        .collect()
-}
 
 /// A set of the file and its regular expressions, or everything that is wrong with it.
 fn check(

@@ -20,13 +20,15 @@ pub(super) fn said<'s>(schema: &'s Value, part: &str, field: &str, what: &str) -
 
 /// What to give for a field.
 pub(super) fn takes<'s>(schema: &'s Value, field: &str) -> &'s str {
+    described(schema, field).unwrap_or("a mapping")
+}
+
+/// The description of a field, wherever it is.
+pub(super) fn described<'s>(schema: &'s Value, field: &str) -> Option<&'s str> {
     let parts = schema.get("$defs").and_then(Value::as_object);
     // The policy's own first; those of a limit's window before those of an override's.
     let parts = parts.into_iter().flat_map(|parts| parts.values().rev());
     let pointer = format!("/properties/{field}/description");
-    let found = [schema]
-        .into_iter()
-        .chain(parts)
-        .find_map(|part| part.pointer(&pointer)?.as_str());
-    found.unwrap_or("a mapping")
+    let mut all = [schema].into_iter().chain(parts);
+    all.find_map(|part| part.pointer(&pointer)?.as_str())
 }

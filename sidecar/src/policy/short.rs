@@ -1,11 +1,11 @@
-//! The short form of a policy: a limit, its rule and the rule's check in one entry. The text is expanded to the long form
-//! before anything else reads it, so everything that a policy can say has one meaning.
+//! The short form of a policy: a limit, its rule and the rule's check in one entry. It is expanded to the long form before
+//! anything else reads it, so everything that a policy can say has one meaning.
 //!
 //! | file | for |
 //! |---|---|
 //! | `limit.rs` | an entry of `limits` |
 //! | `matching.rs`, `key.rs`, `units.rs` | its fields |
-//! | `written.rs` | the long form as text, with the line that each of its lines comes from |
+//! | `written.rs` | the long form as text |
 //! | `schema.json` | the fields of the short form, for editors and errors |
 
 mod key;
@@ -21,10 +21,10 @@ use serde_saphyr::Spanned;
 use sluicegate_rules::config::nearest;
 
 use self::limit::{Limit, Long};
-use self::written::Written;
+use self::written::Printed;
 use super::fields::is_name;
 use super::files::Files;
-use super::schemas::{fields_of, takes};
+use super::schemas::{described, fields_of, takes};
 use super::yaml_error;
 use crate::mask::shown;
 use crate::yaml::{Data, Node, at, entries, fields, get, integer, line_of, scalar, text};
@@ -37,7 +37,7 @@ const OF_SET: [&str; 2] = ["reply", "upstream_paths"];
 /// Most limits that are named with a default.
 const MAX_TOLD: usize = 10;
 
-/// What the short form adds to the schema of a policy.
+/// What the short form adds to the schema of a policy; and the key of an override, which is beside its terms elsewhere.
 pub(super) static SCHEMA: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_str(include_str!("short/schema.json")).unwrap_or_default());
 
@@ -49,15 +49,13 @@ const LOST: &str = "looks like a limit: indent it below `limits`";
 /// What people write in a limit that has no such field, a line for each remedy.
 const MEANT: &str = include_str!("short/meant.txt");
 
-/// A policy's text in the long form.
+/// A policy in the long form.
 #[derive(Debug, Default)]
 pub struct Expanded {
-    /// The text.
+    /// As text: that of the file, if it is in the long form already.
     pub text: String,
-    /// The line of the file that each line comes from; empty if they are the same.
-    lines: Vec<usize>,
-    /// Why it is no YAML, if it is none.
-    pub(super) not_yaml: Option<String>,
+    /// With the lines of the file; none if it has mistakes.
+    pub(super) long: Option<Node>,
     /// How fields of the long form begin (`rules.default.rules[0].`), and what stands for them in the file.
     names: Vec<(String, String)>,
     /// Defaults that apply, and to which limits.
@@ -75,13 +73,7 @@ fn mistake<T>(at: &Spanned<T>, why: impl Into<String>) -> Mistake {
 
 /// The mistake of a field with a value of the wrong kind.
 fn wrong(at: &Node, field: &str) -> Mistake {
-    let found = match &at.value {
-        Data::Scalar(Value::String(text)) => shown(text),
-        Data::Scalar(Value::Null) => "nothing".to_owned(),
-        Data::Scalar(other) => shown(&other.to_string()),
-        Data::List(_) => "a list".to_owned(),
-        Data::Fields(_) => "a mapping".to_owned(),
-    };
+    let found = yaml_error::found(at);
     let takes = takes(&SCHEMA, field);
     mistake(at, format!("`{field}` is {found}: give {takes}"))
 }
@@ -94,11 +86,6 @@ fn text_of<'n>(node: &'n Node, field: &str) -> Read<&'n str> {
 /// Whether the short form has this field.
 fn is_short(part: &str, field: &str) -> bool {
     fields_of(&SCHEMA, part).any(|(name, _)| name == field)
-}
-
-/// Whether it is a field of the short form, of the policy or of a limit.
-pub(super) fn is_field(name: &str) -> bool {
-    is_short(TOP, name) || is_short(LIMIT, name)
 }
 
 fn has_short(node: &Node, part: &str) -> bool {
@@ -191,22 +178,19 @@ fn node(at: &Node, value: Value) -> Node {
     placed(at, data)
 }
 
-/// Expands the text of a policy; `schema`: that of the long form. A text that is no YAML, or in the long form already, stays
-/// as it is.
+/// Expands the text of a policy; `schema`: that of the long form. A text in the long form stays as it is.
 ///
 /// # Errors
-/// Everything that is wrong with what is in the short form, with lines, fields and remedies.
+/// It is no YAML; or everything that is wrong with what is in the short form, with lines, fields and remedies.
 pub fn expand(text: &str, schema: &Value, files: &mut Files) -> Result<Expanded, Vec<String>> {
-    let options = serde_saphyr::options! { with_snippet: false, strict_booleans: true };
-    let file = serde_saphyr::from_str_with_options::<Node>(text, options);
-    let not_yaml = |error| {
-        let lost = lost_limit(text, schema);
-        lost.unwrap_or_else(|| yaml_error::describe(error, text, |field| takes(&SCHEMA, field)))
+    let schemas = [&SCHEMA, schema];
+    let is_field = |name: &str| {
+        schemas
+            .iter()
+            .any(|schema| described(schema, name).is_some())
     };
-    let mut expanded = Expanded {
-        not_yaml: file.as_ref().err().map(not_yaml),
-        ..Expanded::default()
-    };
+    let file = yaml_error::load(text, is_field);
+    let file = file.map_err(|why| vec![lost_limit(text, schema).unwrap_or(why)])?;
     // Fields of limits that are not indented stand beside limits, or beside `limits`.
     let any_short = |node: &Node| {
         let mut limits = fields(node).iter();
@@ -216,12 +200,14 @@ pub fn expand(text: &str, schema: &Value, files: &mut Files) -> Result<Expanded,
         let limits = get(file, "limits").is_some_and(any_short);
         limits || has_short(file, TOP) || any_short(file)
     };
-    let Some(file) = file.ok().filter(in_short_form) else {
-        expanded.text = text.to_owned();
-        return Ok(expanded);
-    };
+    if !in_short_form(&file) {
+        return Ok(Expanded {
+            text: text.to_owned(),
+            long: Some(file),
+            ..Expanded::default()
+        });
+    }
     let file = &file;
-    let schemas = [&SCHEMA, schema];
     let (mut long, mut mistakes) = (Long::default(), Vec::new());
     for Mistake(line, why) in unknown_fields(file, TOP, &schemas, "there is") {
         mistakes.push(format!("line {line}: {why}"));
@@ -272,24 +258,6 @@ pub fn line_and_why(message: &str) -> Option<(usize, &str)> {
 }
 
 impl Expanded {
-    /// The line of the file that a line of the text comes from.
-    pub fn line(&self, line: usize) -> usize {
-        let of_file = self.lines.get(line.saturating_sub(1));
-        of_file.copied().unwrap_or(line)
-    }
-
-    /// A message about the text (`line 7, column 3: ...`), as one about the file.
-    pub fn told(&self, message: &str) -> String {
-        if self.lines.is_empty() {
-            return message.to_owned();
-        }
-        match line_and_why(message) {
-            // A column of the text is none of the file.
-            Some((line, why)) => self.named(&format!("line {}: {why}", self.line(line))),
-            None => self.named(message),
-        }
-    }
-
     /// A message with the fields of the file.
     pub fn named(&self, message: &str) -> String {
         let replaced = |named: String, (long, short): &(String, String)| named.replace(long, short);
@@ -347,12 +315,12 @@ impl Long {
         if !sets.is_empty() {
             policy.push(named("rules", placed(limits, Data::Fields(sets))));
         }
-        let Written { text, lines } = Written::new(&placed(file, Data::Fields(policy)));
+        let long = placed(file, Data::Fields(policy));
         let defaults = self.defaults.iter();
         Expanded {
-            text,
-            not_yaml: None,
-            lines,
+            // What was YAML can be written as YAML.
+            text: serde_saphyr::to_string(&Printed(&long, 0)).unwrap_or_default(),
+            long: Some(long),
             names,
             defaults: defaults
                 .map(|(default, limits)| told(default, limits))

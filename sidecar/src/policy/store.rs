@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-pub(super) use file::StoreFile;
+pub(super) use file::{OptionsFile, StoreFile};
 pub use url::{Endpoint, RedisUrl, Topology};
 
 /// Default number of connections to each Redis: one works while the other is replaced.

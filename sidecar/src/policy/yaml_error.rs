@@ -1,13 +1,15 @@
-//! Describes what is wrong with a policy file that is not YAML or has a field of the wrong type: line, column, field, the
-//! value there, and what to give instead.
+//! Reads a policy's YAML, and its types from that; describes what is wrong: line, column, field, the value there, and what to
+//! give instead.
 
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use serde_path_to_error::Segment;
 use serde_saphyr::{Error, ExternalMessageSource, Location};
-use sluicegate_protocol::is_digits;
 use sluicegate_rules::config::nearest;
 
-use super::consumers_file::HASH_DIGITS;
 use super::fields::is_name;
 use crate::mask::{masked, shown};
+use crate::yaml::{Data, Node, entries, fields, scalar, value};
 
 /// Fields whose values are never quoted: they may be a password, or the key of a client.
 const SECRET: [&str; 6] = ["store", "url", "key", "overrides", "pepper", "keys"];
@@ -15,48 +17,122 @@ const SECRET: [&str; 6] = ["store", "url", "key", "overrides", "pepper", "keys"]
 /// What to give for a field.
 type Takes = fn(&str) -> &'static str;
 
-/// Describes an error of the library.
-pub fn describe(error: &Error, text: &str, takes: Takes) -> String {
-    let location = error.location();
-    let problem = problem(error, text, location, takes);
-    match location {
-        Some(at) => format!("line {}, column {}: {problem}", at.line(), at.column()),
-        None => problem,
+/// Reads a text in which these are fields.
+///
+/// # Errors
+/// It is not YAML.
+pub fn load(text: &str, is_field: impl Fn(&str) -> bool) -> Result<Node, String> {
+    let options = serde_saphyr::options! { with_snippet: false, strict_booleans: true };
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| match error.location() {
+        Some(at) => placed(at, &problem(&error, is_field)),
+        None => problem(&error, is_field),
+    })
+}
+
+/// Reads the types of a policy from its long form.
+///
+/// # Errors
+/// The first field that is not as it should be.
+pub fn read<T: DeserializeOwned>(file: &Node, takes: Takes) -> Result<T, String> {
+    if scalar(file) == Some(&Value::Null) {
+        return Err(placed(
+            file.referenced,
+            "the file is empty: it needs `limits`",
+        ));
+    }
+    serde_path_to_error::deserialize(value(file)).map_err(|error| {
+        let (mut node, mut at, mut field) = (file, file.referenced, None);
+        for segment in error.path() {
+            let found = match segment {
+                Segment::Map { key } => {
+                    let mut fields = fields(node).iter();
+                    let found = fields.find(|(name, _)| name.value == *key);
+                    // Those of `keys` are hashes.
+                    field = field
+                        .filter(|field| *field == "keys")
+                        .or(Some(key.as_str()));
+                    found.map(|(name, inner)| (name.referenced, inner))
+                }
+                Segment::Seq { index } => {
+                    let found = entries(node).get(*index);
+                    found.map(|inner| (inner.referenced, inner))
+                }
+                Segment::Enum { .. } | Segment::Unknown => None,
+            };
+            (at, node) = found.unwrap_or((at, node));
+        }
+        let why = error.inner().to_string();
+        let (what, expected) = why.rsplit_once(", expected ").unwrap_or((&why, ""));
+        let [mut names, mut known] =
+            [what, expected].map(|part| part.split('`').skip(1).step_by(2));
+        let name = names.next().unwrap_or_default();
+        match (what.split(' ').nth(1), field) {
+            (Some("field"), _) if what.starts_with("missing") => {
+                let why = format!("`{name}` is missing: give {}", takes(name));
+                placed(node.referenced, &why)
+            }
+            (Some("field"), Some(field)) => {
+                placed(at, &unknown_field(field, &known.collect::<Vec<_>>()))
+            }
+            (Some("variant"), _) if let Some(near) = nearest(name, known.by_ref()) => {
+                let why = format!("`{name}` does not exist: did you mean `{near}`?");
+                placed(node.referenced, &why)
+            }
+            _ => placed(node.referenced, &wrong(node, field, expected, takes)),
+        }
+    })
+}
+
+fn placed(at: Location, why: &str) -> String {
+    format!("line {}, column {}: {why}", at.line(), at.column())
+}
+
+/// Describes a value of the wrong type.
+fn wrong(node: &Node, field: Option<&str>, expected: &str, takes: Takes) -> String {
+    let (kind, field) = (scalar(node), field.filter(|field| is_name(field)));
+    let is_secret = field.is_none_or(|field| SECRET.contains(&field));
+    let found = match kind {
+        Some(Value::String(_) | Value::Bool(_) | Value::Number(_)) if is_secret => {
+            "a single value".to_owned()
+        }
+        _ => found(node),
+    };
+    let Some(field) = field else {
+        return format!("expected a mapping, found {found}");
+    };
+    let is_text = expected.contains("string");
+    let quotes = match kind {
+        Some(Value::Bool(_) | Value::Number(_)) if is_text => ", in quotes",
+        Some(Value::String(text)) if !is_text && text.parse::<f64>().is_ok() => ", without quotes",
+        _ => "",
+    };
+    format!("`{field}` is {found}: give {}{quotes}", takes(field))
+}
+
+/// What stands in the place of something else.
+pub(super) fn found(node: &Node) -> String {
+    match &node.value {
+        Data::Scalar(Value::String(text)) => shown(text),
+        Data::Scalar(Value::Null) => "nothing".to_owned(),
+        Data::Scalar(other) => shown(&other.to_string()),
+        Data::List(_) => "a list".to_owned(),
+        Data::Fields(_) => "a mapping".to_owned(),
     }
 }
 
-fn problem(error: &Error, text: &str, location: Option<Location>, takes: Takes) -> String {
+fn problem(error: &Error, is_field: impl Fn(&str) -> bool) -> String {
     match error {
-        Error::AliasError { error, .. } => problem(error, text, location, takes),
-        Error::Eof { .. }
-            if text
-                .lines()
-                .all(|line| line.trim().split('#').next() == Some("")) =>
-        {
-            "the file is empty: it needs `limits`".to_owned()
-        }
+        Error::AliasError { error, .. } => problem(error, is_field),
         Error::Eof { .. } => "the file ends too early".to_owned(),
         Error::MultipleDocuments { .. } => {
             "a second YAML document begins: a policy is a single document, so remove this one"
                 .to_owned()
         }
-        Error::SerdeMissingField { field, .. } => {
-            format!("`{field}` is missing: give {}", takes(field))
-        }
-        Error::SerdeUnknownField {
-            field, expected, ..
-        } => unknown_field(field, expected),
-        Error::SerdeUnknownVariant {
-            variant, expected, ..
-        } => match nearest(variant, expected.iter().copied()) {
-            Some(near) => format!("`{variant}` does not exist: did you mean `{near}`?"),
-            None => wrong_value(text, location, takes),
-        },
         Error::DuplicateMappingKey { key, .. } => {
-            // The hash of a consumer's key is not repeated.
-            let key = key.as_deref().filter(|key| !is_digits(key, HASH_DIGITS));
-            let key = key.map_or_else(|| "this key".to_owned(), shown);
-            format!("{key} is given twice: remove one")
+            // What is no field may be a client's key, or its hash.
+            let field = key.as_deref().filter(|key| is_field(key));
+            let field = field.map_or_else(|| "this key".to_owned(), shown);
+            format!("{field} is given twice: remove one")
         }
         Error::UnknownAnchor { .. } => {
             "this alias has no anchor: if the `*` belongs to the value, put the value in quotes"
@@ -73,18 +149,6 @@ fn problem(error: &Error, text: &str, location: Option<Location>, takes: Takes) 
             };
             format!("this is not YAML: {}{remedy}", masked(msg))
         }
-        // The only field that accepts two kinds. The location is that of its name.
-        Error::SerdeInvalidType { .. } => {
-            format!(
-                "`store` is neither a text nor a mapping: give {}",
-                takes("store")
-            )
-        }
-        Error::Unexpected { .. }
-        | Error::InvalidScalar { .. }
-        | Error::NullIntoString { .. }
-        | Error::ExternallyTaggedEnumExpectedScalarOrMapping { .. }
-        | Error::UnexpectedValueForUnitEnumVariant { .. } => wrong_value(text, location, takes),
         _ => "this cannot be read: write it in plain YAML, without tags, merges or aliases"
             .to_owned(),
     }
@@ -103,45 +167,4 @@ fn unknown_field(field: &str, expected: &[&str]) -> String {
     };
     let expected = expected.join("`, `");
     format!("{field} is not a field: valid fields here are `{expected}`")
-}
-
-/// Describes a value of the wrong type, with its field if that can be determined.
-fn wrong_value(text: &str, location: Option<Location>, takes: Takes) -> String {
-    let span = location.map(|location| location.span());
-    let start = span.and_then(|span| usize::try_from(span.byte_offset()?).ok());
-    let length = span.and_then(|span| usize::try_from(span.byte_len()?).ok());
-    let (before, after) = start
-        .and_then(|start| text.split_at_checked(start))
-        .unwrap_or((text, ""));
-    let value = after.get(..length.unwrap_or(0)).unwrap_or_default();
-    let field = field_before(before);
-    let found = match after.chars().next() {
-        Some('[') => "a list".to_owned(),
-        Some('{') => "a mapping".to_owned(),
-        Some('-') if value.is_empty() => "a list".to_owned(),
-        Some(c) if value.is_empty() && !c.is_whitespace() => "a mapping".to_owned(),
-        _ if matches!(value, "" | "~" | "null") => "nothing".to_owned(),
-        // Without a field it may be an entry of `overrides`.
-        _ if field.is_none_or(|field| SECRET.contains(&field)) => "a single value".to_owned(),
-        _ => shown(value),
-    };
-    match field {
-        Some(field) => format!("`{field}` is {found}: give {}", takes(field)),
-        None => format!("expected a mapping, found {found}"),
-    }
-}
-
-/// The field whose value, or an entry of whose list, begins after this text.
-fn field_before(before: &str) -> Option<&str> {
-    // A tag or an anchor may come before the value.
-    let before = match before.trim_end().rsplit_once(char::is_whitespace) {
-        Some((before, mark)) if mark.starts_with(['!', '&']) => before,
-        _ => before,
-    };
-    let opened = |c: char| c.is_whitespace() || matches!(c, '[' | '-' | '{');
-    let key = before.trim_end_matches(opened).strip_suffix(':')?;
-    let key = key.trim_end_matches(['"', '\'']);
-    let begins = |c: char| c.is_whitespace() || matches!(c, '{' | ',' | '"' | '\'');
-    let name = key.rsplit(begins).next()?;
-    is_name(name).then_some(name)
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use sluicegate_protocol::{OverrideTerms, Whom};
 
-use crate::policy::{MAX_OVERRIDES, Override};
+use crate::policy::{MAX_OVERRIDES, Mark, Override};
 
 /// The field of the hash that has the version.
 pub const OVERRIDES_HEAD: &str = ":";
@@ -16,67 +16,13 @@ pub const OVERRIDES_HEAD: &str = ":";
 /// Most bytes of all overrides together, including their keys: each sidecar reads all of them after a change.
 pub const MAX_STORED_BYTES: usize = 4 << 20;
 
-/// How long a removed override is remembered: a sidecar that was cut off for less does not restore it.
-const REMEMBERED_MS: u64 = 86_400_000;
-
-/// What has happened to an override.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mark {
-    /// It was set.
-    Set,
-    /// It was lost from the store, and a sidecar that knew it has written it back.
-    Restored,
-    /// It was removed or replaced, and is back. Not in force.
-    Returned,
-    /// It was removed. Not in force.
-    Removed,
-}
-
-impl Mark {
-    /// In the hash, before the text.
-    const fn text(self) -> &'static str {
-        match self {
-            Self::Set => "",
-            // Release 0.1.0 reads JSON after it.
-            Self::Restored => " ",
-            Self::Returned => "?",
-            Self::Removed => "-",
-        }
-    }
-}
-
-/// An override in the store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoredOverride {
-    /// That of the change that made it.
-    pub version: u64,
-    /// What has happened to it.
-    pub mark: Mark,
-    /// The override.
-    pub one: Override,
-}
-
-impl StoredOverride {
-    /// Whether it has an effect until it ends.
-    pub const fn is_in_force(&self) -> bool {
-        matches!(self.mark, Mark::Set | Mark::Restored)
-    }
-
-    /// Whether it marks a removal.
-    pub fn is_removal(&self) -> bool {
-        self.mark == Mark::Removed
-    }
-
-    /// Whether it has ended at `now_ms`, in milliseconds since 1970.
-    pub fn has_ended(&self, now_ms: u64) -> bool {
-        self.end_ms().is_some_and(|end_ms| end_ms <= now_ms)
-    }
-
-    /// When it ends.
-    pub fn end_ms(&self) -> Option<u64> {
-        let a_day_later = self.version / 1_000 + REMEMBERED_MS;
-        let forgotten = self.is_removal().then_some(a_day_later);
-        self.one.until_ms.into_iter().chain(forgotten).min()
+/// What has happened to an override, in the hash before its text.
+const fn text_of(mark: Mark) -> &'static str {
+    match mark {
+        Mark::Set => "",
+        Mark::Restored => " ",
+        Mark::Returned => "?",
+        Mark::Removed => "-",
     }
 }
 
@@ -84,15 +30,14 @@ impl StoredOverride {
 pub type Name = (String, Whom);
 
 /// The store's overrides.
-pub type Entries = BTreeMap<Name, StoredOverride>;
+pub type Entries = BTreeMap<Name, Override>;
 
 /// A consistent snapshot of a store's overrides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoredOverrides {
     /// Differs after each change; 0 if there are no overrides.
     pub version: u64,
-    /// What has vanished since an earlier version may have ended. The largest number if that is not known, because a sidecar
-    /// of release 0.1.0 has changed them.
+    /// What has vanished since an earlier version may have ended.
     pub swept: u64,
     /// By limit and keys.
     pub entries: Entries,
@@ -116,21 +61,20 @@ pub fn read_hash(hash: &HashMap<Vec<u8>, Vec<u8>>) -> StoredOverrides {
     let head_field = OVERRIDES_HEAD.as_bytes();
     let head = hash.get(head_field).map(Vec::as_slice);
     let entries = hash.len() - usize::from(head.is_some());
-    let swept = head.map(|head| head.get(26..33).map_or(u64::MAX, number));
+    let swept = head.and_then(|head| head.get(26..33));
     let entry =
         |(field, state): (&Vec<u8>, &Vec<u8>)| from_state(std::str::from_utf8(field).ok()?, state);
     let all = hash.iter().filter(|(field, _)| *field != head_field);
     let readable: Entries = all.filter_map(entry).collect();
     StoredOverrides {
         version: version(head),
-        swept: swept.unwrap_or(0),
+        swept: swept.map_or(0, number),
         unreadable: entries - readable.len(),
         entries: readable,
     }
 }
 
-/// The field of an override in the hash. No limit's name contains `:`, `#` or `*`, so earlier releases take the last two for
-/// overrides of limits that they do not have.
+/// The field of an override in the hash. No limit's name contains `:`, `#` or `*`.
 pub fn field((limit, whom): &Name) -> String {
     match whom {
         Whom::Key(key) => format!("{limit}:{key}"),
@@ -151,39 +95,31 @@ fn name((limit, key): (&str, &str)) -> Name {
 }
 
 /// The text of an override in the hash.
-pub fn to_text(entry: &StoredOverride) -> Vec<u8> {
-    let mut text = entry.mark.text().as_bytes().to_vec();
+pub fn to_text(entry: &Override) -> Vec<u8> {
+    let mut text = text_of(entry.mark).as_bytes().to_vec();
     // Strings and numbers can always be encoded as JSON.
-    text.extend(serde_json::to_vec(&entry.one.terms).unwrap_or_default());
+    text.extend(serde_json::to_vec(&entry.terms).unwrap_or_default());
     text
 }
 
 /// Parses an override of the hash. `None` if a newer sidecar wrote it in a form that this one cannot read; the others
 /// still apply.
-fn from_state(field: &str, state: &[u8]) -> Option<(Name, StoredOverride)> {
+fn from_state(field: &str, state: &[u8]) -> Option<(Name, Override)> {
     let name = name(field.split_once(':')?);
     let (version, text) = state.split_at_checked(7)?;
     let marks = [Mark::Restored, Mark::Returned, Mark::Removed, Mark::Set];
-    let after = |mark: Mark| Some((mark, text.strip_prefix(mark.text().as_bytes())?));
+    let after = |mark: Mark| Some((mark, text.strip_prefix(text_of(mark).as_bytes())?));
     let (mark, text) = marks.into_iter().find_map(after)?;
     let terms: OverrideTerms = serde_json::from_slice(text).ok()?;
-    let entry = StoredOverride {
-        version: number(version),
-        mark,
-        one: Override::read(terms).ok()?,
-    };
+    let mut entry = Override::read(terms).ok()?;
+    (entry.version, entry.mark) = (number(version), mark);
     Some((name, entry))
 }
 
 impl StoredOverrides {
     /// Sets an override, with the version of the change that does so; whether there was one.
     pub fn set(&mut self, name: &Name, one: &Override) -> bool {
-        let set = StoredOverride {
-            version: 0,
-            mark: Mark::Set,
-            one: one.clone(),
-        };
-        let before = self.entries.insert(name.clone(), set);
+        let before = self.entries.insert(name.clone(), one.clone());
         before.is_some_and(|before| !before.is_removal())
     }
 
@@ -224,7 +160,7 @@ impl StoredOverrides {
     pub fn dropped_by<'a>(
         &'a self,
         next: &'a Self,
-    ) -> impl Iterator<Item = (&'a Name, &'a StoredOverride)> {
+    ) -> impl Iterator<Item = (&'a Name, &'a Override)> {
         let entries = self.entries.iter();
         entries.filter(|(name, _)| !next.entries.contains_key(*name))
     }
@@ -263,13 +199,17 @@ mod tests {
         ("l".to_owned(), Whom::Key(key.to_owned()))
     }
 
-    fn entry(mark: Mark, one: &Override) -> StoredOverride {
+    fn entry(mark: Mark, one: &Override) -> Override {
         let (version, one) = (7, one.clone());
-        StoredOverride { version, mark, one }
+        Override {
+            version,
+            mark,
+            ..one
+        }
     }
 
     /// As the script does.
-    fn state(entry: &StoredOverride) -> Vec<u8> {
+    fn state(entry: &Override) -> Vec<u8> {
         let version = entry.version.to_be_bytes();
         [&version[1..], &to_text(entry)].concat()
     }
@@ -299,15 +239,6 @@ mod tests {
             let state = [&[0; 7], text.as_bytes()].concat();
             assert!(from_state(field, &state).is_none(), "{field} {text}");
         }
-    }
-
-    /// Release 0.1.0 runs beside this one while sidecars are replaced. It reads the JSON after seven bytes.
-    #[test]
-    fn an_earlier_release_reads_what_is_in_force_and_nothing_else() {
-        let one = unlimited(None);
-        let is_read = |mark| serde_json::from_slice::<OverrideTerms>(&to_text(&entry(mark, &one)));
-        assert!(is_read(Mark::Set).is_ok() && is_read(Mark::Restored).is_ok());
-        assert!(is_read(Mark::Returned).is_err() && is_read(Mark::Removed).is_err());
     }
 
     #[test]
@@ -342,15 +273,6 @@ mod tests {
     }
 
     #[test]
-    fn a_removal_is_remembered_for_a_day_and_not_after_the_overrides_end() {
-        let mut removed = entry(Mark::Removed, &unlimited(None));
-        removed.version = 1_000_000;
-        assert_eq!(removed.end_ms(), Some(REMEMBERED_MS + 1_000));
-        removed.one = unlimited(Some("1970-01-01T00:00:05Z"));
-        assert_eq!(removed.end_ms(), Some(5_000));
-    }
-
-    #[test]
     fn a_store_holds_so_many_overrides_and_no_more_and_removals_make_room() {
         let mut stored = StoredOverrides::default();
         let one = unlimited(None);
@@ -382,10 +304,9 @@ mod tests {
     }
 
     #[test]
-    fn a_head_tells_when_entries_were_dropped_unless_an_earlier_release_wrote_it() {
+    fn a_head_tells_when_entries_were_dropped() {
         let head = |bytes: usize| HashMap::from([(OVERRIDES_HEAD.into(), vec![1; bytes])]);
         assert_eq!(read_hash(&head(33)).swept, 0x0001_0101_0101_0101);
-        assert_eq!(read_hash(&head(26)).swept, u64::MAX);
         assert_eq!(read_hash(&HashMap::new()).swept, 0);
         let mut unreadable = head(33);
         unreadable.insert(b"l:k".to_vec(), b"12345670".to_vec());

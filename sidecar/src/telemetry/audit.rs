@@ -11,23 +11,32 @@ use crate::policy::consumer_of;
 
 /// An override was set.
 pub fn override_set(events: &EventLog, limit: &str, whom: &Whom, terms: &OverrideTerms) {
-    let subject = shown(whom);
     let until = terms.until.as_deref().unwrap_or("removed");
-    let [by, reason] = [&terms.by, &terms.reason].map(|text| text.as_deref().unwrap_or_default());
+    let (subject, [by, reason]) = (shown(whom), [&terms.by, &terms.reason].map(given));
     info!(target: "audit", limit, %subject, allowance = %terms, until, reason, by, "override set");
-    let author = author(by, reason);
-    let detail = format!("{limit} of {subject}: {terms}, until {until}{author}");
-    events.add(clock::unix_ms(), EventKind::OverrideSet, detail);
+    let detail = format!("{limit} of {subject}: {terms}, until {until}");
+    add(events, EventKind::OverrideSet, detail, by, reason);
 }
 
 /// An override was removed.
-pub fn override_removed(events: &EventLog, limit: &str, whom: &Whom, author_of: &Author) {
-    let subject = shown(whom);
-    let given = [&author_of.by, &author_of.reason];
-    let [by, reason] = given.map(|text| text.as_deref().unwrap_or_default());
+pub fn override_removed(events: &EventLog, limit: &str, whom: &Whom, author: &Author) {
+    let (subject, [by, reason]) = (shown(whom), [&author.by, &author.reason].map(given));
     info!(target: "audit", limit, %subject, reason, by, "override removed");
-    let detail = format!("{limit} of {subject}{}", author(by, reason));
-    events.add(clock::unix_ms(), EventKind::OverrideRemoved, detail);
+    let detail = format!("{limit} of {subject}");
+    add(events, EventKind::OverrideRemoved, detail, by, reason);
+}
+
+fn given(text: &Option<String>) -> &str {
+    text.as_deref().unwrap_or_default()
+}
+
+fn add(events: &EventLog, kind: EventKind, mut detail: String, by: &str, reason: &str) {
+    for (before, given) in [(", by ", by), (", reason: ", reason)] {
+        if !given.is_empty() {
+            detail = detail + before + given;
+        }
+    }
+    events.add(clock::unix_ms(), kind, detail);
 }
 
 fn shown(whom: &Whom) -> String {
@@ -37,16 +46,6 @@ fn shown(whom: &Whom) -> String {
         return format!("consumer {consumer}");
     }
     Subject::of_whom(whom).unwrap_or_else(|| "all keys".to_owned())
-}
-
-fn author(by: &str, reason: &str) -> String {
-    let mut text = String::new();
-    for (before, given) in [(", by ", by), (", reason: ", reason)] {
-        if !given.is_empty() {
-            text = text + before + given;
-        }
-    }
-    text
 }
 
 #[cfg(test)]

@@ -49,12 +49,10 @@ pub struct Metrics {
     /// for each request.
     decision_seconds: [Histogram; 3],
     shared: Arc<Shared>,
-    /// The counts of decisions under every limit that some policy has had; the name is empty for those without a limit.
-    decisions: Mutex<BTreeMap<String, Arc<DecisionCounters>>>,
-    /// The metrics of every limit in the policy in force.
-    limits: Mutex<BTreeMap<String, Arc<LimitMetrics>>>,
-    /// The metrics of leases of every limit that has had some; units may still be on the way when a reload ends them.
-    leases: Mutex<BTreeMap<String, Arc<LeaseMetrics>>>,
+    /// Of every limit that some policy has had.
+    known: Mutex<Limits>,
+    /// Of those in the policy in force.
+    limits: Mutex<Limits>,
     /// Keys that were denied or near a limit last.
     keys: Arc<Mutex<RecentKeys>>,
     /// Version and configuration of the filters that ask.
@@ -62,6 +60,9 @@ pub struct Metrics {
     /// Held by a scrape: each removes series and makes them again, and counts what it finds new.
     scrape: Mutex<()>,
 }
+
+/// Metrics of limits, by name.
+type Limits = BTreeMap<String, Arc<LimitMetrics>>;
 
 /// What is known of a store besides its health.
 #[derive(Clone, Debug, Default)]
@@ -97,7 +98,7 @@ impl Metrics {
         for outcome in ReloadOutcome::ALL {
             families.reloads.with_label_values(&[outcome.name()]);
         }
-        let without_limit = Arc::new(DecisionCounters::new(&families, ""));
+        let without_limit = DecisionCounters::new(&families, "");
         without_limit.count(Outcome::Error, Source::Request, 0);
         let decision_seconds = [Source::Store, Source::Share, Source::Certificate].map(|source| {
             families
@@ -105,7 +106,7 @@ impl Metrics {
                 .with_label_values(&[source.name()])
         });
         Ok(Self {
-            decisions: Mutex::new([(String::new(), Arc::clone(&without_limit))].into()),
+            known: Mutex::default(),
             shared: Arc::new(Shared {
                 without_limit,
                 shadow_decisions: families.shadow_decisions.clone(),
@@ -113,7 +114,6 @@ impl Metrics {
                 unknown: Mutex::default(),
             }),
             limits: Mutex::default(),
-            leases: Mutex::default(),
             keys: Arc::default(),
             filters: Mutex::default(),
             scrape: Mutex::default(),
@@ -166,38 +166,24 @@ impl Metrics {
 
     /// The metrics of a policy's limits.
     pub fn of_policy(&self, policy: &Policy) -> PolicyMetrics {
-        let mut known = lock(&self.limits);
+        let mut known = lock(&self.known);
         let limits = policy.decided_limits().map(|limit| {
-            let limit_metrics = known.remove(&limit.name).unwrap_or_else(|| {
-                let new = || DecisionCounters::new(&self.families, &limit.name);
-                let decisions = known_or(&self.decisions, &limit.name, new);
+            let of_limit = known.entry(limit.name.clone()).or_insert_with(|| {
                 let keys = Arc::clone(&self.keys);
-                Arc::new(LimitMetrics::new(
-                    &self.families,
-                    &limit.name,
-                    decisions,
-                    keys,
-                ))
+                Arc::new(LimitMetrics::new(&self.families, &limit.name, keys))
             });
             if limit.lease.is_some() {
-                let decisions = &limit_metrics.decisions;
-                decisions.count(Outcome::Admitted, Source::Lease, 0);
+                of_limit.start_leases(&self.families);
             }
-            (limit.name.clone(), limit_metrics)
+            (limit.name.clone(), Arc::clone(of_limit))
         });
-        let limits: BTreeMap<_, _> = limits.collect();
-        known.clone_from(&limits);
+        let limits: Limits = limits.collect();
+        let others = known.iter().filter(|(name, _)| !limits.contains_key(*name));
+        others.for_each(|(_, of_limit)| of_limit.forget_subjects());
+        lock(&self.limits).clone_from(&limits);
         self.shared.know_shadows(policy);
-        let leased = policy
-            .decided_limits()
-            .filter(|limit| limit.lease.is_some());
-        let leases = leased.map(|limit| {
-            let new = || LeaseMetrics::new(&self.families, &limit.name);
-            (limit.name.clone(), known_or(&self.leases, &limit.name, new))
-        });
         PolicyMetrics {
             shared: Arc::clone(&self.shared),
-            leases: leases.collect(),
             limits,
         }
     }
@@ -230,10 +216,11 @@ impl Metrics {
 
     /// Decisions so far, by limit.
     pub fn totals(&self) -> BTreeMap<String, Counts> {
-        let known = lock(&self.decisions);
-        let totals = known.iter();
-        let totals = totals.map(|(limit, decisions)| (limit.clone(), decisions.counts()));
-        totals.collect()
+        let known = lock(&self.known);
+        let of_limits = known.values().map(|of_limit| &of_limit.decisions);
+        let all = of_limits.chain([&self.shared.without_limit]);
+        all.map(|decisions| (decisions.limit.clone(), decisions.counts()))
+            .collect()
     }
 
     /// Failed store calls so far, by kind.
@@ -306,14 +293,13 @@ impl Metrics {
         }
         let units = &self.families.lease_held;
         units.reset();
-        lock(&self.leases).retain(|limit, metrics| {
-            let held = metrics.held();
-            let stays = held > 0 || policy.has(limit);
-            if stays {
+        for (limit, of_limit) in lock(&self.known).iter() {
+            let held = of_limit.leases.get().map(|leases| leases.held());
+            // Units may still be on the way when a reload ends them.
+            if let Some(held) = held.filter(|held| *held > 0 || policy.has(limit)) {
                 units.with_label_values(&[limit]).set(held as f64);
             }
-            stays
-        });
+        }
     }
 
     fn set_filters(&self) {
@@ -324,18 +310,7 @@ impl Metrics {
         }
     }
 
-    fn known(&self) -> BTreeMap<String, Arc<LimitMetrics>> {
+    fn known(&self) -> Limits {
         lock(&self.limits).clone()
     }
-}
-
-/// What is known of a limit, or else what is made for it.
-fn known_or<T>(
-    known: &Mutex<BTreeMap<String, Arc<T>>>,
-    limit: &str,
-    new: impl FnOnce() -> T,
-) -> Arc<T> {
-    let mut known = lock(known);
-    let of_limit = known.entry(limit.to_owned());
-    Arc::clone(of_limit.or_insert_with(|| Arc::new(new())))
 }

@@ -107,7 +107,7 @@ pub const BROKEN: &[Broken] = &[
     // The URL over several lines, whole and in part.
     ("store: STORE\nlimits:", "store: |\n  memory\n  STORE\nlimts:", &["`limits`"]),
     ("store: STORE", "store: >\n  x\n  STORE", &["`store`"]),
-    ("store: STORE", "store:\n  rediss//:\n  HunterTwosPassword@h", &["line 3", "`url`"]),
+    ("store: STORE", "store:\n  rediss//:\n  HunterTwosPassword@h", &["line 4", "not YAML"]),
     ("store: STORE", "store: |\nSTORE", &["line"]),
     ("store: STORE", "store: >\n    a\n  STORE\n x", &["line"]),
     // Invalid URLs.

@@ -1,16 +1,16 @@
 //! One limit switched off for everybody: by an override for all keys, and by `enforce: false`.
 
 use reqwest::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
 use super::super::support::{Policy, decide, decided, left, peek, take};
 use super::fleet::Fleet;
-use super::{admitted, change, list, remove, rfc3339_in, set};
+use super::{admitted, change, list, remove, rfc3339_in, set, shows};
 
-fn both(key: &str) -> serde_json::Value {
+fn both(key: &str) -> Value {
     json!({ "checks": [{ "limit": "per-key", "key": key }, { "limit": "rate", "key": key }] })
 }
 
@@ -22,18 +22,15 @@ async fn a_limit_that_is_switched_off_takes_nothing_and_the_others_do_as_usual()
     assert_eq!(admitted(here, "per-key", "k", 6).await, 5);
     assert_eq!(take(there, "per-key", "k").await["outcome"], "denied");
     set(here, "per-key", "b", json!({ "blocked": true })).await;
-    let body =
-        json!({ "limit": "per-key", "all_keys": true, "unlimited": true, "until": rfc3339_in(6) });
-    let (status, answer) = change(here, Method::PUT, &body).await;
-    let now = &answer["override"];
-    assert_eq!(
-        (status, &now["all_keys"], &now["state"]),
-        (200, &json!(true), &json!("in_force"))
-    );
-    assert!(
-        now.get("key").is_none() && now.get("subject").is_none(),
-        "{answer}"
-    );
+    let for_all = async |terms: Value, status: u16| {
+        let mut all = json!({ "key": null, "all_keys": true });
+        let fields = all.as_object_mut().unwrap();
+        fields.extend(terms.as_object().unwrap().clone());
+        change(here, Method::PUT, ("per-key", ""), &all, status).await
+    };
+    let off = json!({ "unlimited": true, "until": rfc3339_in(6) });
+    let now = json!({ "all_keys": true, "state": "in_force", "key": null, "subject": null });
+    shows(&for_all(off, 200).await["override"], &now);
     eventually("the other sidecar knows", async || {
         peek(there, "per-key", "k").await["outcome"] == "admitted"
     })
@@ -44,27 +41,17 @@ async fn a_limit_that_is_switched_off_takes_nothing_and_the_others_do_as_usual()
         assert_eq!(admitted(sidecar, "per-key", "anybody", 10).await, 10);
         let after = decided(sidecar, "per-key", "override", "admitted").await;
         assert_eq!(after - before, 20);
-        assert_eq!(
-            take(sidecar, "per-key", "b").await["outcome"],
-            "denied",
-            "blocked"
-        );
+        assert_eq!(take(sidecar, "per-key", "b").await["outcome"], "denied");
         let unlimited = "sluicegate_overrides{allowance=\"unlimited\"}";
         assert_eq!(sidecar.metric(unlimited).await, 1.0);
     }
     // The bucket of the other limit is taken from, and denies.
     for _ in 0..5 {
-        let verdict = decide(here, both("k")).await;
-        assert_eq!(
-            (&verdict["outcome"], &verdict["limit"]),
-            (&json!("admitted"), &json!("rate"))
-        );
+        let expected = json!({ "outcome": "admitted", "limit": "rate" });
+        shows(&decide(here, both("k")).await, &expected);
     }
-    let verdict = decide(here, both("k")).await;
-    assert_eq!(
-        (&verdict["outcome"], &verdict["limit"]),
-        (&json!("denied"), &json!("rate"))
-    );
+    let expected = json!({ "outcome": "denied", "limit": "rate" });
+    shows(&decide(here, both("k")).await, &expected);
     assert_eq!(left(here, "rate", "anybody").await, 5);
     let log = here.log();
     assert!(log.contains("subject=all keys"), "{log}");
@@ -80,16 +67,12 @@ async fn a_limit_that_is_switched_off_takes_nothing_and_the_others_do_as_usual()
         .find(|one| one["all_keys"] == true);
     assert_eq!(of_all.unwrap()["state"], "ended");
     for wrong in [
-        json!({ "limit": "per-key", "all_keys": true, "blocked": true }),
-        json!({ "limit": "per-key", "all_keys": true, "quota": 7 }),
-        json!({ "limit": "per-key", "all_keys": true, "key": "k", "unlimited": true }),
+        json!({ "blocked": true }),
+        json!({ "quota": 7 }),
+        json!({ "key": "k", "unlimited": true }),
     ] {
-        let (status, answer) = change(here, Method::PUT, &wrong).await;
-        assert_eq!(
-            (status, &answer["code"]),
-            (400, &json!("malformed_entry")),
-            "{answer}"
-        );
+        let answer = for_all(wrong, 400).await;
+        shows(&answer, &json!({ "code": "malformed_entry" }));
     }
     remove(here, "per-key", "b").await;
 }
@@ -115,27 +98,11 @@ async fn a_limit_with_enforce_false_is_off_from_one_reload_to_the_next() {
     };
     reload(", enforce: false", "admitted").await;
     assert_eq!(admitted(&sidecar, "per-key", "k", 9).await, 9);
-    let verdict = decide(&sidecar, both("k")).await;
-    assert_eq!(
-        (&verdict["limit"], &verdict["remaining"]),
-        (&json!("rate"), &json!(1))
-    );
-    let listed = list(&sidecar).await;
-    let one = &listed[0];
-    assert_eq!(
-        (
-            &one["all_keys"],
-            &one["source"],
-            &one["unlimited"],
-            &one["state"]
-        ),
-        (
-            &json!(true),
-            &json!("policy"),
-            &json!(true),
-            &json!("in_force")
-        )
-    );
+    let expected = json!({ "limit": "rate", "remaining": 1 });
+    shows(&decide(&sidecar, both("k")).await, &expected);
+    let off =
+        json!({ "all_keys": true, "source": "policy", "unlimited": true, "state": "in_force" });
+    shows(&list(&sidecar).await[0], &off);
     reload(", enforce: true", "denied").await;
     assert!(list(&sidecar).await.is_empty());
     assert_eq!(left(&sidecar, "rate", "k").await, 1);

@@ -1,7 +1,6 @@
 //! Which override decides, and what a list says of them.
 
 use super::*;
-use crate::store::StoredOverride;
 
 const POLICY: &str = "
 limits:
@@ -17,10 +16,9 @@ limits:
 fn stored(entries: &[(&str, &str, &str)]) -> Option<Arc<StoredOverrides>> {
     let entry = |(limit, key, terms): &(&str, &str, &str)| {
         let terms = serde_json::from_str(terms).unwrap();
-        let entry = StoredOverride {
+        let entry = Override {
             version: 1,
-            mark: Mark::Set,
-            one: Override::read(terms).unwrap(),
+            ..Override::read(terms).unwrap()
         };
         let whom = match *key {
             "" => Whom::AllKeys(true),
@@ -40,7 +38,7 @@ fn stored(entries: &[(&str, &str, &str)]) -> Option<Arc<StoredOverrides>> {
 
 fn quota(effect: Option<(&Effect, Option<u64>)>) -> Option<u64> {
     match effect {
-        Some((Effect::Windows(windows), _)) => Some(windows[0].quota),
+        Some((Effect::Quotas(windows), _)) => Some(windows[0].quota),
         _ => None,
     }
 }

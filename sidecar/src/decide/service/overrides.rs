@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use sluicegate_engine::BatchBuilder;
 use sluicegate_protocol::{
-    BODY, Code, OverrideList, OverrideSource, OverrideWasRemoved, OverrideWasSet, Problem,
-    RemoveOverride, SetOverride, Whom,
+    BODY, Code, ListedOverride, OverrideList, OverrideSource, OverrideWasRemoved, OverrideWasSet,
+    Problem, RemoveOverride, SetOverride, Whom,
 };
 use tokio::time::timeout;
 
 use super::Service;
 use crate::clock;
 use crate::decide::buckets::{buckets_of, unknown_limit};
-use crate::decide::overrides::client_chooses;
+use crate::decide::overrides::{Named, client_chooses};
 use crate::decide::plan::peek;
 use crate::policy::{Grant, KeyForms, Made, Override, Policy, check_texts, consumer_of};
 use crate::store::{Name, StoreError, StoredOverrides};
@@ -112,9 +112,9 @@ impl Service {
         let replaced = self.change_overrides(set).await?;
         let (limit, whom) = &name;
         audit::override_set(&self.events, limit, whom, &one.terms);
-        let epoch = self.policy.current();
+        let now = self.listed((limit, whom, OverrideSource::Store), &one);
         Ok(OverrideWasSet {
-            now: epoch.listed((limit, whom), &one, OverrideSource::Store),
+            now,
             replaced,
             counted,
             no_rule: made != Made::Yes,
@@ -184,9 +184,14 @@ impl Service {
         }
         let epoch = self.policy.current();
         let in_policy = epoch.policy.in_file(&epoch.policy.acts_on(limit, whom));
-        let in_policy =
-            in_policy.map(|(name, one)| epoch.listed(name, one, OverrideSource::Policy));
+        let in_policy = in_policy
+            .map(|((limit, whom), one)| self.listed((limit, whom, OverrideSource::Policy), one));
         Ok(OverrideWasRemoved { removed, in_policy })
+    }
+
+    fn listed(&self, named: Named<'_>, one: &Override) -> ListedOverride {
+        let epoch = self.policy.current();
+        (epoch.overrides).listed(&epoch.policy, named, one, clock::unix_ms())
     }
 
     /// Changes the store's overrides, if they are not as they should be, and applies the change in this sidecar.

@@ -115,6 +115,8 @@ fn a_broken_policy_is_refused_with_line_field_and_remedy() {
         limits: | limit: | line 2, `limits`
         limits: | limits: {}\nstore_timeout: 1s\nx: | line 4, `x` is not a field, `limits`
         quota: 120 | quota: five | line 7, column 18, `quota` is `five`, a whole number of 1 or more
+        quota: 120 | quota: '5' | line 7, `quota` is `5`, without quotes
+        per: 1m | per: 60 | line 7, `per` is `60`, in quotes
         quota: 120 | quota: [5] | line 7, `quota` is a list, a whole number
         per: 1m | per: { a: 1 } | line 7, `per` is a mapping, `10s`
         - { quota: 10, per: 1s } | - 5 | line 6, `windows` is `5`, - { quota: 100

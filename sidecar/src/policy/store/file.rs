@@ -3,17 +3,15 @@
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 
 use super::{
     CredentialFiles, DEFAULT_CONNECTIONS, MAX_CONNECTIONS, RedisOptions, StoreAddress, TlsFiles,
 };
 
 /// The field's value.
-#[derive(JsonSchema)]
-#[schemars(untagged)]
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
 pub enum StoreFile {
     /// `memory` or a URL.
     Text(String),
@@ -50,29 +48,6 @@ pub struct OptionsFile {
 
 const fn default_connections() -> usize {
     DEFAULT_CONNECTIONS
-}
-
-impl<'de> Deserialize<'de> for StoreFile {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Either;
-        impl<'de> Visitor<'de> for Either {
-            type Value = StoreFile;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a text or a mapping")
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<StoreFile, E> {
-                Ok(StoreFile::Text(text.to_owned()))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<StoreFile, A::Error> {
-                OptionsFile::deserialize(MapAccessDeserializer::new(map))
-                    .map(|options| StoreFile::Options(Box::new(options)))
-            }
-        }
-        deserializer.deserialize_any(Either)
-    }
 }
 
 impl TryFrom<&StoreFile> for StoreAddress {

@@ -85,15 +85,16 @@ impl LeaseMetrics {
 impl PolicyMetrics {
     /// The metrics of a limit's leases, if the policy has leases for it.
     pub fn leases(&self, limit: &str) -> Option<Arc<LeaseMetrics>> {
-        self.leases.get(limit).map(Arc::clone)
+        self.limits.get(limit)?.leases.get().map(Arc::clone)
     }
 
     /// What leases hold and have spent, if a limit of the policy has leases.
     pub fn lease_totals(&self) -> Option<LeaseTotals> {
-        let of_limits = || self.leases.values();
-        (!self.leases.is_empty()).then(|| LeaseTotals {
-            held: of_limits().map(|of_limit| of_limit.held()).sum(),
-            spent: of_limits().map(|of_limit| of_limit.spent.get()).sum(),
+        let of_limits = self.limits.values();
+        let leases: Vec<_> = of_limits.filter_map(|limit| limit.leases.get()).collect();
+        (!leases.is_empty()).then(|| LeaseTotals {
+            held: leases.iter().map(|leases| leases.held()).sum(),
+            spent: leases.iter().map(|leases| leases.spent.get()).sum(),
         })
     }
 

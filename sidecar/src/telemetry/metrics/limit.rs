@@ -1,23 +1,26 @@
 //! The metrics of one limit. They are looked up once per decision.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use prometheus::{Histogram, IntCounter};
 use sluicegate_protocol::{LimitStatus, TopLimit, Verdict};
 
 use super::decisions::DecisionCounters;
 use super::families::Families;
+use super::leases::LeaseMetrics;
 use super::lock;
 use crate::policy::consumer_of;
-use crate::telemetry::labels::Source;
+use crate::telemetry::labels::{Outcome, Source};
 use crate::telemetry::subject::Subject;
 use crate::telemetry::top::{DenialCounts, Nearest, RecentKeys};
 
 /// The metrics of one limit.
 #[derive(Debug)]
 pub struct LimitMetrics {
-    pub(super) decisions: Arc<DecisionCounters>,
+    pub(super) decisions: DecisionCounters,
     pub(super) refused_quotas: IntCounter,
+    /// If a policy has had leases for it.
+    pub(super) leases: OnceLock<Arc<LeaseMetrics>>,
     used: Histogram,
     subjects: Mutex<Subjects>,
     /// Of all limits.
@@ -33,20 +36,29 @@ struct Subjects {
 
 impl LimitMetrics {
     /// Makes the series of a limit, at 0.
-    pub(super) fn new(
-        families: &Families,
-        limit: &str,
-        decisions: Arc<DecisionCounters>,
-        keys: Arc<Mutex<RecentKeys>>,
-    ) -> Self {
+    pub(super) fn new(families: &Families, limit: &str, keys: Arc<Mutex<RecentKeys>>) -> Self {
+        let decisions = DecisionCounters::new(families, limit);
         decisions.start();
         Self {
             decisions,
             refused_quotas: families.refused_quotas.with_label_values(&[limit]),
+            leases: OnceLock::new(),
             used: families.used.with_label_values(&[limit]),
             subjects: Mutex::default(),
             keys,
         }
+    }
+
+    /// Makes the series of its leases, at 0.
+    pub(super) fn start_leases(&self, families: &Families) {
+        let new = || Arc::new(LeaseMetrics::new(families, &self.decisions.limit));
+        self.leases.get_or_init(new);
+        self.decisions.count(Outcome::Admitted, Source::Lease, 0);
+    }
+
+    /// The policy does not have it any more.
+    pub(super) fn forget_subjects(&self) {
+        *lock(&self.subjects) = Subjects::default();
     }
 
     /// Counts a verdict about `key`, the key of the check that decided.

@@ -8,9 +8,8 @@ use sluicegate_protocol::{CachedDenials, Check, Code, Decision, LimitStatus, Ver
 use tracing::warn;
 
 use super::decisions::DecisionCounters;
-use super::leases::LeaseMetrics;
 use super::limit::LimitMetrics;
-use super::lock;
+use super::{Limits, lock};
 use crate::clock;
 use crate::policy::{Policy, is_name};
 use crate::telemetry::labels::{Outcome, Source};
@@ -21,15 +20,13 @@ use crate::telemetry::verdict::Decided;
 #[derive(Debug)]
 pub struct PolicyMetrics {
     pub(super) shared: Arc<Shared>,
-    pub(super) limits: BTreeMap<String, Arc<LimitMetrics>>,
-    /// Of the limits with leases.
-    pub(super) leases: BTreeMap<String, Arc<LeaseMetrics>>,
+    pub(super) limits: Limits,
 }
 
 /// What the metrics of all policies share: names that come over the wire, and decisions without a limit.
 #[derive(Debug)]
 pub struct Shared {
-    pub without_limit: Arc<DecisionCounters>,
+    pub without_limit: DecisionCounters,
     pub shadow_decisions: IntCounterVec,
     /// The shadow rules that some policy has had, with their limits. Other names come over the wire, from anybody.
     pub shadows: Mutex<BTreeMap<String, BTreeSet<String>>>,
