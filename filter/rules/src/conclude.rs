@@ -176,7 +176,7 @@ impl Question {
             VerdictError::SubjectFull => WhenUnavailable::Deny,
             _ => by_policy.map_or(by_rules, Into::into),
         };
-        // The first rule that decided; none if the policy did, even if a rule says the same.
+        // The first rule that decided; none if the policy did, even if a rule has the same `when_unavailable`.
         let rule = known()
             .find(|rule| by_policy.is_none() && rule.when_unavailable == when)
             .map(|rule| rule.name.as_str());

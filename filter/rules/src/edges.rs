@@ -1,8 +1,8 @@
-//! White space at the edges of what a client chooses, and names that some upstreams take for the same.
+//! White space at the edges of texts that a client chooses, and names that some upstreams treat as equal.
 //!
 //! Upstreams strip more than ASCII: Python after decoding Latin-1 (0x85 and 0xA0) or UTF-8, Java and PHP all control
-//! characters, JavaScript U+FEFF. What any of them strips is stripped here, so that a subject has one key whatever its
-//! upstream is. That is coarser than any of them: `à` is C3 A0 in UTF-8, so two values that differ only in such a last
+//! characters, JavaScript U+FEFF. Every character that any of them strips is stripped here, so that a subject has one
+//! key with every upstream. That is coarser than any of them: `à` is C3 A0 in UTF-8, so two values that differ only in such a last
 //! letter share a key.
 
 /// A text without white space at its edges.
@@ -23,7 +23,7 @@ fn stripped_end(mut text: &[u8]) -> &[u8] {
             | [rest @ .., 0xe2, 0x81, 0x9f]
             | [rest @ .., 0xe3, 0x80, 0x80]
             | [rest @ .., 0xef, 0xbb, 0xbf]
-            // What is left of C2 85, C2 A0 and E2 80 85 where Latin-1 is stripped.
+            // The rest of C2 85, C2 A0 and E2 80 85 where Latin-1 is stripped.
             | [rest @ .., 0xc2]
             | [rest @ .., 0xe2, 0x80] => rest,
             _ => return text,

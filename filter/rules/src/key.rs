@@ -19,7 +19,7 @@ pub const MISSING: &str = "@missing/";
 /// Precedes the name of a shadow rule.
 pub const SHADOW: &str = "@shadow";
 
-/// What is escaped: everything beyond ASCII, too.
+/// The bytes that are escaped, besides everything beyond ASCII.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'_')

@@ -214,7 +214,7 @@ impl<W: Clone> CalloutQueue<W> {
     fn may_send(&self, now_us: u64, done: impl Fn(&W) -> bool) -> bool {
         let slow_us = self.timeout_us / SLOW_DIVISOR;
         let is_slow = |callout: &InFlight<W>| now_us.saturating_sub(callout.sent_us) >= slow_us;
-        // The others are abandoned: nobody waits for them.
+        // The others are abandoned: no request waits for them.
         let heeded = || {
             let callouts = self.in_flight.iter();
             callouts.filter(|callout| !callout.waiters.iter().all(|one| done(&one.who)))

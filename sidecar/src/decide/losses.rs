@@ -154,7 +154,7 @@ mod tests {
             remedy("d", Restored),
         ];
         assert_eq!(losses(&known, &store(0, &[])), (all.clone(), 1));
-        // Somebody has set another one since.
+        // A newer override has been set since.
         let other = store(9, &[("e", 9, Set, UNLIMITED)]);
         assert_eq!(losses(&known, &other), (all, 1));
         let ended = Losses::between(&known, &other, 5_000);

@@ -135,8 +135,8 @@ impl Policy {
         self.kept.ratio()
     }
 
-    /// The same without what filters should not ask for any more, and whether that has limits or entries of `consumers`; nothing
-    /// if all is kept. `is_used`: whether a filter has the rules with this digest.
+    /// This policy without limits, entries and rules that filters should not ask for any more, and whether limits or entries of
+    /// `consumers` are among them; `None` if all are kept. `is_used`: whether a filter has the rules with this digest.
     pub fn without_unused(
         &self,
         is_used: impl Fn(&str) -> bool,

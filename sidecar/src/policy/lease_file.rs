@@ -14,7 +14,7 @@ use crate::mask::shown;
 
 /// Default of `longest`.
 const DEFAULT_LONGEST: &str = "100ms";
-/// A reset is felt so much later, and units may lie idle for so long.
+/// Other sidecars feel a reset by up to `longest` later, and units may lie idle for as long.
 const MAX_LONGEST: Duration = Duration::from_secs(10);
 /// Default of `most`.
 const DEFAULT_MOST: u64 = 1_000;

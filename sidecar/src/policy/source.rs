@@ -302,7 +302,7 @@ mod tests {
         source.last_good.as_ref().unwrap().write();
         let (_, policy) = start("d");
         assert!(has(&policy, "ad") && policy.limit("b0").is_none() && policy.limit("c0").is_none());
-        // The newest of what is in the file; a text that is no policy is nothing.
+        // The newest policy in the file; texts that are not policies are skipped.
         let texts = serde_json::to_string(&["limits: 7", &written("x", 10_001), &written("y", 1)]);
         std::fs::write(&earlier, texts.unwrap()).unwrap();
         let (source, policy) = start("d");
@@ -348,7 +348,7 @@ mod tests {
         assert!(reload(&later, None).unwrap().is_none());
     }
 
-    /// As whoever could write to the state directory would have it.
+    /// Contents that an attacker who can write to the state directory might leave there.
     #[test]
     fn the_last_good_policy_is_a_regular_file_of_the_sidecars_own_user() {
         let folder = tempfile::tempdir().unwrap();

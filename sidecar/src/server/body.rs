@@ -66,7 +66,7 @@ pub(super) async fn whole(body: Body, turns: &'static Semaphore) -> Result<Whole
     let read = async {
         let turn = match most {
             Some(..=LARGE_BODY_BYTES) => None,
-            // Nobody closes the semaphore, which would be the error.
+            // The error would mean that the semaphore is closed, and no code closes it.
             _ => turns.acquire().await.ok(),
         };
         let bytes = to_bytes(body, MAX_BODY_BYTES).await?;

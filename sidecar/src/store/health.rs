@@ -45,7 +45,7 @@ impl Health {
         matches!(self.state, HealthState::Up)
     }
 
-    /// Why the store is down, where it is.
+    /// Why the store is down, if it is.
     pub const fn cause(&self) -> Option<&StoreError> {
         match &self.state {
             HealthState::Down(cause) => Some(cause),
@@ -68,12 +68,12 @@ pub struct Monitor {
 #[derive(Debug, Default)]
 struct Components {
     next: ComponentId,
-    /// Components that are down, with the reason, or of which nothing is known yet.
+    /// Components that are down, with the reason, or whose state is not known yet.
     unusable: BTreeMap<ComponentId, Option<StoreError>>,
 }
 
 impl Monitor {
-    /// What is known of the store besides its health, to read and to change.
+    /// Facts about the store besides its health, to read and to change.
     pub fn facts(&self) -> MutexGuard<'_, StoreFacts> {
         lock(&self.facts)
     }

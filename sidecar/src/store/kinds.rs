@@ -228,7 +228,7 @@ impl Store {
         Ok((limits.saturating_sub(1), prefixes.saturating_sub(1)))
     }
 
-    /// What is known of it besides its health.
+    /// Facts about it besides its health.
     pub fn facts(&self) -> StoreFacts {
         self.monitor.facts().clone()
     }

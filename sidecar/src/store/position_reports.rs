@@ -1,9 +1,9 @@
 //! Which share of the limits this sidecar enforces, given how many sidecars the store reports. Pure.
 //!
-//! - None before it has known the fleet for as long as reports take: by then each sidecar that has a share has been told of
-//!   this one, and this one of each, so that shares add up to one quota however many start at a time.
-//! - More sidecars count at once.
-//! - Fewer count only when no living sidecar can be missing from the store's list: when Redis returns empty after an outage,
+//! - It enforces none before it has known the fleet for as long as reports take: by then the store has reported this sidecar to
+//!   each one that has a share, and each of them to this one, so that shares add up to one quota however many start at a time.
+//! - A larger number of sidecars counts at once.
+//! - A smaller number counts only when no living sidecar can be missing from the store's list: when Redis returns empty after an outage,
 //!   or evicts the list, the first sidecar to report to it is the only one that it knows.
 
 use std::collections::VecDeque;
@@ -13,8 +13,8 @@ use sluicegate_engine::FleetPosition;
 
 use super::commands::SIDECAR_TTL;
 
-/// How long fewer sidecars must be reported until they count: five reports after the first. The store itself counts a sidecar as
-/// dead if it has not announced itself for so long, so each living one has done so by then. Reports are a little early or late.
+/// How long a smaller number must be reported until it counts: five reports after the first. The store itself counts a sidecar as
+/// dead if it has not announced itself for this time, so each living one has done so by then. Reports are a little early or late.
 const FEWER_AFTER: Duration = SIDECAR_TTL.saturating_sub(Duration::from_millis(500));
 
 /// The store reports every 0.7 s: after a longer time than this, a report was missed. The store may have been away, and its
@@ -59,7 +59,7 @@ impl PositionReports {
         let fewer = |front: &Report| position.of < front.position.of;
         self.lacks_others = list_age < SIDECAR_TTL && self.reports.front().is_some_and(fewer);
         if self.lacks_others {
-            // Somebody alive may not be on it yet.
+            // A living sidecar may not be on it yet.
             self.reports.truncate(1);
             return;
         }

@@ -9,7 +9,7 @@ use super::DenialCache;
 const REPORTED_KEYS: usize = 128;
 
 impl DenialCache {
-    /// Counts for the next report, without an allocation if the same was counted before.
+    /// Counts a denial for the next report, without an allocation if an equal one was counted before.
     pub(super) fn count(&mut self, denied: &CachedDenials<'_>) {
         let mut key = denied.key.as_deref().unwrap_or_default();
         if !self.unreported.contains_key(key) {

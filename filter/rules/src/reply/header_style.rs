@@ -36,8 +36,8 @@ impl Headers {
     }
 }
 
-/// The windows of all these limits, the same for every request that they limit. Of the limit that decided, the window that
-/// decided and no other, if it is not one of those that are known: an override or a claim has replaced them.
+/// The windows of all these limits, equal for every request that they limit. If the window that decided is not one of the known
+/// windows of its limit, it is listed alone: an override or a claim has replaced the others.
 fn policies<'a>(
     text: &mut String,
     decided: &LimitTexts,

@@ -1,4 +1,4 @@
-//! Returns units that were taken, if nobody can use them.
+//! Returns units that were taken and that the caller can no longer use.
 
 use sluicegate_protocol::{Check, GiveBack, GivenBack};
 

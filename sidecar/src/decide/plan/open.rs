@@ -128,7 +128,7 @@ impl<'a> Open<'a> {
         checks.flat_map(|check| check.windows().map(move |spec| (check, spec)))
     }
 
-    /// Whether it is certain that nobody holds leased units of the check that decided.
+    /// Whether it is certain that no lease holds units of the check that decided.
     pub fn has_nothing_leased(&self, decided: &Outcome, all: &[Option<Outcome>]) -> bool {
         let Some((check, _)) = self.by_take().nth(decided.decided_by) else {
             return false;

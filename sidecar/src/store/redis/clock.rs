@@ -16,7 +16,7 @@ const STEP_US: i128 = 10_000;
 /// How far the store's clock is ahead of ours, in microseconds: at least, and at most.
 type Ahead = (i128, i128);
 
-/// What is known of one store's clock.
+/// The estimate of one store's clock.
 #[derive(Clone, Debug)]
 pub struct Clock {
     /// Our clock's zero.
@@ -27,7 +27,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Nothing is known at first.
+    /// An estimate without any reply.
     pub fn new(now: Instant) -> Self {
         Self {
             origin: now,

@@ -1,4 +1,4 @@
-//! Looks after a connection in use: whether it still leads to where its node is, as whom it should, and whether that Redis
+//! Inspects a connection in use: whether it still leads to its node's address, with the right credentials, and whether that Redis
 //! evicts keys.
 
 use std::time::Duration;

@@ -44,7 +44,7 @@ pub struct ConnectionPool {
     first: Mutex<()>,
     /// Held by the task that replaces a connection in use.
     pub replacing: Mutex<()>,
-    /// What is known of the server.
+    /// The server at the node's address.
     server: std::sync::Mutex<Server>,
     /// Notified when another connection is offered than before.
     pub connected: Notify,
@@ -63,7 +63,7 @@ pub struct ConnectionPool {
     last_clock: ArcSwapOption<std::sync::Mutex<Clock>>,
 }
 
-/// What is known of the server at the node's address.
+/// What connections have shown of the server at the node's address.
 #[derive(Default)]
 struct Server {
     /// When the newest connection that told it was opened, and the `run_id` that it told.

@@ -65,7 +65,8 @@ async fn look_by_new(pool: &ConnectionPool) -> Result<bool, StoreError> {
 }
 
 /// Writes marks, each with a tag of its own, and counts them in one call, which a proxy sends to the first mark's server, and in a
-/// call for each. If the first call finds fewer marks than the others together, the proxy spreads the keys. A failover meanwhile has the same effect, so ask twice.
+/// call for each. If the first call finds fewer marks than the others together, the proxy spreads the keys.
+/// A failover meanwhile has the same effect, so ask twice.
 ///
 /// # Errors
 /// Redis does not answer, or refuses a command.
