@@ -115,6 +115,9 @@ fn a_broken_policy_is_refused_with_line_field_and_remedy() {
         limits: | limit: | line 2, `limits`
         limits: | limits: {}\nstore_timeout: 1s\nx: | line 4, `x` is not a field, `limits`
         quota: 120 | quota: five | line 7, column 18, `quota` is `five`, a whole number of 1 or more
+        - { quota: 10, per: 1s } | - [10, 1s] | line 6, a mapping, a list
+        sliding_log | { sliding_log: 1 } | line 4, `algorithm`
+        algorithm: sliding_log | algorithm: sliding_log\n    lease: [1s] | line 5, `lease` is a list
         quota: 120 | quota: '5' | line 7, `quota` is `5`, without quotes
         per: 1m | per: 60 | line 7, `per` is `60`, in quotes
         quota: 120 | quota: [5] | line 7, `quota` is a list, a whole number
