@@ -195,6 +195,17 @@ rules:
 }
 
 #[test]
+fn a_section_may_be_empty() {
+    let text = format!("store:\nrules:\nconsumers: # later\n{GOOD}    overrides:\n");
+    assert_eq!(
+        Policy::parse(&text).map(|policy| policy.store),
+        Ok(StoreAddress::Memory)
+    );
+    // A misspelt one is told all the same.
+    assert!(Policy::parse(&format!("{GOOD}    overides:\n")).is_err());
+}
+
+#[test]
 fn a_file_of_comments_is_empty() {
     let why = Policy::parse("# limits:\n\n  # later\n").unwrap_err();
     assert!(
