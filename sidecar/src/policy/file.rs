@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use sluicegate_protocol::{OverrideTerms, Whom};
 use sluicegate_rules::config::schema::sorted;
@@ -59,12 +59,19 @@ struct PolicyFile {
     /// a mapping from each limit's name to its fields, such as `per-key: { key: address, rate: 100/1m }`
     limits: BTreeMap<String, LimitFile>,
     /// a mapping from names that rules give as a limit to `pepper`, `keys` and `limits` (docs/consumers.md)
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_empty")]
     consumers: BTreeMap<String, Consumers>,
     /// a mapping from the name of each rule set to its `rules`, for filters with `version: 2`
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_empty")]
     #[schemars(with = "BTreeMap<String, sluicegate_rules::config::schema::RuleSetFile>")]
     rules: BTreeMap<String, Value>,
+}
+
+/// Reads a section, which may have nothing in it.
+fn or_empty<'de, T: Deserialize<'de> + Default, D: Deserializer<'de>>(
+    from: D,
+) -> Result<T, D::Error> {
+    Option::deserialize(from).map(Option::unwrap_or_default)
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -87,7 +94,7 @@ struct LimitFile {
     #[serde(default)]
     lease: Option<LeaseFile>,
     /// a list of mappings, for example `- { key: KEY, quota: 500 }`
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_empty")]
     overrides: Vec<OverrideTerms>,
 }
 

@@ -14,6 +14,9 @@ use crate::yaml::{Data, Node, entries, fields, scalar, value};
 /// Fields whose values are never quoted: they may be a password, or the key of a client.
 const SECRET: [&str; 6] = ["store", "url", "key", "overrides", "pepper", "keys"];
 
+/// The fields outside `rules` with a list.
+const LISTS: [&str; 2] = ["windows", "overrides"];
+
 /// What to give for a field.
 type Takes = fn(&str) -> &'static str;
 
@@ -40,7 +43,7 @@ pub fn read<T: DeserializeOwned>(file: &Node, takes: Takes) -> Result<T, String>
             "the file is empty: it needs `limits`",
         ));
     }
-    serde_path_to_error::deserialize(value(file)).map_err(|error| {
+    let read = serde_path_to_error::deserialize(value(file)).map_err(|error| {
         let (mut node, mut at, mut field) = (file, file.referenced, None);
         for segment in error.path() {
             let found = match segment {
@@ -80,7 +83,31 @@ pub fn read<T: DeserializeOwned>(file: &Node, takes: Takes) -> Result<T, String>
             }
             _ => placed(node.referenced, &wrong(node, field, expected, takes)),
         }
-    })
+    })?;
+    match misplaced_list(file, None) {
+        Some((list, field)) => Err(placed(list.referenced, &wrong(list, field, "", takes))),
+        None => Ok(read),
+    }
+}
+
+/// A list in the place of a mapping, with its field. `serde` would read it as the values of the mapping's fields.
+fn misplaced_list<'n>(
+    node: &'n Node,
+    field: Option<&'n str>,
+) -> Option<(&'n Node, Option<&'n str>)> {
+    let is_list = matches!(node.value, Data::List(_));
+    if is_list && field.is_none_or(|field| !LISTS.contains(&field)) {
+        return Some((node, field));
+    }
+    let of_names = matches!(field, Some("limits" | "consumers" | "keys"));
+    let within = fields(node)
+        .iter()
+        .map(|(name, inner)| (inner, Some(name.value.as_str()).filter(|_| !of_names)));
+    // Other code reads them.
+    let within = within.filter(|(_, field)| *field != Some("rules"));
+    let entries = entries(node).iter().map(|inner| (inner, None));
+    let mut all = within.chain(entries);
+    all.find_map(|(inner, field)| misplaced_list(inner, field))
 }
 
 fn placed(at: Location, why: &str) -> String {

@@ -115,6 +115,9 @@ fn a_broken_policy_is_refused_with_line_field_and_remedy() {
         limits: | limit: | line 2, `limits`
         limits: | limits: {}\nstore_timeout: 1s\nx: | line 4, `x` is not a field, `limits`
         quota: 120 | quota: five | line 7, column 18, `quota` is `five`, a whole number of 1 or more
+        - { quota: 10, per: 1s } | - [10, 1s] | line 6, a mapping, a list
+        sliding_log | { sliding_log: 1 } | line 4, `algorithm`
+        algorithm: sliding_log | algorithm: sliding_log\n    lease: [1s] | line 5, `lease` is a list
         quota: 120 | quota: '5' | line 7, `quota` is `5`, without quotes
         per: 1m | per: 60 | line 7, `per` is `60`, in quotes
         quota: 120 | quota: [5] | line 7, `quota` is a list, a whole number
@@ -189,6 +192,17 @@ rules:
         assert!(mistake.starts_with(begins), "{mistakes:#?}");
     }
     assert_eq!(Policy::parse(text).unwrap_err(), mistakes[0]);
+}
+
+#[test]
+fn a_section_may_be_empty() {
+    let text = format!("store:\nrules:\nconsumers: # later\n{GOOD}    overrides:\n");
+    assert_eq!(
+        Policy::parse(&text).map(|policy| policy.store),
+        Ok(StoreAddress::Memory)
+    );
+    // A misspelt one is told all the same.
+    assert!(Policy::parse(&format!("{GOOD}    overides:\n")).is_err());
 }
 
 #[test]
