@@ -160,7 +160,7 @@ what was not cut drains by the slower of two rates
 a larger burst goes on with what a smaller one has cut
 - and limit <= cut_to then
 + then
-who gives or writes back counts by its own rate
+who settles counts by its own rate
 - bucket.unit, bucket.drain = held.unit, held.drain
 + local _
 tokens are rounded up
@@ -170,7 +170,7 @@ a give-back after a reset takes from others
 - or at < bucket.born or at > now
 + or at > now
 a token bucket gives back what has drained
-- left * unit - passed * rate
+- left * unit - drained
 + left * unit
 
 === kept history

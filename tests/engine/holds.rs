@@ -1,12 +1,13 @@
-//! Units are given back once, and only with the receipt: on both stores, for every algorithm.
+//! Units come back once, only with their hold, and only to what they were taken from: on both stores, for every algorithm.
 
-use sluicegate_engine::script::{Operation, Reply};
+use sluicegate_engine::script::{BrokenState, Operation, Reply, Settled};
 use sluicegate_engine::{
-    Algorithm, Batch, Bucket, Memory, Outcome, Receipt, Return, Returns, receipt_key, script,
+    ALL, Algorithm, At, Batch, Bucket, Entry, Guard, Held, Hold, Memory, Outcome, Settlement,
+    Settlements, hold_key, script,
 };
 
 use super::lua::Lua;
-use super::made::{self, SECOND, START_US, batch, sliding};
+use super::made::{self, SECOND, START_US, batch, one, sliding};
 
 const ALGORITHMS: [Algorithm; 4] = [
     Algorithm::SlidingLog,
@@ -43,21 +44,21 @@ impl Stores {
         rust
     }
 
-    /// The units that both stores return.
-    pub fn give(&mut self, now_us: u64, returns: &Returns) -> Vec<u64> {
-        let rust = self.memory.return_units(now_us, returns);
-        assert_eq!(self.lua.return_units(Some(now_us), returns), rust);
+    /// The units that both stores settle.
+    pub fn settle(&mut self, now_us: u64, settlements: &Settlements) -> Vec<u64> {
+        let rust = self.memory.settle(now_us, settlements);
+        assert_eq!(self.lua.settle(Some(now_us), settlements), Ok(rust.clone()));
         rust
     }
 
-    /// Takes with a receipt.
+    /// Takes with a hold.
     fn take(&mut self, now_us: u64, limit: &Limit, cost: u64, secret: u128) -> bool {
         let batch = limit.batch(cost, Some(secret), false);
         self.decide(now_us, &batch)[0].admitted
     }
 
     fn back(&mut self, now_us: u64, limit: &Limit, units: u64, secret: u128) -> u64 {
-        self.give(now_us, &limit.returns(&[(secret, units)]))[0]
+        self.settle(now_us, &limit.returns(&[(secret, units)]))[0]
     }
 
     fn remaining(&mut self, now_us: u64, limit: &Limit) -> u64 {
@@ -88,32 +89,42 @@ impl Limit {
         }
     }
 
-    fn receipt(&self, secret: u128) -> String {
-        receipt_key(&self.subject, self.name, secret)
+    fn hold(&self, secret: u128) -> String {
+        hold_key(&self.subject, self.name, secret)
     }
 
     fn batch(&self, cost: u64, secret: Option<u128>, peek: bool) -> Batch {
-        let lifetime = |bucket: &Bucket| bucket.spec.held_for_us(cost);
-        let receipt = secret.map(|secret| Receipt {
-            key: self.receipt(secret),
+        let lasts = |bucket: &Bucket| bucket.spec.held_for_us(cost);
+        let hold = secret.map(|secret| Hold {
+            key: self.hold(secret),
             units: cost,
-            lifetime_us: self.buckets.iter().map(lifetime).max().unwrap_or(0),
-            taken_at_us: Vec::new(),
+            lasts_us: self.buckets.iter().map(lasts).max().unwrap_or(0),
+            of: self.buckets.iter().map(Held::of).collect(),
         });
         let mut batch = batch(&self.buckets, cost, peek);
-        batch.decisions[0].receipts.extend(receipt);
+        batch.decisions[0].holds.extend(hold);
         batch
     }
 
-    fn returns(&self, given: &[(u128, u64)]) -> Returns {
-        let one = |(secret, units): &(u128, u64)| Return {
-            receipt: self.receipt(*secret),
-            units: *units,
-            buckets: (0..self.buckets.len()).collect(),
+    fn spend(&self, secret: u128, units: u64) -> Guard {
+        Guard::Spend {
+            hold: self.hold(secret),
+            units,
+            keeps: 0,
+        }
+    }
+
+    fn returns(&self, given: &[(u128, u64)]) -> Settlements {
+        let one = |(secret, units): &(u128, u64)| {
+            let back = |bucket| Entry::back(bucket, At::Hold, *units);
+            Settlement {
+                guard: self.spend(*secret, *units),
+                entries: (0..self.buckets.len()).map(back).collect(),
+            }
         };
-        Returns {
+        Settlements {
             buckets: self.buckets.clone(),
-            returns: given.iter().map(one).collect(),
+            each: given.iter().map(one).collect(),
         }
     }
 }
@@ -127,7 +138,7 @@ fn for_each_algorithm(check: impl Fn(&mut Stores, &Limit, u64)) {
 }
 
 #[test]
-fn the_same_receipt_twice_returns_its_units_once_and_a_guessed_one_none() {
+fn the_same_hold_twice_returns_its_units_once_and_a_guessed_one_none() {
     for_each_algorithm(|stores, limit, now| {
         // All in one microsecond, so that the time of a taking identifies nothing.
         assert!(stores.take(now, limit, 3, 1));
@@ -139,15 +150,15 @@ fn the_same_receipt_twice_returns_its_units_once_and_a_guessed_one_none() {
         assert_eq!(stores.remaining(now, limit), 7);
         // Also in one call.
         let twice = limit.returns(&[(2, 9), (2, 9), (1, 9)]);
-        assert_eq!(stores.give(now, &twice), [3, 0, 0]);
+        assert_eq!(stores.settle(now, &twice), [3, 0, 0]);
         assert_eq!(stores.remaining(now, limit), 10);
-        assert_eq!(stores.lua.ttl_ms(&limit.receipt(1)), -2, "it is gone");
+        assert_eq!(stores.lua.ttl_ms(&limit.hold(1)), -2, "it is gone");
     });
 }
 
 /// Or what has long drained, or belongs to others, would be returned: by the clock it was taken a moment ago.
 #[test]
-fn after_a_step_back_no_receipt_of_before_it_returns_what_was_taken_since() {
+fn after_a_step_back_no_hold_of_before_it_returns_what_was_taken_since() {
     for_each_algorithm(|stores, limit, now| {
         if limit.buckets[0].spec.algorithm == Algorithm::FixedWindow {
             return;
@@ -164,7 +175,7 @@ fn after_a_step_back_no_receipt_of_before_it_returns_what_was_taken_since() {
 
 /// It stands for units that were taken later than now, which can be returned again when the clock has caught up.
 #[test]
-fn a_clock_that_steps_back_uses_up_no_receipt() {
+fn a_clock_that_steps_back_uses_up_no_hold() {
     for_each_algorithm(|stores, limit, now| {
         assert!(stores.take(now + 2 * SECOND, limit, 3, 1));
         assert_eq!(stores.back(now + SECOND, limit, 3, 1), 0);
@@ -177,22 +188,22 @@ fn a_clock_that_steps_back_uses_up_no_receipt() {
 }
 
 #[test]
-fn a_script_that_does_not_lower_the_receipt_is_detected() {
-    let right = "receipt.level = left - units";
+fn a_script_that_does_not_lower_the_hold_is_detected() {
+    let right = "hold.level = left - units";
     assert_eq!(script::DECIDE.matches(right).count(), 1);
     let mut lua = Lua::start();
-    lua.use_script(&script::DECIDE.replace(right, "receipt.level = left"));
+    lua.use_script(&script::DECIDE.replace(right, "hold.level = left"));
     let limit = Limit::new("mine", Algorithm::TokenBucket { burst: 10 });
     for secret in [1, 2] {
         let taken = lua.decide(Some(START_US), &limit.batch(3, Some(secret), false));
         assert!(taken[0].admitted);
     }
     let twice = limit.returns(&[(1, 3), (1, 3)]);
-    assert_eq!(lua.return_units(Some(START_US), &twice), [3, 3]);
+    assert_eq!(lua.settle(Some(START_US), &twice), Ok(vec![3, 3]));
 }
 
 #[test]
-fn a_receipt_is_invalid_for_another_key_or_limit() {
+fn a_hold_is_invalid_for_another_key_or_limit() {
     for_each_algorithm(|stores, limit, now| {
         let mut other_key = Limit::new("other", Algorithm::FixedWindow);
         let mut other_limit = limit.clone();
@@ -209,13 +220,13 @@ fn a_receipt_is_invalid_for_another_key_or_limit() {
 }
 
 #[test]
-fn a_receipt_may_be_returned_in_parts() {
+fn a_hold_may_be_returned_in_parts() {
     for_each_algorithm(|stores, limit, now| {
         assert!(stores.take(now, limit, 5, 1));
         for (units, returned, left) in [(0, 0, 5), (2, 2, 7), (9, 3, 10), (9, 0, 10)] {
             assert_eq!(stores.back(now, limit, units, 1), returned);
             assert_eq!(stores.remaining(now, limit), left);
-            let ends = stores.lua.ttl_ms(&limit.receipt(1)) > 0;
+            let ends = stores.lua.ttl_ms(&limit.hold(1)) > 0;
             assert_eq!(ends, left < 10);
         }
     });
@@ -234,9 +245,135 @@ fn parts_returned_later_are_together_what_the_whole_would_be() {
     });
 }
 
+/// What is told is what stays, so that a call whose answer was lost can be repeated.
+#[test]
+fn what_stays_in_a_hold_stays_however_often_the_rest_is_returned() {
+    for_each_algorithm(|stores, limit, now| {
+        assert!(stores.take(now, limit, 8, 1));
+        for (keeps, returned) in [(5, 3), (5, 0), (7, 0), (1, 4), (0, 1)] {
+            let mut settlements = Settlements::default();
+            let guard = Guard::Spend {
+                hold: limit.hold(1),
+                units: ALL,
+                keeps,
+            };
+            settlements.return_to(guard, limit.buckets.iter().cloned());
+            assert!(settlements.is_repeatable());
+            assert_eq!(stores.settle(now, &settlements), [returned], "{keeps}");
+        }
+        assert_eq!(stores.remaining(now, limit), 10);
+    });
+}
+
+/// E2: a policy may put other buckets in place of those that a hold is of, and put them back.
+#[test]
+fn a_bucket_that_a_hold_is_not_of_gets_nothing() {
+    for_each_algorithm(|stores, limit, now| {
+        let mut other = limit.clone();
+        other.buckets[1].key += ":other";
+        for limit in [limit, &other] {
+            let only_second = one(&limit.buckets[1], 2, false);
+            assert!(stores.decide(now, &only_second)[0].admitted);
+        }
+        assert!(stores.take(now, limit, 3, 1));
+        // The window that both have gets its units back.
+        assert_eq!(stores.back(now, &other, 3, 1), 3);
+        let left =
+            |stores: &mut Stores, bucket| stores.decide(now, &one(bucket, 0, true))[0].remaining;
+        assert_eq!(left(stores, &limit.buckets[0]), 10);
+        assert_eq!(left(stores, &limit.buckets[1]), 5);
+        assert_eq!(left(stores, &other.buckets[1]), 8);
+    });
+}
+
+/// E3: of ten units that were taken when ten drained in 100 s, two have drained after 20 s, whatever drains since.
+#[test]
+fn what_has_drained_by_the_rate_of_the_taking_does_not_come_back_by_a_slower_one() {
+    let token = |quota, burst| {
+        let key = "sg:{mine}:l:token";
+        made::bucket(key, Algorithm::TokenBucket { burst }, quota, 100 * SECOND)
+    };
+    let (fast, slow) = (token(10, 20), token(1, 20));
+    let mut stores = Stores::start();
+    for (first, then, returned) in [
+        (&fast, &slow, 8),
+        (&slow, &fast, 8),
+        (&fast, &fast, 8),
+        (&slow, &slow, 10),
+    ] {
+        let mut taken = one(first, 10, false);
+        taken.decisions[0].holds.push(Hold {
+            key: "sg:{mine}:hold".to_owned(),
+            units: 10,
+            lasts_us: 1_000 * SECOND,
+            of: vec![Held::of(first)],
+        });
+        assert!(stores.decide(START_US, &taken)[0].admitted);
+        // From here on the rate is the other.
+        let now = START_US + 20 * SECOND;
+        assert!(stores.decide(now, &one(then, 5, false))[0].admitted);
+        let mut settlements = Settlements::default();
+        let guard = Guard::Spend {
+            hold: "sg:{mine}:hold".to_owned(),
+            units: ALL,
+            keeps: 0,
+        };
+        settlements.return_to(guard, [then.clone()]);
+        assert_eq!(
+            stores.settle(now, &settlements),
+            [returned],
+            "{first:?}, {then:?}"
+        );
+        stores.start_again();
+    }
+}
+
+/// What a request cost beyond what it had reserved.
+#[test]
+fn what_is_added_with_a_hold_is_of_now_whatever_the_limit() {
+    for_each_algorithm(|stores, limit, now| {
+        assert!(stores.take(now, limit, 10, 1));
+        let later = now + 10 * SECOND;
+        let more = |bucket| Entry {
+            bucket,
+            at: At::Hold,
+            units: 4,
+        };
+        let settlements = Settlements {
+            buckets: limit.buckets.clone(),
+            each: vec![Settlement {
+                guard: limit.spend(1, ALL),
+                entries: vec![more(0), more(1)],
+            }],
+        };
+        assert_eq!(stores.settle(later, &settlements), [4]);
+        assert_eq!(stores.settle(later, &settlements), [0], "it is used up");
+        let denied = stores.decide(later, &limit.batch(1, None, false))[0];
+        assert!(!denied.admitted);
+        let then = stores.decide(later + denied.retry_after_us, &limit.batch(1, None, false));
+        assert!(then[0].admitted, "its wait is true");
+    });
+}
+
+#[test]
+fn a_key_that_cannot_be_read_keeps_only_itself_from_being_settled() {
+    let mut lua = Lua::start();
+    let limit = Limit::new("mine", Algorithm::SlidingLog);
+    assert!(lua.decide(Some(START_US), &limit.batch(3, Some(1), false))[0].admitted);
+    let broken = &limit.buckets[0].key;
+    let _: String = lua.ask(&["SET", broken, "of somebody else"]);
+    let back = limit.returns(&[(1, 3)]);
+    let reply = lua.try_settle(Some(START_US), None, &back).unwrap();
+    assert_eq!(reply.each, Some(vec![Err(BrokenState)]));
+    let text: String = lua.ask(&["GET", broken]);
+    assert_eq!(text, "of somebody else");
+    let second = lua.decide(Some(START_US), &one(&limit.buckets[1], 0, true));
+    assert_eq!(second[0].remaining, 10);
+}
+
 /// Of a call for each key, as on a Cluster whose slot is being migrated.
 #[test]
-fn a_receipt_that_is_left_last_returns_to_each_bucket_what_was_taken_at_its_own_time() {
+fn a_hold_that_is_left_last_returns_to_each_bucket_what_was_taken_at_its_own_time() {
     for_each_algorithm(|stores, limit, now| {
         let lua = &mut stores.lua;
         let taken_at_us = vec![now, now + 7];
@@ -247,41 +384,54 @@ fn a_receipt_that_is_left_last_returns_to_each_bucket_what_was_taken_at_its_own_
         let mut left = limit.batch(5, Some(1), false);
         left.buckets.clear();
         left.decisions[0].takes.clear();
-        let receipt = &mut left.decisions[0].receipts[0];
-        receipt.taken_at_us.clone_from(&taken_at_us);
+        let of = &mut left.decisions[0].holds[0].of;
+        for (held, at_us) in of.iter_mut().zip(&taken_at_us) {
+            held.at_us = *at_us;
+        }
+        let of = of.clone();
         lua.decide(Some(now + 9), &left);
-        let receipt = limit.receipt(1);
-        assert!(lua.ttl_ms(&receipt) > 0);
+        assert!(lua.ttl_ms(&limit.hold(1)) > 0);
+        let redeem = |lua: &mut Lua, now, units| {
+            let spend = Settlements {
+                buckets: Vec::new(),
+                each: vec![Settlement {
+                    guard: limit.spend(1, units),
+                    entries: Vec::new(),
+                }],
+            };
+            let reply = lua.try_settle(Some(now), None, &spend).unwrap();
+            reply.each.unwrap().remove(0).unwrap()
+        };
         let remaining = |lua: &mut Lua, at_us| {
             let look = |bucket| batch(std::slice::from_ref(bucket), 0, true);
             let looks = limit.buckets.iter().map(look);
             let looks = looks.map(|look| lua.decide(Some(at_us), &look)[0].remaining);
             looks.collect::<Vec<_>>()
         };
-        assert_eq!(lua.redeem(now + 6, &receipt, 0), (0, taken_at_us.clone()));
         // By one call again, and by a call for each key.
         let returns = limit.returns(&[(1, 2)]);
-        assert_eq!(lua.return_units(Some(now + 10), &returns), [2]);
+        assert_eq!(lua.settle(Some(now + 10), &returns), Ok(vec![2]));
         assert_eq!(remaining(lua, now + 10), [7, 7]);
-        assert_eq!(lua.redeem(now + 10, &receipt, 9), (3, taken_at_us.clone()));
+        let settled = |units, of| Settled { units, of };
+        assert_eq!(redeem(lua, now + 10, 9), settled(3, of));
         for (bucket, at_us) in limit.buckets.iter().zip(taken_at_us) {
-            let returned = lua.try_give_back(Some(now + 10), bucket, 3, at_us);
-            assert_eq!(returned, Ok(3), "{bucket:?}");
+            let returned = lua.settle(Some(now + 10), &made::back(bucket, 3, at_us));
+            assert_eq!(returned, Ok(vec![3]), "{bucket:?}");
         }
         assert_eq!(remaining(lua, now + SECOND), [10, 10]);
-        assert_eq!(lua.redeem(now + 10, &receipt, 9), (0, vec![]));
+        assert_eq!(redeem(lua, now + 10, 9), Settled::default());
     });
 }
 
 #[test]
-fn denials_and_peeks_leave_no_receipt() {
+fn denials_and_peeks_leave_no_hold() {
     for_each_algorithm(|stores, limit, now| {
         let peek = limit.batch(5, Some(1), true);
         assert!(stores.decide(now, &peek)[0].admitted);
         assert!(stores.take(now, limit, 10, 2));
         assert!(!stores.take(now, limit, 1, 3));
         for secret in [1, 3] {
-            assert_eq!(stores.lua.ttl_ms(&limit.receipt(secret)), -2);
+            assert_eq!(stores.lua.ttl_ms(&limit.hold(secret)), -2);
             assert_eq!(stores.back(now, limit, 5, secret), 0);
         }
         assert_eq!(stores.remaining(now, limit), 0);
@@ -289,14 +439,14 @@ fn denials_and_peeks_leave_no_receipt() {
 }
 
 #[test]
-fn receipts_have_a_time_to_live_and_no_more_than_they_need() {
+fn holds_have_a_time_to_live_and_no_more_than_they_need() {
     for_each_algorithm(|stores, limit, now| {
         assert!(stores.take(now, limit, 10, 1));
         let most = match limit.buckets[0].spec.algorithm {
             Algorithm::SlidingWindow { .. } => 201_000,
             _ => 200_000,
         };
-        let ttl_ms = stores.lua.ttl_ms(&limit.receipt(1));
+        let ttl_ms = stores.lua.ttl_ms(&limit.hold(1));
         assert!((most - 60_000..=most).contains(&ttl_ms), "{ttl_ms}");
         assert_eq!(stores.memory.len(), 3);
         assert!(stores.memory.sweep(now + 250 * SECOND, usize::MAX));
@@ -305,7 +455,7 @@ fn receipts_have_a_time_to_live_and_no_more_than_they_need() {
 }
 
 #[test]
-fn concurrent_give_backs_use_a_receipt_exactly_once() {
+fn concurrent_settlements_use_a_hold_exactly_once() {
     let limit = Limit::new("race", Algorithm::SlidingLog);
     let mut lua = Lua::start();
     assert!(lua.decide(None, &limit.batch(8, Some(1), false))[0].admitted);
@@ -323,7 +473,7 @@ fn concurrent_give_backs_use_a_receipt_exactly_once() {
             match returns.read(&reply) {
                 Ok(Reply {
                     each: Some(each), ..
-                }) => units += each[0].unwrap(),
+                }) => units += each[0].as_ref().unwrap().units,
                 other => panic!("{other:?}"),
             }
         }
