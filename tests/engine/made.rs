@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use sluicegate_engine::{
-    Algorithm, At, Batch, Bucket, BucketSpec, Decision, Entry, Guard, Record, Settlement,
-    Settlements, Take,
+    Algorithm, Batch, Bucket, BucketSpec, Decision, Entry, Guard, Record, Settlement, Settlements,
+    Take,
 };
 use std::fmt::{Debug, Display};
 
@@ -67,28 +67,21 @@ pub fn one(bucket: &Bucket, cost: u64, peek: bool) -> Batch {
     batch(std::slice::from_ref(bucket), cost, peek)
 }
 
-/// Settles one bucket.
-pub fn settlement(bucket: &Bucket, guard: Guard, entries: Vec<Entry>) -> Settlements {
-    Settlements {
-        buckets: vec![bucket.clone()],
-        each: vec![Settlement { guard, entries }],
-    }
-}
-
 /// Returns units that were taken then.
 pub fn back(bucket: &Bucket, units: u64, at_us: u64) -> Settlements {
-    let entry = Entry::back(0, At::Time(at_us), units);
-    settlement(bucket, Guard::None, vec![entry])
+    let entry = Entry::back(0, Some(at_us), units);
+    Settlements::one(Guard::None, vec![bucket.clone()], vec![entry])
 }
 
 /// Adds units that were taken elsewhere.
 pub fn more(bucket: &Bucket, guard: Guard, records: &[Record]) -> Settlements {
     let entry = |record: &Record| Entry {
         bucket: 0,
-        at: At::Time(record.at_us),
+        at_us: Some(record.at_us),
         units: record.units as i64,
     };
-    settlement(bucket, guard, records.iter().map(entry).collect())
+    let entries = records.iter().map(entry).collect();
+    Settlements::one(guard, vec![bucket.clone()], entries)
 }
 
 /// So many times more generated cases than `make test` has: `SLUICEGATE_CASES`, which `make test-full` sets.

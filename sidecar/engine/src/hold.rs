@@ -22,17 +22,10 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// What it knows of a bucket, if it is of that.
-    pub fn held_mut(&mut self, bucket: &Bucket) -> Option<&mut Held> {
+    /// What it knows of a bucket, if some of its units were taken from that.
+    pub fn held(&mut self, bucket: &Bucket) -> Option<&mut Held> {
         let name = name_of(&bucket.key);
         self.of.iter_mut().find(|held| held.name == name)
-    }
-
-    /// Whether some of its units were taken from a bucket.
-    #[must_use]
-    pub fn is_of(&self, bucket: &Bucket) -> bool {
-        let name = name_of(&bucket.key);
-        self.of.iter().any(|held| held.name == name)
     }
 }
 
@@ -43,8 +36,8 @@ pub struct Held {
     pub name: u64,
     /// When the units were taken; 0 if they were taken by the decision that leaves the hold.
     pub at_us: u64,
-    /// By which rate they drain: of a token bucket.
-    pub rate: Option<TokenRate>,
+    /// By which rate they drain, of a token bucket.
+    pub rate: TokenRate,
 }
 
 impl Held {
@@ -55,7 +48,10 @@ impl Held {
         Self {
             name: name_of(&bucket.key),
             at_us: 0,
-            rate: spec.is_level().then(|| spec.token_rate()),
+            rate: match spec.is_level() {
+                true => spec.token_rate(),
+                false => TokenRate::NONE,
+            },
         }
     }
 }
@@ -89,25 +85,27 @@ pub enum Guard {
     },
 }
 
+impl Guard {
+    /// Its key in the store.
+    #[must_use]
+    pub fn key(&self) -> Option<&str> {
+        match self {
+            Self::None => None,
+            Self::Spend { hold: key, .. } | Self::Once { key, .. } => Some(key),
+        }
+    }
+}
+
 /// More units than any hold has.
 pub const ALL: u64 = u64::MAX;
-
-/// When units were taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum At {
-    /// As the hold says that the guard spends. Units that are added are of now.
-    Hold,
-    /// At this time of the store's clock.
-    Time(u64),
-}
 
 /// A change of one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Index into [`Settlements::buckets`].
     pub bucket: usize,
-    /// When the units were taken.
-    pub at: At,
+    /// When the units were taken. `None`: as the hold says that the guard spends; those that are added are of now.
+    pub at_us: Option<u64>,
     /// Negative: so many units come back at most, as far as they have not come back by themselves. Otherwise so many were taken
     /// elsewhere, and are added whatever the limit.
     pub units: i64,
@@ -116,9 +114,12 @@ pub struct Entry {
 impl Entry {
     /// Units that come back.
     #[must_use]
-    pub fn back(bucket: usize, at: At, units: u64) -> Self {
-        let units = -i64::try_from(units).unwrap_or(i64::MAX);
-        Self { bucket, at, units }
+    pub fn back(bucket: usize, at_us: Option<u64>, units: u64) -> Self {
+        Self {
+            bucket,
+            at_us,
+            units: -i64::try_from(units).unwrap_or(i64::MAX),
+        }
     }
 }
 
@@ -131,7 +132,7 @@ pub struct Settlement {
     pub entries: Vec<Entry>,
 }
 
-/// Settlements, in order, each seeing what those before it did. A call names each bucket and each key once.
+/// Settlements, in order, each seeing what those before it did. In one call, each bucket and each guard's key is named once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settlements {
     /// Every bucket that is named.
@@ -141,11 +142,18 @@ pub struct Settlements {
 }
 
 impl Settlements {
+    /// One alone.
+    #[must_use]
+    pub fn one(guard: Guard, buckets: Vec<Bucket>, entries: Vec<Entry>) -> Self {
+        let each = vec![Settlement { guard, entries }];
+        Self { buckets, each }
+    }
+
     /// Adds one: what it spends of a hold comes back to these buckets, as far as the hold is of them.
     pub fn return_to(&mut self, guard: Guard, buckets: impl IntoIterator<Item = Bucket>) {
         let first = self.buckets.len();
         self.buckets.extend(buckets);
-        let back = |bucket| Entry::back(bucket, At::Hold, ALL);
+        let back = |bucket| Entry::back(bucket, None, ALL);
         self.each.push(Settlement {
             guard,
             entries: (first..self.buckets.len()).map(back).collect(),

@@ -8,9 +8,8 @@ mod reply;
 pub use reply::{BrokenState, Reply, ReplyError};
 
 use crate::batch::{Batch, Bucket, Decision};
-use crate::hold::{At, Entry, Guard, Held, Settlements, name_of};
+use crate::hold::{Guard, Held, Settlements, name_of};
 use crate::verdict::Outcome;
-use std::collections::BTreeMap;
 
 /// The script, whole, as a test assembles it from lua/. It takes, peeks and settles; to reset buckets, `UNLINK` their keys.
 pub const DECIDE: &str = include_str!("script/assembled.lua");
@@ -77,10 +76,8 @@ impl Operation for Batch {
             for hold in decision.leaves() {
                 push_step(&mut request, LEAVE, hold.of.len(), next_hold, 0);
                 for held in &hold.of {
-                    let (per_us, per_unit) = held
-                        .rate
-                        .map_or((0, 0), |rate| (rate.per_us, rate.per_unit));
-                    for number in [held.name, held.at_us, per_us, per_unit] {
+                    let rate = held.rate;
+                    for number in [held.name, held.at_us, rate.per_us, rate.per_unit] {
                         push(&mut request, 7, number);
                     }
                 }
@@ -95,60 +92,44 @@ impl Operation for Batch {
     }
 }
 
-impl Settlements {
-    /// The keys of the guards, each once, since a key may be named only once in a call. If it is to be left, its units and for how
-    /// long; otherwise 0, and how many units stay in it.
-    fn guards(&self) -> BTreeMap<&str, (u64, u64)> {
-        let mut guards = BTreeMap::new();
-        for one in &self.each {
-            let (key, units, number) = match &one.guard {
-                Guard::None => continue,
-                Guard::Spend { hold, keeps, .. } => (hold, 0, *keeps),
-                Guard::Once { key, lasts_us } => (key, 1, *lasts_us),
-            };
-            let known = guards.entry(key.as_str()).or_insert((units, number));
-            known.1 = number.min(known.1);
-        }
-        guards
-    }
-
-    /// When the units of an entry were taken, or how the hold names its bucket.
-    fn at(&self, entry: &Entry) -> u64 {
-        match entry.at {
-            At::Time(at_us) => at_us,
-            At::Hold => {
-                let bucket = self.buckets.get(entry.bucket);
-                bucket.map_or(0, |bucket| name_of(&bucket.key))
-            }
-        }
-    }
-}
-
 impl Operation for Settlements {
     type Answer = Settled;
 
     fn keys(&self) -> impl Iterator<Item = &str> {
-        bucket_keys(&self.buckets).chain(self.guards().into_keys())
+        let guards = self.each.iter().filter_map(|one| one.guard.key());
+        bucket_keys(&self.buckets).chain(guards)
     }
 
     fn request(&self, not_after_us: Option<u64>) -> Vec<u8> {
         let mut request = begin(not_after_us, &self.buckets);
-        let guards = self.guards();
-        for (units, number) in guards.values() {
-            push_hold(&mut request, *units, *number, true);
-        }
         for one in &self.each {
-            let (key, units) = match &one.guard {
-                Guard::None => (None, 0),
-                Guard::Spend { hold, units, .. } => (Some(hold), *units),
-                Guard::Once { key, .. } => (Some(key), 1),
+            match one.guard {
+                Guard::None => {}
+                Guard::Spend { keeps, .. } => push_hold(&mut request, 0, keeps, true),
+                Guard::Once { lasts_us, .. } => push_hold(&mut request, 1, lasts_us, true),
+            }
+        }
+        let mut next_guard = self.buckets.len() as u64;
+        for one in &self.each {
+            next_guard += u64::from(one.guard != Guard::None);
+            let (guard, units) = match one.guard {
+                Guard::None => (0, 0),
+                Guard::Spend { units, .. } => (next_guard, units),
+                Guard::Once { .. } => (next_guard, 1),
             };
-            let index = key.and_then(|key| guards.keys().position(|known| known == key));
-            let guard = index.map_or(0, |index| (self.buckets.len() + index + 1) as u64);
             push_step(&mut request, SETTLE, one.entries.len(), guard, units);
             for entry in &one.entries {
                 push_index(&mut request, entry.bucket);
-                push(&mut request, 7, self.at(entry));
+                let name = || {
+                    self.buckets
+                        .get(entry.bucket)
+                        .map(|bucket| name_of(&bucket.key))
+                };
+                push(
+                    &mut request,
+                    7,
+                    entry.at_us.or_else(name).unwrap_or_default(),
+                );
                 let most = 0x7f_ffff_ffff;
                 let units = entry.units.clamp(-most, most).to_be_bytes();
                 request.extend_from_slice(units.get(3..).unwrap_or_default());
@@ -196,7 +177,7 @@ fn begin(not_after_us: Option<u64>, buckets: &[Bucket]) -> Vec<u8> {
     request
 }
 
-/// A hold to leave, and how long it lasts; without units, one to spend, and how many stay in it.
+/// A hold to leave, and how long it lasts; without units one to spend, and how many stay in it.
 fn push_hold(request: &mut Vec<u8>, units: u64, number: u64, is_read: bool) {
     request.push(HOLD);
     push(request, 4, units);
@@ -229,34 +210,25 @@ fn push(request: &mut Vec<u8>, bytes: usize, value: u64) {
 mod tests {
     use super::*;
     use crate::algorithm::Algorithm;
-    use crate::hold::Settlement;
+    use crate::hold::{Entry, Settlement};
     use crate::test;
 
     #[test]
     fn a_settlement_is_packed_as_the_script_says() {
-        let entry = |at, units| Entry {
-            bucket: 0,
-            at,
-            units,
-        };
         let spend = Guard::Spend {
             hold: "h".to_owned(),
             units: 9,
             keeps: 5,
         };
-        let settlements = Settlements {
-            buckets: batch().buckets,
-            each: vec![
-                Settlement {
-                    guard: Guard::None,
-                    entries: vec![entry(At::Time(513), 3)],
-                },
-                Settlement {
-                    guard: spend,
-                    entries: vec![entry(At::Hold, -2)],
-                },
-            ],
+        let more = Entry {
+            units: 3,
+            ..Entry::back(0, Some(513), 0)
         };
+        let mut settlements = Settlements::one(Guard::None, batch().buckets, vec![more]);
+        settlements.each.push(Settlement {
+            guard: spend,
+            entries: vec![Entry::back(0, None, 2)],
+        });
         assert_eq!(settlements.keys().collect::<Vec<_>>(), ["k", "h"]);
         let name = name_of("k").to_be_bytes();
         let expected = [

@@ -1,65 +1,45 @@
 //! Divides settlements among calls of a store, and repeats calls whose answers were lost.
 
+use std::collections::HashSet;
+
 use sluicegate_engine::script::Settled;
 use sluicegate_engine::{
-    At, BatchBuilder, Entry, Guard, Held, MAX_CALL_WEIGHT, Settlement, Settlements,
+    BatchBuilder, Entry, Guard, Held, MAX_CALL_WEIGHT, Settlement, Settlements,
 };
 
 use super::cluster::slots::tag;
 use super::error::StoreError;
 
-/// A settlement whose guard has spent this, in a call for each bucket, none of which may be repeated. A bucket that drains by
-/// another rate than when the units were taken gets none. Pure.
-pub fn alone(all: &Settlements, one: &Settlement, spent: &Settled) -> Vec<Settlements> {
-    let alone = |entry: &Entry| {
-        let bucket = all.buckets.get(entry.bucket)?;
-        let mut entry = Entry {
-            bucket: 0,
-            ..*entry
-        };
-        if entry.at == At::Hold {
-            let now = Held::of(bucket);
-            let mut of = spent.of.iter();
-            let held = of.find(|held| (held.name, held.rate) == (now.name, now.rate))?;
-            let units = entry.units.unsigned_abs().min(spent.units);
-            entry = Entry::back(0, At::Time(held.at_us), units);
-        }
-        Some(Settlements {
-            buckets: vec![bucket.clone()],
-            each: vec![Settlement {
-                guard: Guard::None,
-                entries: vec![entry],
-            }],
-        })
-    };
-    one.entries.iter().filter_map(alone).collect()
-}
-
-/// Puts settlements, in their order, into as few calls as the bound of a call allows; on a Cluster (`by_slot`), no call has two
-/// subjects. So the answers of the calls, one after the other, are those of the settlements. Pure.
+/// Puts settlements, in their order, into as few calls as the bound of a call allows; none has two with one guard, and on a
+/// Cluster (`by_slot`) two subjects. So the answers of the calls, one after the other, are those of the settlements. Pure.
 pub fn calls(all: &Settlements, by_slot: bool) -> Vec<Settlements> {
     let mut calls: Vec<(Vec<Settlement>, BatchBuilder)> = Vec::new();
-    let (mut weight, mut last_tag) = (0, None);
-    for settlement in &all.each {
-        let mut entries = settlement.entries.clone();
-        let of_buckets = entries.chunk_by(|one, next| one.bucket == next.bucket);
+    let (mut weight, mut guards, mut last_slot) = (0, HashSet::new(), None);
+    for one in &all.each {
+        let of_buckets = one.entries.chunk_by(|one, next| one.bucket == next.bucket);
         let visits = of_buckets.count() + 1;
         weight += visits;
-        let tag = tag(key_of(settlement, all));
-        if weight > MAX_CALL_WEIGHT || last_tag.is_none_or(|last| by_slot && last != tag) {
+        let first = one.entries.first();
+        let first = first.and_then(|first| all.buckets.get(first.bucket));
+        let slot = first.filter(|_| by_slot).map(|first| tag(&first.key));
+        let guard = one.guard.key();
+        let is_again = guard.is_some_and(|guard| !guards.insert(guard));
+        if weight > MAX_CALL_WEIGHT || is_again || last_slot.is_none_or(|last| last != slot) {
             weight = visits;
+            guards = guard.into_iter().collect();
             calls.push(Default::default());
         }
-        last_tag = Some(tag);
+        last_slot = Some(slot);
         if let Some((settlements, builder)) = calls.last_mut() {
-            entries.retain_mut(|entry| {
-                let bucket = all.buckets.get(entry.bucket);
-                let index = bucket.map(|bucket| builder.bucket(&bucket.key, bucket.spec));
-                entry.bucket = index.unwrap_or_default();
-                index.is_some()
+            let entry = |entry: &Entry| {
+                let bucket = all.buckets.get(entry.bucket)?;
+                let bucket = builder.bucket(&bucket.key, bucket.spec);
+                Some(Entry { bucket, ..*entry })
+            };
+            settlements.push(Settlement {
+                guard: one.guard.clone(),
+                entries: one.entries.iter().filter_map(entry).collect(),
             });
-            let guard = settlement.guard.clone();
-            settlements.push(Settlement { guard, entries });
         }
     }
     let finish = |(each, builder): (_, BatchBuilder)| Settlements {
@@ -69,15 +49,29 @@ pub fn calls(all: &Settlements, by_slot: bool) -> Vec<Settlements> {
     calls.into_iter().map(finish).collect()
 }
 
-/// One of its keys; all are in one slot.
-fn key_of<'a>(settlement: &'a Settlement, all: &'a Settlements) -> &'a str {
-    let first = settlement.entries.first();
-    let first = first.and_then(|entry| all.buckets.get(entry.bucket));
-    let first = first.map(|bucket| bucket.key.as_str());
-    match &settlement.guard {
-        Guard::None => first.unwrap_or_default(),
-        Guard::Spend { hold: key, .. } | Guard::Once { key, .. } => key,
-    }
+/// A settlement whose guard has spent this, in a call for each bucket, none of which may be repeated. A bucket that drains by
+/// another rate than when the units were taken gets none. Pure.
+pub fn apart(all: &Settlements, one: &Settlement, spent: &Settled) -> Vec<Settlements> {
+    let alone = |entry: &Entry| {
+        let bucket = all.buckets.get(entry.bucket)?;
+        let mut alone = Entry {
+            bucket: 0,
+            ..*entry
+        };
+        if entry.at_us.is_none() {
+            let now = Held::of(bucket);
+            let mut of = spent.of.iter();
+            let held = of.find(|held| (held.name, held.rate) == (now.name, now.rate))?;
+            let units = entry.units.unsigned_abs().min(spent.units);
+            alone = Entry::back(0, Some(held.at_us), units);
+        }
+        Some(Settlements::one(
+            Guard::None,
+            vec![bucket.clone()],
+            vec![alone],
+        ))
+    };
+    one.entries.iter().filter_map(alone).collect()
 }
 
 /// Makes a call, and makes it again if its answer was lost and that is harmless. The units of each settlement; `None` where
@@ -115,7 +109,7 @@ mod tests {
                     window_us: 1_000_000 * (n + 1),
                 };
                 let bucket = builder.bucket(bucket_key(&subject, "l", &spec), spec);
-                Entry::back(bucket, At::Hold, 1)
+                Entry::back(bucket, None, 1)
             };
             Settlement {
                 entries: (0..*windows).map(entry).collect(),
@@ -145,8 +139,13 @@ mod tests {
     }
 
     #[test]
-    fn a_call_names_each_bucket_once() {
-        let calls = calls(&settlements(&[(1, 2), (1, 2)]), false);
+    fn a_call_names_each_bucket_and_each_guard_once() {
+        let mut two = settlements(&[(1, 2), (1, 2)]);
+        assert_eq!(calls(&two, false).len(), 2);
+        if let Guard::Spend { hold, .. } = &mut two.each[0].guard {
+            hold.push('2');
+        }
+        let calls = calls(&two, false);
         assert_eq!(calls.len(), 1);
         let buckets: &[Bucket] = &calls[0].buckets;
         assert_eq!(buckets.len(), 2);

@@ -11,8 +11,8 @@ pub(crate) struct Back {
     pub at_us: u64,
     /// How many were taken together with them, and them, that have not been returned yet.
     pub left: u64,
-    /// By which rate they drained at first.
-    pub rate: Option<TokenRate>,
+    /// By which rate they drained at first, if that is known.
+    pub rate: TokenRate,
 }
 
 /// Units taken from a bucket at some time.

@@ -86,11 +86,11 @@ impl Backlog {
     fn undrained(self, back: Back, passed_us: u64) -> u64 {
         let fine = |units: u64, rate: TokenRate| units.saturating_mul(rate.per_unit);
         let drained = |rate: TokenRate| passed_us.saturating_mul(rate.per_us);
-        let at_first = back.rate.map_or(0, |rate| {
-            let fine = drained(rate).min(fine(back.left, rate));
-            Self { fine, rate }.counted_by(self.rate).fine
-        });
-        let drained = drained(self.rate).max(at_first);
+        let at_first = Self {
+            fine: drained(back.rate).min(fine(back.left, back.rate)),
+            rate: back.rate,
+        };
+        let drained = drained(self.rate).max(at_first.counted_by(self.rate).fine);
         let undrained = fine(back.left, self.rate).saturating_sub(drained);
         fine(back.units, self.rate).min(undrained).min(self.fine)
     }

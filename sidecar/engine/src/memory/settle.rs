@@ -3,11 +3,11 @@
 use super::Memory;
 use super::stored::StoredHold;
 use super::table::Ends;
-use crate::algorithm::{Back, Record, Stored, of_stored};
+use crate::algorithm::{Back, Record, Stored, TokenRate, of_stored};
 use crate::batch::Bucket;
-use crate::hold::{At, Entry, Guard, Hold, Settlement, Settlements};
+use crate::hold::{Entry, Guard, Hold, Settlement, Settlements};
 
-/// A hold that was spent, by its key, and how many units were taken off it.
+/// A hold's key, and how many units were taken off it.
 type Spent<'a> = (&'a str, u64);
 
 impl Memory {
@@ -34,15 +34,14 @@ impl Memory {
         settlements.each.iter().map(settle).collect()
     }
 
-    /// What the guard has spent, if anything; `None` if there is nothing to settle.
+    /// What a guard has spent, if it spends anything; `None` if there is nothing to settle.
     fn pass<'a>(&mut self, now_us: u64, guard: &'a Guard) -> Option<Option<Spent<'a>>> {
         match guard {
             Guard::None => Some(None),
             Guard::Spend { hold, units, keeps } => {
                 let take_off = |left: &mut StoredHold| left.take_off(now_us, *units, *keeps);
                 let units = self.holds.change(hold, take_off);
-                let spent = units.filter(|units| *units > 0)?;
-                Some(Some((hold, spent)))
+                Some(Some((hold, units.filter(|units| *units > 0)?)))
             }
             Guard::Once { key, lasts_us } => {
                 let mark = Hold {
@@ -50,23 +49,22 @@ impl Memory {
                     lasts_us: *lasts_us,
                     ..Hold::default()
                 };
-                let mark = || StoredHold::new(&mark, now_us);
-                let is_new = self.holds.change(key, |known| {
-                    let has_ended = known.ends_us() <= now_us;
-                    if has_ended {
-                        *known = mark();
-                    }
-                    has_ended
-                });
-                if is_new.is_none() {
-                    self.holds.insert(key, mark());
+                let mut mark = StoredHold::new(&mark, now_us);
+                match self
+                    .holds
+                    .change(key, |known| std::mem::swap(known, &mut mark))
+                {
+                    None => self.holds.insert(key, mark),
+                    // The new mark lasts as long again: harmless.
+                    Some(()) if mark.ends_us() > now_us => return None,
+                    Some(()) => {}
                 }
-                is_new.unwrap_or(true).then_some(None)
+                Some(None)
             }
         }
     }
 
-    /// The entries of one bucket; how many units.
+    /// Settles the entries of one bucket; how many units.
     fn settle_bucket(
         &mut self,
         now_us: u64,
@@ -75,35 +73,29 @@ impl Memory {
         spent: Option<Spent<'_>>,
     ) -> Option<u64> {
         let spec = &bucket.spec;
-        let first = entries.first().filter(|first| first.units < 0);
-        let Some(first) = first else {
+        let Some(back) = entries.first().filter(|first| first.units < 0) else {
             let records = entries.iter().map(|entry| Record {
-                at_us: match entry.at {
-                    At::Time(at_us) => at_us,
-                    At::Hold => now_us,
-                },
+                at_us: entry.at_us.unwrap_or(now_us),
                 units: entry.units.unsigned_abs(),
             });
             let records: Vec<_> = records.collect();
-            let recorded = self.change(now_us, bucket, |held| held.record(spec, now_us, &records));
-            return Some(recorded);
+            return Some(self.change(now_us, bucket, |held| held.record(spec, now_us, &records)));
         };
-        let units = first.units.unsigned_abs();
-        let back = match first.at {
-            At::Time(at_us) => Back {
+        let units = back.units.unsigned_abs();
+        let back = match back.at_us {
+            Some(at_us) => Back {
                 units,
                 at_us,
                 left: units,
-                rate: None,
+                rate: TokenRate::NONE,
             },
-            At::Hold => {
+            None => {
                 let (hold, spent) = spent?;
-                self.holds.get(hold)?.back(&bucket.key, units, spent)?
+                self.holds.get(hold)?.back(&bucket.key, spent, units)?
             }
         };
-        let restored = self.change(now_us, bucket, |held| {
+        Some(self.change(now_us, bucket, |held| {
             of_stored!(&mut held.state, restore(spec, now_us, back))
-        });
-        Some(restored)
+        }))
     }
 }

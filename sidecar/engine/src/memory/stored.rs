@@ -98,18 +98,17 @@ impl StoredHold {
         units
     }
 
-    /// What is known of the taking of units that were just taken off, if some were taken from the bucket of this key.
-    pub(super) fn back(&self, key: &str, units: u64, taken_off: u64) -> Option<Back> {
+    /// Of units that were just taken off, those that come back to the bucket of this key, if some were taken from it.
+    pub(super) fn back(&self, key: &str, spent: u64, units: u64) -> Option<Back> {
         let name = name_of(key);
         let held = self.of.iter().find(|held| held.name == name)?;
         Some(Back {
-            units: units.min(taken_off),
-            at_us: if held.at_us > 0 {
-                held.at_us
-            } else {
-                self.at_us
+            units: units.min(spent),
+            at_us: match held.at_us {
+                0 => self.at_us,
+                at_us => at_us,
             },
-            left: self.left.saturating_add(taken_off),
+            left: self.left.saturating_add(spent),
             rate: held.rate,
         })
     }

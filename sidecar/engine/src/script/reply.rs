@@ -65,7 +65,7 @@ pub(super) fn settled(settlements: usize, reply: &[u8]) -> Result<Reply<Settled>
         Held {
             name,
             at_us: if at_us > 0 { at_us } else { number(left) },
-            rate: (per_unit > 0).then_some(TokenRate { per_us, per_unit }),
+            rate: TokenRate { per_us, per_unit },
         }
     };
     let of: Vec<_> = of.chunks(4 * CLOCK).map(held).collect();

@@ -13,7 +13,7 @@
 
 use futures_util::future::{join, join_all};
 use sluicegate_engine::script::Settled;
-use sluicegate_engine::{Batch, Guard, Settlement, Settlements};
+use sluicegate_engine::{Batch, Guard, Settlements};
 
 use super::Client;
 use crate::clock::micros;
@@ -24,7 +24,7 @@ use crate::store::cluster::sub_batch::{SubBatch, combine, split};
 use crate::store::error::{ConnectionError, StoreError};
 use crate::store::redis::connection::Deadline;
 use crate::store::reply::StoreReply;
-use crate::store::settlements::{alone, settle};
+use crate::store::settlements::{apart, calls, settle};
 
 impl Client {
     pub(super) async fn decide_by_slot(&self, batch: &Batch) -> StoreReply {
@@ -68,9 +68,10 @@ impl Client {
         let combined = combine(batch, parts, &answers);
         let late = combined.to_leave.iter();
         let left = join_all(late.map(|hold| self.invoke(hold, deadline)));
-        let until = self.deadline();
-        let calls = combined.to_settle.iter();
-        let settled = calls.map(|call| settle(call, move || self.settle_by(call, until)));
+        let (calls, until) = (calls(&combined.to_settle, true), self.deadline());
+        let settled = calls
+            .iter()
+            .map(|call| settle(call, move || self.settle_by(call, until)));
         let (settled, left) = join(join_all(settled), left).await;
         errors.extend(settled.into_iter().filter_map(Result::err));
         errors.extend(left.into_iter().filter_map(Result::err));
@@ -91,20 +92,14 @@ impl Client {
             let spent = match &one.guard {
                 Guard::None => Settled::default(),
                 Guard::Spend { .. } => {
-                    let spend = Settlements {
-                        buckets: Vec::new(),
-                        each: vec![Settlement {
-                            guard: one.guard.clone(),
-                            entries: Vec::new(),
-                        }],
-                    };
+                    let spend = Settlements::one(one.guard.clone(), Vec::new(), Vec::new());
                     let each = self.invoke(&spend, deadline).await?;
                     each.into_iter().flatten().next().unwrap_or_default()
                 }
                 Guard::Once { .. } => return Err(ConnectionError::Apart.into()),
             };
-            let alone = alone(settlements, one, &spent);
-            let settled = alone.iter().map(|entry| self.invoke(entry, deadline));
+            let apart = apart(settlements, one, &spent);
+            let settled = apart.iter().map(|entry| self.invoke(entry, deadline));
             let settled: Result<Vec<_>, _> = join_all(settled).await.into_iter().collect();
             let settled = settled?.into_iter().flatten().flatten();
             units.push(settled.map(|settled| settled.units).max().unwrap_or(0));

@@ -1,10 +1,9 @@
 //! Splits a batch for a Redis Cluster into sub-batches, one for each subject or each key, and combines their answers. Pure.
 
 use std::collections::BTreeMap;
-use std::iter;
 
 use sluicegate_engine::{
-    ALL, At, Batch, BatchBuilder, Bucket, Decision, Entry, Guard, Held, Hold, Look, Outcome,
+    ALL, Batch, BatchBuilder, Bucket, Decision, Entry, Guard, Held, Hold, Look, Outcome,
     Settlement, Settlements, Take, outcome,
 };
 
@@ -28,15 +27,18 @@ impl SubBatch {
 pub struct Combined {
     /// In the order of the batch; `None` where a sub-batch was not answered.
     pub decisions: Vec<Option<Outcome>>,
-    /// What sub-batches took for decisions that another one denied or did not answer comes back: a call for each.
-    pub to_settle: Vec<Settlements>,
+    /// What comes back that sub-batches took for decisions that another one denied or did not answer.
+    pub to_settle: Settlements,
     /// Holds of admitted decisions that no sub-batch leaves, each in a batch of its own.
     pub to_leave: Vec<Batch>,
 }
 
+/// What one sub-batch says of a decision: the indices of its takes in the decision, what it leaves, and its outcome.
+type Part<'a> = (&'a [usize], &'a [Hold], Option<Outcome>);
+
 /// Splits a batch by what `group` finds of its keys: the hash tag, or the whole key. Holds go with buckets of their group. A
 /// decision over several groups may be denied by one of them: so what the others take is in holds for `lasts_us`, each with a
-/// secret. Where there is none, what is taken comes back by its time, by a call that must not be repeated.
+/// secret. Where there is none, it comes back by its time, by a call that must not be repeated.
 pub fn split(
     batch: &Batch,
     group: impl Fn(&str) -> &str,
@@ -45,7 +47,7 @@ pub fn split(
 ) -> Vec<SubBatch> {
     let mut sub_batches: BTreeMap<&str, SubBatch> = BTreeMap::new();
     for (index, decision) in batch.decisions.iter().enumerate() {
-        let mut parts: BTreeMap<&str, Part> = BTreeMap::new();
+        let mut parts: BTreeMap<&str, (Vec<usize>, Vec<Take>)> = BTreeMap::new();
         for (number, take) in decision.takes.iter().enumerate() {
             let Some(bucket) = batch.buckets.get(take.bucket) else {
                 continue;
@@ -62,10 +64,8 @@ pub fn split(
         for (of, (numbers, takes)) in parts {
             let sub_batch = sub_batches.entry(of).or_default();
             let holds = decision.holds.iter();
-            let mut holds: Vec<_> = holds
-                .filter(|hold| group(&hold.key) == of)
-                .cloned()
-                .collect();
+            let holds = holds.filter(|hold| group(&hold.key) == of);
+            let mut holds: Vec<_> = holds.cloned().collect();
             if may_come_back {
                 hold_rest(&mut holds, sub_batch.batch(), &takes, lasts_us, &mut secret);
             }
@@ -80,41 +80,30 @@ pub fn split(
     sub_batches.into_values().collect()
 }
 
-/// A decision's takes from one group: their indices in the decision, and in the sub-batch.
-type Part = (Vec<usize>, Vec<Take>);
-
-/// Adds holds of what the others are not of: one for each cost, since a hold is of as many units of each bucket.
+/// Adds holds of what is in none of these: one of takes with the same cost, since a hold is of as many units of each bucket.
 fn hold_rest(
     holds: &mut Vec<Hold>,
     batch: &Batch,
     takes: &[Take],
     lasts_us: u64,
-    secret: &mut impl FnMut() -> Option<u128>,
+    mut secret: impl FnMut() -> Option<u128>,
 ) {
-    let mut by_cost: BTreeMap<u64, (&Bucket, Vec<Held>)> = BTreeMap::new();
-    for take in takes.iter().filter(|take| take.cost > 0) {
-        let bucket = batch.buckets.get(take.bucket);
-        if let Some(bucket) = bucket.filter(|bucket| !holds.iter().any(|hold| hold.is_of(bucket))) {
-            let of = by_cost.entry(take.cost).or_insert((bucket, Vec::new()));
-            of.1.push(Held::of(bucket));
+    for takes in takes.chunk_by(|one, next| one.cost == next.cost) {
+        let buckets = takes.iter().filter(|take| take.cost > 0);
+        let buckets = buckets.filter_map(|take| batch.buckets.get(take.bucket));
+        let mut is_held =
+            |bucket: &&Bucket| holds.iter_mut().any(|hold| hold.held(bucket).is_some());
+        let rest: Vec<_> = buckets.filter(|bucket| !is_held(bucket)).collect();
+        if let (Some(first), Some(take), Some(secret)) = (rest.first(), takes.first(), secret()) {
+            holds.push(Hold {
+                // In the same slot.
+                key: format!("{}:hold:{secret:032x}", first.key),
+                units: take.cost,
+                lasts_us,
+                of: rest.into_iter().map(Held::of).collect(),
+            });
         }
     }
-    for (units, (first, of)) in by_cost {
-        holds.extend(secret().map(|secret| Hold {
-            // In the same slot.
-            key: format!("{}:hold:{secret:032x}", first.key),
-            units,
-            lasts_us,
-            of,
-        }));
-    }
-}
-
-/// The outcome of one sub-batch's part of a decision.
-struct PartOutcome<'a> {
-    /// The indices of its takes in the decision.
-    numbers: &'a [usize],
-    outcome: Option<Outcome>,
 }
 
 /// Combines the answers of the sub-batches; `None` where a decision was not answered.
@@ -123,108 +112,102 @@ pub fn combine(
     sub_batches: &[SubBatch],
     answers: &[Vec<Option<Outcome>>],
 ) -> Combined {
-    let mut outcomes: Vec<Vec<PartOutcome<'_>>> = Vec::new();
-    outcomes.resize_with(batch.decisions.len(), Vec::new);
-    let each_part = || {
-        let sub_batches = sub_batches.iter().zip(answers);
-        sub_batches.map(|(sub_batch, answer)| {
-            let outcomes = answer.iter().copied().chain(iter::repeat(None));
-            let parts = sub_batch.sources.iter().zip(&sub_batch.batch().decisions);
-            (sub_batch, parts.zip(outcomes))
-        })
-    };
-    for (_, parts) in each_part() {
-        for (((source, numbers), _), outcome) in parts {
-            if let Some(outcomes) = outcomes.get_mut(*source) {
-                outcomes.push(PartOutcome { numbers, outcome });
+    let mut parts: Vec<Vec<Part<'_>>> = vec![Vec::new(); batch.decisions.len()];
+    for (sub_batch, answer) in sub_batches.iter().zip(answers) {
+        let decisions = sub_batch.sources.iter().zip(&sub_batch.batch().decisions);
+        for (index, ((source, numbers), decision)) in decisions.enumerate() {
+            let outcome = answer.get(index).copied().flatten();
+            if let Some(parts) = parts.get_mut(*source) {
+                parts.push((numbers, &decision.holds, outcome));
             }
         }
     }
+    let is_late = parts.iter().flatten().all(|(_, holds, _)| holds.is_empty());
     let mut combined = Combined::default();
-    let mut parts = sub_batches.iter().flat_map(|one| &one.batch().decisions);
-    let is_late = parts.all(|part| part.holds.is_empty());
-    for (decision, outcomes) in batch.decisions.iter().zip(&outcomes) {
-        let outcome = merge(batch, decision, outcomes);
-        if is_late && outcome.is_some_and(|outcome| outcome.admitted) {
+    for (decision, parts) in batch.decisions.iter().zip(&parts) {
+        let outcome = merge(batch, decision, parts);
+        if outcome.is_none_or(|outcome| !outcome.admitted) {
+            if !decision.peek {
+                come_back(&mut combined.to_settle, batch, decision, parts);
+            }
+        } else if is_late {
             for hold in decision.leaves() {
-                let mut hold = hold.clone();
-                note_times(&mut hold, batch, decision, outcomes);
                 let mut alone = BatchBuilder::new();
                 alone.push(Decision {
                     takes: Vec::new(),
                     peek: false,
-                    holds: vec![hold],
+                    holds: vec![with_times(hold, batch, decision, parts)],
                 });
                 combined.to_leave.push(alone.finish());
             }
         }
         combined.decisions.push(outcome);
     }
-    for (sub_batch, parts) in each_part() {
-        let mut each = Vec::new();
-        for (((source, _), part), outcome) in parts {
-            let is_whole = combined.decisions.get(*source).copied().flatten();
-            let is_wanted = part.peek || is_whole.is_some_and(|whole| whole.admitted);
-            if let Some(taken) = outcome.filter(|outcome| outcome.admitted && !is_wanted) {
-                comes_back(&mut each, sub_batch.batch(), part, taken.at_us);
-            }
-        }
-        if !each.is_empty() {
-            let buckets = sub_batch.batch().buckets.clone();
-            combined.to_settle.push(Settlements { buckets, each });
-        }
-    }
     combined
 }
 
-/// Settles what a sub-batch took for a decision, then.
-fn comes_back(each: &mut Vec<Settlement>, batch: &Batch, part: &Decision, at_us: u64) {
-    let taken = part.takes.iter().filter(|take| take.cost > 0);
-    let taken = taken.filter_map(|take| Some((take, batch.buckets.get(take.bucket)?)));
-    for hold in &part.holds {
-        let of = taken.clone().filter(|(_, bucket)| hold.is_of(bucket));
-        each.push(Settlement {
-            guard: Guard::Spend {
+/// Settles what the admitted sub-batches of a decision took.
+fn come_back(to: &mut Settlements, batch: &Batch, decision: &Decision, parts: &[Part<'_>]) {
+    for (takes, holds, at_us) in admitted(batch, decision, parts) {
+        for hold in holds {
+            let guard = Guard::Spend {
                 hold: hold.key.clone(),
                 units: ALL,
                 keeps: 0,
-            },
-            entries: of
-                .map(|(take, _)| Entry::back(take.bucket, At::Hold, take.cost))
-                .collect(),
-        });
-    }
-    let rest = taken.filter(|(_, bucket)| !part.holds.iter().any(|hold| hold.is_of(bucket)));
-    let rest = rest.map(|(take, _)| Entry::back(take.bucket, At::Time(at_us), take.cost));
-    let entries: Vec<_> = rest.collect();
-    if !entries.is_empty() {
-        let guard = Guard::None;
-        each.push(Settlement { guard, entries });
-    }
-}
-
-/// Notes in a hold when its units were taken from each bucket.
-fn note_times(hold: &mut Hold, batch: &Batch, decision: &Decision, outcomes: &[PartOutcome<'_>]) {
-    for PartOutcome { numbers, outcome } in outcomes {
-        let takes = numbers
-            .iter()
-            .filter_map(|number| decision.takes.get(*number));
-        for bucket in takes.filter_map(|take| batch.buckets.get(take.bucket)) {
-            if let (Some(outcome), Some(held)) = (outcome, hold.held_mut(bucket)) {
-                held.at_us = outcome.at_us;
-            }
+            };
+            to.return_to(guard, takes.iter().map(|(bucket, _)| (*bucket).clone()));
+        }
+        for (bucket, cost) in takes.into_iter().filter(|_| holds.is_empty()) {
+            to.each.push(Settlement {
+                guard: Guard::None,
+                entries: vec![Entry::back(to.buckets.len(), Some(at_us), cost)],
+            });
+            to.buckets.push(bucket.clone());
         }
     }
 }
 
+/// A hold with the times at which its units were taken.
+fn with_times(hold: &Hold, batch: &Batch, decision: &Decision, parts: &[Part<'_>]) -> Hold {
+    let mut hold = hold.clone();
+    for (takes, _, at_us) in admitted(batch, decision, parts) {
+        for (bucket, _) in takes {
+            if let Some(held) = hold.held(bucket) {
+                held.at_us = at_us;
+            }
+        }
+    }
+    hold
+}
+
+/// What the admitted sub-batches of a decision took, what they left, and when.
+fn admitted<'a>(
+    batch: &'a Batch,
+    decision: &Decision,
+    parts: &[Part<'a>],
+) -> impl Iterator<Item = (Vec<(&'a Bucket, u64)>, &'a [Hold], u64)> {
+    parts.iter().filter_map(|(numbers, holds, outcome)| {
+        let outcome = outcome.filter(|outcome| outcome.admitted)?;
+        let takes = numbers
+            .iter()
+            .filter_map(|number| decision.takes.get(*number));
+        let takes = takes.filter_map(|take| Some((batch.buckets.get(take.bucket)?, take.cost)));
+        Some((
+            takes.filter(|(_, cost)| *cost > 0).collect(),
+            *holds,
+            outcome.at_us,
+        ))
+    })
+}
+
 /// Merges the outcomes of a decision's sub-batches into the outcome that a single node would have given.
-fn merge(batch: &Batch, decision: &Decision, outcomes: &[PartOutcome<'_>]) -> Option<Outcome> {
-    let in_decision = |part: &PartOutcome<'_>| {
-        let mut outcome = part.outcome?;
-        outcome.decided_by = *part.numbers.get(outcome.decided_by)?;
+fn merge(batch: &Batch, decision: &Decision, parts: &[Part<'_>]) -> Option<Outcome> {
+    let in_decision = |(numbers, _, outcome): &Part<'_>| {
+        let mut outcome = (*outcome)?;
+        outcome.decided_by = *numbers.get(outcome.decided_by)?;
         Some(outcome)
     };
-    let outcomes = outcomes.iter().map(in_decision);
+    let outcomes = parts.iter().map(in_decision);
     let mut outcomes: Vec<_> = outcomes.collect::<Option<_>>()?;
     outcomes.sort_by_key(|outcome| outcome.decided_by);
     let quota = |outcome: &Outcome| {
@@ -302,11 +285,8 @@ mod tests {
             &one.entries
         });
         let given = entries.map(|entry| {
-            let At::Time(at_us) = entry.at else {
-                panic!("{entry:?}")
-            };
             let key = settlements.buckets[entry.bucket].key.clone();
-            (key, -entry.units, at_us)
+            (key, -entry.units, entry.at_us.unwrap())
         });
         given.collect()
     }
@@ -326,7 +306,7 @@ mod tests {
         let answers: Vec<_> = answers.collect();
         // Without a secret, what comes back is told by its time.
         let combined = combine(&batch, &split(&batch, tag, 1, || None), &answers);
-        let given = combined.to_settle.iter().flat_map(given).collect();
+        let given = given(&combined.to_settle);
         (combined.decisions, given)
     }
 
@@ -398,7 +378,7 @@ mod tests {
         assert_eq!(combined.decisions[0], None);
         assert!(combined.decisions[1].is_some());
         // What the other one took.
-        assert_eq!(combined.to_settle.len(), 1);
+        assert_eq!(combined.to_settle.each.len(), 1);
     }
 
     #[test]
@@ -412,9 +392,9 @@ mod tests {
     /// So that the call that returns it may be repeated.
     #[test]
     fn what_one_of_several_slots_takes_is_in_a_hold_of_each_cost() {
-        let keys = ["sg:{a}:l:1", "sg:{a}:m:1", "sg:{b}:l:1", "sg:{a}:l:2"];
+        let keys = ["sg:{a}:l:1", "sg:{a}:l:2", "sg:{b}:l:1", "sg:{a}:m:1"];
         let mut batch = batch(&keys, &[&[0, 1, 2, 3], &[0], &[0, 2]]);
-        batch.decisions[0].takes[1].cost = 5;
+        batch.decisions[0].takes[3].cost = 5;
         batch.decisions[2].peek = true;
         let parts = split(&batch, tag, 7, || Some(9));
         let holds: Vec<_> = parts[0]
@@ -434,24 +414,16 @@ mod tests {
         let admitted = Some(outcome(true, 3, 0, 100));
         let answers = [vec![admitted; 3], vec![denied, admitted]];
         let combined = combine(&batch, &parts, &answers);
-        let [back] = &combined.to_settle[..] else {
-            panic!("{combined:?}")
-        };
+        let back = combined.to_settle;
         assert!(back.is_repeatable());
-        let each = back.each.iter().map(|one| {
-            let Guard::Spend { hold, keeps: 0, .. } = &one.guard else {
-                panic!("{one:?}")
-            };
-            let entries = one.entries.iter();
-            let entries = entries.map(|entry| (&*back.buckets[entry.bucket].key, entry.units));
-            (hold, entries.collect::<Vec<_>>())
-        });
-        let [ones, fives] = [&holds[0][0].key, &holds[0][1].key];
-        let expected = [
-            (ones, vec![(keys[0], -1), (keys[3], -1)]),
-            (fives, vec![(keys[1], -5)]),
-        ];
-        assert_eq!(each.collect::<Vec<_>>(), expected);
+        let guards = back.each.iter().filter_map(|one| one.guard.key());
+        assert!(guards.eq(holds[0].iter().map(|hold| &*hold.key)));
+        // A hold returns units to what it is of.
+        let of = back.each[1]
+            .entries
+            .iter()
+            .map(|entry| &*back.buckets[entry.bucket].key);
+        assert!(of.eq([keys[0], keys[1], keys[3]]));
     }
 
     #[test]
@@ -481,8 +453,10 @@ mod tests {
         let combined = combine(&batch, &parts, &answers);
         assert_eq!(combined.decisions[0].unwrap().at_us, 100, "the first");
         assert!(!combined.decisions[1].unwrap().admitted);
-        let given: Vec<_> = combined.to_settle.iter().flat_map(given).collect();
-        assert_eq!(given, [("sg:{a}:l:2".to_owned(), 1, 102)]);
+        assert_eq!(
+            given(&combined.to_settle),
+            [("sg:{a}:l:2".to_owned(), 1, 102)]
+        );
         let left = combined
             .to_leave
             .iter()

@@ -1,8 +1,7 @@
 //! What a share has admitted and the store does not know: kept as records, and written back. Pure.
 
 use sluicegate_engine::{
-    At, Bucket, BucketSpec, Entry, FleetPosition, Guard, MAX_RECORDS, Record, Settlement,
-    Settlements,
+    Bucket, BucketSpec, Entry, FleetPosition, Guard, MAX_RECORDS, Record, Settlement, Settlements,
 };
 
 /// How long the store remembers a write-back by its name. A repetition after that would be recorded twice, which never
@@ -42,7 +41,7 @@ pub fn settlements(debts: &[Debt], name: &str, apart: bool) -> Settlements {
         let entries = debts.iter().flat_map(|(bucket, debt)| {
             debt.records.iter().map(|record| Entry {
                 bucket: *bucket,
-                at: At::Time(record.at_us),
+                at_us: Some(record.at_us),
                 units: i64::try_from(record.units).unwrap_or(i64::MAX),
             })
         });
