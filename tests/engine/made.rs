@@ -3,8 +3,7 @@
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use sluicegate_engine::{
-    Algorithm, Batch, Bucket, BucketSpec, Decision, Entry, Guard, Record, Settlement, Settlements,
-    Take,
+    Algorithm, Batch, Bucket, BucketSpec, Decision, Entry, Guard, Record, Settlements, Take,
 };
 use std::fmt::{Debug, Display};
 

@@ -10,12 +10,7 @@ use crate::cli::target::Decider;
 pub type Units<'a> = (&'a [Check<'a>], &'a [String]);
 
 /// Returns the units after an error, and adds to it whether that succeeded.
-pub async fn after_error(
-    decider: &Decider,
-    units: Units<'_>,
-    exit: Exit,
-    error: String,
-) -> Failure {
+pub async fn undo(decider: &Decider, units: Units<'_>, exit: Exit, error: String) -> Failure {
     let units = match return_units(decider, units).await {
         Ok(()) => "the units were returned".to_owned(),
         Err(why) => format!("the units could not be returned: {why}"),
