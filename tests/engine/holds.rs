@@ -2,7 +2,7 @@
 
 use sluicegate_engine::script::{BrokenState, Operation, Reply, Settled};
 use sluicegate_engine::{
-    ALL, Algorithm, Batch, Bucket, Entry, Guard, Held, Hold, Memory, Outcome, Settlement,
+    ALL, Algorithm, Batch, Bucket, Entry, Guard, Held, Hold, Memory, Outcome, Record, Settlement,
     Settlements, hold_key, script,
 };
 
@@ -187,21 +187,79 @@ fn a_clock_that_steps_back_uses_up_no_hold() {
     });
 }
 
+/// Takes, leaves and spends holds in every way, on a store of its own and in the script; what differs.
+pub fn holds_agree(lua: &mut Lua) -> Result<(), String> {
+    for algorithm in ALGORITHMS {
+        lua.forget_everything();
+        let (mut memory, limit) = (Memory::default(), Limit::new("mine", algorithm));
+        let mut other = limit.clone();
+        other.buckets[1].key += ":other";
+        let mut slower = limit.clone();
+        for bucket in &mut slower.buckets {
+            bucket.spec.quota = 7;
+        }
+        let spend = |limit: &Limit, secret, units, keeps| {
+            let mut settlements = Settlements::default();
+            let hold = limit.hold(secret);
+            let guard = Guard::Spend { hold, units, keeps };
+            settlements.return_to(guard, limit.buckets.iter().cloned());
+            settlements
+        };
+        let more = |name: &str| {
+            let key = format!("{}:{name}", limit.hold(0));
+            let lasts_us = 60 * SECOND;
+            let record = Record {
+                at_us: START_US,
+                units: 1,
+            };
+            made::more(&limit.buckets[0], Guard::Once { key, lasts_us }, &[record])
+        };
+        let asked = [
+            (0, limit.batch(4, Some(1), false)),
+            (0, other.batch(2, Some(2), false)),
+            (0, limit.batch(9, Some(3), false)),
+            (20, slower.batch(1, None, false)),
+        ];
+        for (after, batch) in asked {
+            let now = START_US + after * SECOND;
+            let rust: Vec<_> = memory.decide(now, &batch).into_iter().flatten().collect();
+            let said = lua.try_decide(Some(now), &batch)?;
+            if said != rust {
+                return Err(format!("{algorithm:?}: {said:?}, not {rust:?}"));
+            }
+        }
+        let settled = [
+            spend(&limit, 3, ALL, 0),
+            spend(&limit, 1, 1, 0),
+            spend(&other, 1, ALL, 2),
+            spend(&other, 1, ALL, 2),
+            spend(&limit, 1, ALL, 0),
+            spend(&limit, 1, ALL, 0),
+            spend(&limit, 2, ALL, 0),
+            more("one"),
+            more("one"),
+            more("two"),
+        ];
+        for settlements in settled {
+            let now = START_US + 20 * SECOND;
+            let rust = memory.settle(now, &settlements);
+            let said = lua.settle(Some(now), &settlements)?;
+            let look = limit.batch(1, None, true);
+            let left = lua.try_decide(Some(now), &look)?;
+            let expected: Vec<_> = memory.decide(now, &look).into_iter().flatten().collect();
+            if said != rust || left != expected {
+                return Err(format!(
+                    "{algorithm:?}: {settlements:?}: {said:?}, not {rust:?}"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
 #[test]
-fn a_script_that_does_not_lower_the_hold_is_detected() {
-    let right = "hold.level = left - units";
-    assert_eq!(script::DECIDE.matches(right).count(), 1);
-    let mut lua = Lua::start();
-    lua.use_script(&script::DECIDE.replace(right, "hold.level = left"));
-    let limit = Limit::new("mine", Algorithm::TokenBucket { burst: 10 });
-    for secret in [1, 2] {
-        let taken = lua.decide(Some(START_US), &limit.batch(3, Some(secret), false));
-        assert!(taken[0].admitted);
-    }
-    for _ in 0..2 {
-        let back = limit.returns(&[(1, 3)]);
-        assert_eq!(lua.settle(Some(START_US), &back), Ok(vec![3]));
-    }
+fn the_script_and_the_embedded_store_agree_about_holds() {
+    assert_eq!(holds_agree(&mut Lua::start()), Ok(()));
 }
 
 #[test]
