@@ -93,9 +93,11 @@ after a clock step, units of a lease end with the step that it is now
 
 === FixedWindow
 writing a counter again forgets its end
-- if kept > 0 then
+- bucket.start, level, born)
+-       if kept > 0 then
 -         call('SET', key, state, 'KEEPTTL')
-+ if kept > 0 then
++ bucket.start, level, born)
++       if kept > 0 then
 +         call('SET', key, state)
 a counter's future is believed
 - elseif start > edge then
