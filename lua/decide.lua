@@ -2,33 +2,32 @@
 -- algorithm stands in algorithms/: at a mark come the sections of that name, `each` of them, as a `chain` of tests, or
 -- `else` as more tests of one.
 --
--- KEYS     the buckets, then the receipts, each once, all in one slot.
+-- KEYS     the buckets, then the holds, each once, all in one slot.
 -- ARGV[1]  the request, packed big-endian:
 --            not after I7, microseconds of Redis's clock: when it runs later than this, it does nothing
 --            for each key       kind I1 | limit I4 | a I7 | b I7
 --@each contract
---              kind 4, receipt:                limit = units, a = lifetime, microseconds; to be read if both are 0;
---                                              b times I7, if other calls have taken the units: one for each bucket
---            for each decision  what I1 | n I2, then n >= 1 takes of  bucket I4 (from 1) | cost I4
---              what 0 takes, what 1 peeks
---              what 2 gives back: one take, and after it  at I7, the time of the taking
---              what 3 writes back what was taken elsewhere: n is of records, the one take has in place of a cost the
---              bucket (0: none) that holds something if this was done before, and then nothing is recorded; after it
---              come the records, oldest first, of  at I7 | units I4
---              what 4 leaves n receipts, the first at bucket, if the decision before it was admitted (or if there is
---              none: then other calls have taken); cost 0
---              what 5 returns up to cost units by the receipt at bucket, and after them come n of  bucket I4; if that
---              is the receipt again, other calls return them, and before the reply come its times, I7 each
---            A batch that gives or writes back does nothing else (but take from the bucket that says it was done),
---            and names each bucket once; one that returns does nothing else, either.
+--              kind 4, hold:                   limit = units, a = lifetime, microseconds; or 0 if it is only to be
+--                                              spent, a = units that stay in it; b = 1 if it is to be read
+--            for each step      what I1 | n I2 | index I4 (from 1) | units I4
+--              what 0 takes, what 1 peeks: n >= 1 takes of  bucket I4 | cost I4; index and units are the first.
+--              what 2 settles: and then n of  bucket I4 | at I7 | units i5. Those below 0 come back to the bucket, the
+--              others were taken elsewhere and are added; what is added to one bucket follows each other, oldest first.
+--              index is the guard. If it is 0, there is none. If it is a hold that is only to be spent, up to `units`
+--              are taken off it; no more come back, `at` is the bucket's name in the hold, and what is added is of now;
+--              if n is 0, the hold's state but its units precedes the reply, for other calls to settle. Otherwise this
+--              leaves the hold, and does nothing if it was there before.
+--              what 3 leaves a hold, index, if the decision before it was admitted (or if there is none: then other
+--              calls have taken): and then n buckets of  name I7 | taken at I7 (0: now) | two I7, by which rate it
+--              drains: fine units per microsecond, and per unit (0: it does not drain).
 -- ARGV[2]  the time in microseconds, for tests. Production leaves it out: Redis's clock is the one
 --          that all sidecars share.
 --
--- Replies with a string, for each decision  result i4 | remaining I4 | reset I7 | retry after I7 | now I7,
+-- Replies with a string, for each step  result i4 | remaining I4 | reset I7 | retry after I7 | now I7,
 -- times in microseconds; result is 1 + the index of the take that decided, negative if denied, and 0 if a key
--- of the decision holds what this script did not write: then it has taken nothing.
--- For what gives or writes back or returns, remaining is the units returned (to the bucket that most went to)
--- or recorded.
+-- of the step holds what this script did not write: then it has taken nothing, and settled the other buckets.
+-- For what settles, remaining is the most units that came back to a bucket or were added to one (or were taken off the
+-- hold).
 -- If it is too late, the reply is  now I7  alone.
 --
 -- Every bucket is read once, changed in Lua by each decision in turn, and written once, if at all.
@@ -47,8 +46,8 @@ end
 local not_after, kind, limit, a, b, position = unpack('>I7I1I4I7I7', request)
 if now > not_after then return pack('>I7', now) end
 
-local RECEIPT = 4
-local PEEK, GIVE_BACK, RECEIPTS = 1, 2, 4
+local HOLD = 4
+local PEEK, SETTLE = 1, 2
 local TWO32, TWO48 = 4294967296, 281474976710656
 -- When a key's end is set, it is this many microseconds later than that of its content: Redis expires keys by a
 -- separate millisecond clock.
@@ -68,14 +67,14 @@ for i = 1, #KEYS do
   local key = KEYS[i]
   if i > 1 then kind, limit, a, b, position = unpack('>I1I4I7I7', request, position) end
 --@chain read
-  elseif kind == RECEIPT then
-    buckets[i], position = read_receipt(key, limit, a, b, request, position)
+  elseif kind == HOLD then
+    buckets[i] = read_hold(key, limit, a, b)
   else
     error('sluicegate: unknown kind of bucket')
   end
 end
 
-if broken then slow = slow or slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48) end
+if broken then slow = slow or slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48) end
 local reply, replies
 local ends = #request
 while position <= ends do
@@ -84,15 +83,13 @@ while position <= ends do
   what, takes, index, cost, position = unpack('>I1I2I4I4', request, position)
   local result, remaining, reset, retry = 1, 0, 0, 0
   local bucket, tightest, lost
-  if what >= GIVE_BACK then
-    slow = slow or slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
-    if what == RECEIPTS then
-      slow.leave(buckets, takes, index, reply)
-    elseif what > RECEIPTS then
+  if what >= SETTLE then
+    slow = slow or slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
+    if what == SETTLE then
       result, remaining, position, replies =
-        slow.redeem(buckets, broken, takes, index, cost, request, position, replies)
+        slow.settle(buckets, broken, takes, index, cost, request, position, replies)
     else
-      result, remaining, position = slow.change(what, buckets, broken, request, first)
+      result, position = slow.leave(buckets[index], takes, request, position, reply)
     end
   elseif broken and slow.touches(broken, request, first, takes) then
     result, position = 0, first + 8 * takes
@@ -112,7 +109,7 @@ while position <= ends do
         if later > retry then
           result, retry, tightest = -i, later, bucket
         elseif later == retry then
-          slow = slow or slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
+          slow = slow or slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
           if slow.tighter(bucket, tightest) then result, tightest = -i, bucket end
         end
       end
@@ -167,11 +164,11 @@ for i = 1, #buckets do
       call('UNLINK', key)
 --@else save
     else
-      local state = pack('>I4', level) .. (bucket.times or pack('>I7', now))
-      if bucket.units == 0 then
+      local state = pack('>I4', level) .. bucket.held
+      if kept > 0 then
         call('SET', key, state, 'KEEPTTL')
       else
-        call('SET', key, state, 'PX', math.ceil(bucket.lifetime / 1000))
+        call('SET', key, state, 'PX', math.ceil(bucket.number / 1000))
       end
     end
   end

@@ -1,29 +1,23 @@
 -- The slow path of decide.lua, which few calls need: keys that cannot be read, equal waits, searching a log, clocks
--- that stepped back, give-backs, write-backs.
+-- that stepped back, settlements.
 --
 -- This file goes in front of decide.lua; the two are one script. A closure that captures many variables costs a tenth
 -- of a call. So slow_path captures nothing, and only calls that need its inner closures create them.
 --
 -- now is the time; the rest are decide.lua's constants of the log, explained there.
 
--- A receipt, as a bucket that decide.lua saves if it has changed. Its level is the units that it still stands for; its
--- state is those units and the time when they were taken, or a time for each bucket, of which the request has `count`.
--- And where the request goes on.
-local function read_receipt(key, units, lifetime, count, request, position)
-  local left, ends, times = 0, position + 7 * count, nil
-  if units == 0 then
-    local state = redis.pcall('GET', key)
-    if state and #state > 4 and #state % 7 == 4 then
-      left, times = struct.unpack('>I4', state), string.sub(state, 5)
-    end
-  elseif count > 0 then
-    times = string.sub(request, position, ends - 1)
-  end
-  return { level = left, kept = left, units = units, lifetime = lifetime, times = times }, ends
+-- A hold, as a bucket that decide.lua saves if it has changed. Its level is the units that it still stands for; its
+-- state is those units, when it was left, and what is known of each bucket. `number` is its lifetime, or how many units
+-- stay in it.
+local function read_hold(key, units, number, is_read)
+  local left, held = 0, nil
+  local state = is_read > 0 and redis.pcall('GET', key)
+  if state and #state % 28 == 11 then left, held = struct.unpack('>I4', state), string.sub(state, 5) end
+  return { level = left, kept = left, units = units, number = number, held = held }
 end
 
 --@each functions
-local function slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
+local function slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
   local call, pack, unpack, sub = redis.call, struct.pack, struct.unpack, string.sub
   local floor, min, max, ceil = math.floor, math.min, math.max, math.ceil
   local slow = {}
@@ -56,64 +50,23 @@ local function slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
   end
 
 --@each slow
-  -- Returns units to a bucket, at most those of the taking that are not returned yet (`left`); returns how many.
-  local function give_back(bucket, key, cost, at, left)
+  -- Returns `cost` units to a bucket, of `left` that were taken together and are not returned; how many. `drain` and
+  -- `unit` are the rate that they were taken by; nil if it is not known.
+  local function restore(bucket, key, cost, at, left, drain, unit)
     as_stored(bucket)
     if bucket.level == 0 and not bucket.uncut or at < bucket.born or at > now then return 0 end
     local returned
---@chain give_back
+--@chain restore
     end
     bucket.returned = bucket.returned or returned > 0
     return returned
   end
 
-  function slow.give_back(bucket, key, request, position, _, cost)
-    return give_back(bucket, key, cost, unpack('>I7', request, position), cost)
-  end
-
-  -- Leaves n receipts from `index` on, if the decision of this reply was admitted, or if other calls have taken.
-  function slow.leave(buckets, n, index, reply)
-    if reply and unpack('>i4', reply) <= 0 then return end
-    for i = index, index + n - 1 do buckets[i].level = buckets[i].units end
-  end
-
-  -- Gives up to `cost` units back to n buckets, and subtracts as many from the receipt. Returns result, units, and the
-  -- next position in the request; and the rows before this one, or the times that other calls need to give units back.
-  function slow.redeem(buckets, broken, n, index, cost, request, position, rows)
-    local receipt, returned, result = buckets[index], 0, 1
-    local ends = position + 4 * n
-    if broken then
-      for i = position, ends - 1, 4 do
-        if broken[unpack('>I4', request, i)] then return 0, 0, ends, rows end
-      end
-    end
-    local left = receipt.level
-    -- The clock stepped back behind the taking: nothing can be returned yet, so the receipt keeps its units.
-    local times, time = receipt.times, 1
-    if left > 0 and unpack('>I7', times) > now then return 1, 0, ends, rows end
-    local units = min(cost, left)
-    receipt.level = left - units
-    if n > 0 and unpack('>I4', request, position) == index then return 1, units, ends, { times } end
-    for i = position, units > 0 and ends - 1 or 0, 4 do
-      local bucket = unpack('>I4', request, i)
-      local back = slow.try(give_back, buckets[bucket], KEYS[bucket], units, unpack('>I7', times, time), left)
-      time = min(time + 7, #times - 6)
-      if back then
-        returned = max(returned, back)
-      else
-        -- Do not write this bucket.
-        buckets[bucket], result = { level = 0, kept = 0 }, 0
-      end
-    end
-    return result, returned, ends, rows
-  end
-
-  -- Records units that were taken elsewhere, whatever the limit; returns how many.
-  function slow.write_back(bucket, key, request, position, count)
+  -- Adds units that were taken elsewhere, whatever the limit; how many.
+  local function add(bucket, key, at_each, units_each)
     local times, units, last = {}, {}, 0
-    for _ = 1, count do
-      local at, more
-      at, more, position = unpack('>I7I4', request, position)
+    for i = 1, #at_each do
+      local at, more = at_each[i], units_each[i]
       if not bucket.following then at = min(at, now) end
       if bucket.head then at = at + (-at) % bucket.b end
       -- In order of time, also across senders.
@@ -123,26 +76,73 @@ local function slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
       end
     end
     local recorded
---@chain write_back
+--@chain record
     end
     return recorded
   end
 
-  -- Gives or writes back, as the request says from `first` on. Returns result, units, and the next position in it.
-  function slow.change(what, buckets, broken, request, first)
-    local count, index, cost, position = unpack('>I2I4I4', request, first - 2)
-    local change, ends = slow.give_back, position + 7
-    if what ~= GIVE_BACK then
-      change, ends = slow.write_back, position + 11 * count
-      -- An earlier call, whose answer was lost, has done it. Not `kept`: a step of the clock moves that unit.
-      if cost > 0 and buckets[cost].level > 0 then return 1, 0, ends end
+  -- Leaves a hold of n buckets if the decision of this reply was admitted, or if other calls have taken. Returns that
+  -- decision's result, and the next position.
+  function slow.leave(hold, n, request, position, reply)
+    local result, ends = reply and unpack('>i4', reply) or 1, position + 28 * n
+    if result > 0 then
+      hold.level, hold.held = hold.units, pack('>I7', now) .. sub(request, position, ends - 1)
     end
-    local units = not (broken and broken[index])
-      and slow.try(change, buckets[index], KEYS[index], request, position, count, cost)
-    if units then return 1, units, ends end
-    -- Do not write this bucket.
-    buckets[index] = { level = 0, kept = 0 }
-    return 0, 0, ends
+    return result, ends
+  end
+
+  -- When units were taken from the bucket of this name, and by which rate; nil if the hold is not of it.
+  local function taken(held, name)
+    for i = 8, #held, 28 do
+      local known, at, drain, unit = unpack('>I7I7I7I7', held, i)
+      if known == name then return at > 0 and at or unpack('>I7', held), drain, unit end
+    end
+  end
+
+  -- Settles, as the request says from `position` on. Returns result, units, and the next position; and the rows before
+  -- this one, or what other calls need to settle a hold.
+  function slow.settle(buckets, broken, n, guard, units, request, position, rows)
+    local ends, hold, result, most = position + 16 * n, buckets[guard], 1, 0
+    local left, held
+    if hold and hold.units > 0 then
+      -- An earlier call, whose answer was lost, has done it.
+      if hold.level > 0 then return 1, 0, ends, rows end
+      hold.level, hold.held = hold.units, pack('>I7', now)
+    elseif hold then
+      left, held = hold.level, hold.held
+      units = min(units, left - hold.number)
+      -- The clock stepped back behind the taking: nothing can be returned yet, so the hold keeps its units.
+      if units <= 0 or unpack('>I7', held) > now then return 1, 0, ends, rows end
+      hold.level = left - units
+      if n == 0 then return 1, units, ends, { held } end
+    end
+    while position < ends do
+      local index, at, more
+      local times, added = {}, {}
+      repeat
+        index, at, more, position = unpack('>I4I7i5', request, position)
+        times[#times + 1], added[#added + 1] = held and now or at, more
+      until more < 0 or position >= ends or unpack('>I4', request, position) ~= index
+      local bucket, key, done = buckets[index], KEYS[index], nil
+      if broken and broken[index] then
+        result = 0
+      elseif more >= 0 then
+        done = slow.try(add, bucket, key, times, added)
+      elseif not held then
+        done = slow.try(restore, bucket, key, -more, at, -more)
+      else
+        local since, drain, unit = taken(held, at)
+        local cost = min(-more, units)
+        done = not since and 0 or slow.try(restore, bucket, key, cost, since, left, drain, unit)
+      end
+      if done then
+        most = max(most, done)
+      else
+        -- Do not write this bucket.
+        buckets[index], result = { level = 0, kept = 0 }, 0
+      end
+    end
+    return result, most, ends, rows
   end
 
   return slow

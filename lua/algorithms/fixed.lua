@@ -79,12 +79,12 @@ local function read_edges(now, first, second, request, position)
   return second, third, fourth - third, ends
 end
 
---@give_back
+--@restore
     if bucket.start then
       returned = at >= bucket.start and min(cost, bucket.level) or 0
       bucket.level = bucket.level - returned
 
---@write_back
+--@record
     if bucket.start then
       recorded = 0
       local level, from, to = bucket.level, bucket.start, now + bucket.fresh

@@ -10,7 +10,7 @@ local LOG, LEASED = 1, 6
 -- (copies, so that the records that expire next are at hand), then the open block: the newest records, 1 to BLOCK.
 -- A full block moves to a field named by its number; the record at position p is in block floor(p / BLOCK).
 -- A record is its stamp (modulo 2^48) and the running total of units including it (modulo 2^32). A closed block's
--- records follow the sum that give-backs have since added to its totals.
+-- records follow the sum that has to be subtracted from its totals, since units came back.
 -- The head: position of the oldest record | blocks before its block not deleted yet | blocks after its
 -- block | total before it | when the log was last empty | when the key expires | copies.
 local LOG_HEAD, RECORD = '>I6I4I4I4I7I7I1', '>I6I4'
@@ -18,9 +18,9 @@ local BLOCK = 18
 local AHEAD = 17
 -- Each write deletes at most this many expired blocks, so that no call deletes thousands.
 local SHED = 8
--- A give-back or a clock step touches at most this many blocks, so that no call blocks Redis for long.
+-- What comes back or a clock step touches at most this many blocks, so that no call blocks Redis for long.
 local REACH = 1024
--- The write-backs of one call rewrite at most this many closed blocks, at about 10 us each.
+-- What one call adds rewrites at most this many closed blocks, at about 10 us each.
 local DEPTH = 128
 
 --@read
@@ -62,7 +62,7 @@ local DEPTH = 128
       expires = expires, ahead = ahead, from = from, records = records,
     }
     if kept > 0 and (last > stamp or head_stamp + a <= now) then
-      slow = slow or slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
+      slow = slow or slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
       if not slow.try(slow.mend, log, key, stamp) then
         broken = broken or {}
         broken[i], log = true, { cap = 0, level = 0, kept = 0 }
@@ -77,7 +77,7 @@ local DEPTH = 128
           if over <= (total - bucket.base) % TWO32 then
             stamp = bucket.last - (bucket.last - stamp) % TWO48
           else
-            slow = slow or slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
+            slow = slow or slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
             stamp = slow.try(slow.room, bucket, KEYS[index], over)
             if not stamp then
               broken = broken or {}
@@ -273,7 +273,7 @@ local DEPTH = 128
     return true
   end
 
-  local function log_give_back(log, key, cost, at)
+  local function log_restore(log, key, cost, at)
     local stamp = at + (-at) % log.b
     if log.kept == 0 or stamp + log.a <= now or stamp > log.last then return 0 end
     open(log, key)
@@ -308,7 +308,7 @@ local DEPTH = 128
   local depth = DEPTH
 
   -- Inserts records into a log, each at its stamp; returns the units recorded.
-  local function log_write_back(log, key, stamps, units)
+  local function log_record(log, key, stamps, units)
     if #stamps == 0 or log.level == TWO32 - 1 then return 0 end
     if log.level == 0 then log.born = now end
     local room, late, recorded = TWO32 - 1 - log.level, log.level - log.kept, 0
@@ -384,12 +384,12 @@ local DEPTH = 128
     return recorded
   end
 
---@give_back
+--@restore
     if bucket.head then
-      returned = log_give_back(bucket, key, cost, at)
+      returned = log_restore(bucket, key, cost, at)
       bucket.level = bucket.level - returned
 
---@write_back
+--@record
     if bucket.head then
-      recorded = log_write_back(bucket, key, times, units)
+      recorded = log_record(bucket, key, times, units)
       bucket.returned = bucket.returned or recorded > 0

@@ -89,7 +89,7 @@ end
 -- rate is that of what was not; otherwise rounded up, and a full bucket at most. What another rate has let in must not
 -- take hours to drain by this one. It is cut before it drains, so that looks, which do not write it, see it drain.
 -- `uncut`, in units of `uncut_unit`, is every taking, drained by the fastest rate that has taken since the cut: so a
--- larger policy finds what a smaller one has cut. `held` is what is stored, for those who give or write back.
+-- larger policy finds what a smaller one has cut. `held` is what is stored, for those who settle.
 local function read_token(key, state, now, limit, a, b, MARGIN, TOKEN_STATE, UNCUT)
   local max, huge, pack, sub = math.max, math.huge, struct.pack, string.sub
   local level, as_of, born, expires, unit, rate = struct.unpack(TOKEN_STATE, state)
@@ -136,7 +136,7 @@ end
 -- Writes such a bucket.
 local function save_token(bucket, key, now, MARGIN, TOKEN_STATE, UNCUT)
   local level, unit, uncut, expires = bucket.level, bucket.unit, bucket.uncut, bucket.expires
-  -- A decision has taken whole units. Who gives or writes back has changed `uncut` too.
+  -- A decision has taken whole units. Who settles has changed `uncut` too.
   local units = bucket.held and (level - bucket.kept) / unit or 0
   uncut = math.min(uncut + units * bucket.uncut_unit, 4503599627370496)
   if rescale(uncut, bucket.uncut_unit, unit, math.huge) <= level then uncut = 0 end
@@ -156,7 +156,7 @@ local function save_token(bucket, key, now, MARGIN, TOKEN_STATE, UNCUT)
 end
 
 --@slow
-  -- Whoever gives or writes back has no say in the policy: a token bucket is changed as it is stored, unless it holds
+  -- Whoever settles has no say in the policy: a token bucket is changed as it is stored, unless it holds
   -- nothing.
   local function as_stored(bucket)
     local held = bucket.held
@@ -173,14 +173,19 @@ end
   end
 
   -- Fine units to return of `cost` units, of `left` that were taken together and are not returned: what has drained
-  -- since counts as returned.
-  local function undrained(level, unit, rate, cost, left, passed)
-    return max(0, min(level, cost * unit, left * unit - passed * rate))
+  -- since, by the rate in force or by the one that they were taken by, counts as returned.
+  local function undrained(level, unit, rate, cost, left, passed, first_rate, first_unit)
+    local drained = passed * rate
+    if (first_unit or 0) > 0 then
+      local at_first = min(passed * first_rate, left * first_unit)
+      drained = max(drained, rescale(at_first, first_unit, unit, 4503599627370496))
+    end
+    return max(0, min(level, cost * unit, left * unit - drained))
   end
 
   -- Records for a token bucket, without what has drained since each was taken: while the bucket held something, it
   -- drained that; only while it was empty could the new units have drained instead.
-  local function token_write_back(bucket, key, times, units)
+  local function token_record(bucket, key, times, units)
     as_stored(bucket)
     local drain, unit, level, recorded = bucket.drain, bucket.unit, bucket.level, 0
     local most = min(TWO32 * 1048576, (TWO32 - 1) * unit)
@@ -212,18 +217,19 @@ end
     return recorded
   end
 
---@give_back
+--@restore
     if bucket.drain then
       local uncut = bucket.uncut
       if uncut then
-        uncut = undrained(uncut, bucket.uncut_unit, bucket.uncut_rate, cost, left, now - at)
+        local by_unit, by_rate = bucket.uncut_unit, bucket.uncut_rate
+        uncut = undrained(uncut, by_unit, by_rate, cost, left, now - at, drain, unit)
         bucket.uncut, bucket.returned = bucket.uncut - uncut, bucket.returned or uncut > 0
       end
-      returned = undrained(bucket.level, bucket.unit, bucket.drain, cost, left, now - at)
+      returned = undrained(bucket.level, bucket.unit, bucket.drain, cost, left, now - at, drain, unit)
       bucket.level = bucket.level - returned
       -- A part of a unit is reported as one.
       returned = ceil(returned / bucket.unit)
 
---@write_back
+--@record
     if bucket.drain then
-      recorded = token_write_back(bucket, key, times, units)
+      recorded = token_record(bucket, key, times, units)

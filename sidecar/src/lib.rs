@@ -23,6 +23,7 @@ mod lock;
 pub mod mask;
 pub mod page;
 pub mod policy;
+mod random;
 pub mod server;
 pub mod store;
 pub mod telemetry;

@@ -15,7 +15,7 @@
 //! | `overrides.rs` | the overrides that all sidecars share |
 //! | `outage.rs`, `share.rs` | what this sidecar does while the store is down |
 //! | `position_reports.rs` | which share of the limits it then enforces |
-//! | `returns.rs` | give-backs, batched into few calls |
+//! | `settlements.rs` | divides settlements among calls, and repeats calls |
 //! | `reply.rs`, `error.rs` | a store's answer, and its errors |
 
 pub mod batch;
@@ -32,7 +32,7 @@ mod overrides;
 mod position_reports;
 mod redis;
 mod reply;
-mod returns;
+mod settlements;
 mod share;
 #[cfg(feature = "simulation")]
 #[path = "../tests/simulated.rs"]
@@ -56,4 +56,3 @@ pub use health::{Health, HealthState};
 pub use kinds::Store;
 pub use outage::{NoShare, Outage};
 pub use overrides::{Entries, Name, StoredOverrides};
-pub use returns::GiveBackEntry;

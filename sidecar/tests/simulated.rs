@@ -1,13 +1,12 @@
 //! A Redis for simulations: the engine in memory, behind links that can be cut, be slow, or lose answers. Part of the library
 //! with the feature `simulation` alone. Time is tokio's, so a paused runtime makes it virtual.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sluicegate_engine::script::WriteBack;
-use sluicegate_engine::{Batch, Bucket, FleetPosition, Memory, Outcome, Returns};
+use sluicegate_engine::{Batch, FleetPosition, Memory, Outcome, Settlements};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -17,7 +16,6 @@ use super::health::{ComponentId, Monitor};
 use super::overrides::StoredOverrides;
 use super::redis::clock::Clock;
 use super::reply::StoreReply;
-use super::share::once;
 
 /// How often a link's supervisor looks whether the server answers.
 const PROBE_EVERY: Duration = Duration::from_millis(100);
@@ -34,8 +32,6 @@ struct State {
     sidecars: BTreeMap<String, u64>,
     /// Since when it has the list.
     listed_us: u64,
-    /// Names of write-backs that were executed, with their bucket.
-    written: BTreeSet<String>,
     began: Instant,
     /// Its clock when the simulation began, and by how much it has stepped since.
     start_us: u64,
@@ -51,10 +47,8 @@ struct State {
 pub enum Call {
     /// Decisions.
     Decide(u64, Batch, Vec<Outcome>),
-    /// Give-backs by receipts.
-    Return(u64, Returns, Vec<u64>),
-    /// Units that were taken elsewhere.
-    WriteBack(u64, Bucket, Vec<sluicegate_engine::Record>, u64),
+    /// Settlements, and the units of each.
+    Settle(u64, Settlements, Vec<u64>),
     /// A reset of these keys.
     Reset(Vec<String>),
     /// All data was lost.
@@ -123,7 +117,6 @@ impl Server {
             overrides: StoredOverrides::default(),
             sidecars: BTreeMap::new(),
             listed_us: start_us,
-            written: BTreeSet::new(),
             began: Instant::now(),
             start_us,
             stepped_us: 0,
@@ -168,7 +161,6 @@ impl Server {
         state.engine = Memory::default();
         state.overrides = StoredOverrides::default();
         state.sidecars.clear();
-        state.written.clear();
         state.note(|| Call::Lost);
     }
 
@@ -320,13 +312,13 @@ impl Link {
         StoreReply::whole(batch, answer)
     }
 
-    pub(super) async fn return_units(&self, returns: &Returns) -> Result<Vec<u64>, StoreError> {
-        let give = |state: &mut State, now_us| {
-            let units = state.engine.return_units(now_us, returns);
-            state.note(|| Call::Return(now_us, returns.clone(), units.clone()));
+    pub(super) async fn settle(&self, settlements: &Settlements) -> Result<Vec<u64>, StoreError> {
+        let settle = |state: &mut State, now_us| {
+            let units = state.engine.settle(now_us, settlements);
+            state.note(|| Call::Settle(now_us, settlements.clone(), units.clone()));
             units
         };
-        self.inner.call(self.inner.timeout, give).await
+        self.inner.call(self.inner.timeout, settle).await
     }
 
     pub(super) async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {
@@ -335,23 +327,6 @@ impl Link {
             keys.iter().map(|key| state.engine.reset(key)).collect()
         };
         self.inner.call(self.inner.timeout, reset).await
-    }
-
-    pub(super) async fn write_back(&self, debts: &[WriteBack], name: &str) -> Vec<bool> {
-        let write = |state: &mut State, now_us| {
-            // As the script does: the call is one, and the first bucket remembers its name.
-            let first = debts.first().map(|debt| once(&debt.bucket, name).key);
-            if first.is_some_and(|first| !state.written.insert(first)) {
-                return;
-            }
-            for debt in debts {
-                let (bucket, records) = (&debt.bucket, &debt.records);
-                let units = state.engine.write_back(now_us, bucket, records);
-                state.note(|| Call::WriteBack(now_us, bucket.clone(), records.clone(), units));
-            }
-        };
-        let written = self.inner.call(self.inner.timeout, write).await;
-        vec![written.is_ok(); debts.len()]
     }
 
     pub(super) async fn announce(

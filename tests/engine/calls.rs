@@ -3,7 +3,7 @@
 
 use super::expiry::{every_algorithm, take};
 use super::lua::Lua;
-use super::made::{SECOND, bucket, decision, one};
+use super::made::{SECOND, back, bucket, decision, one};
 use redis::Commands;
 use sluicegate_engine::script::{BrokenState, Reply};
 use sluicegate_engine::{Algorithm, Batch, Bucket};
@@ -57,10 +57,11 @@ fn a_give_back_that_runs_after_its_time_returns_nothing() {
     for bucket in every_algorithm(60 * SECOND) {
         let taken = take(&mut lua, Some(NOW_US), &bucket);
         let now_us = NOW_US + 1;
-        let given = lua.give_back(Some(now_us), Some(NOW_US), &bucket, 1, taken.at_us);
+        let back = back(&bucket, 1, taken.at_us);
+        let given = lua.try_settle(Some(now_us), Some(NOW_US), &back);
         assert_eq!(given, late_at(now_us));
-        let returned = lua.try_give_back(Some(NOW_US + 1), &bucket, 1, taken.at_us);
-        assert_eq!(returned, Ok(1), "it was still there");
+        let returned = lua.settle(Some(NOW_US + 1), &back);
+        assert_eq!(returned, Ok(vec![1]), "it was still there");
     }
 }
 
@@ -108,7 +109,7 @@ fn a_key_that_cannot_be_read_leaves_only_its_own_decisions_unanswered() {
             let alone = lua.each(NOW_US, &batch(&good, &[&[0], &[1]]));
             let left = |index: usize| alone[index].expect("readable").remaining;
             assert_eq!((left(0), left(1)), (150 - 3, 150 - 2));
-            assert!(lua.try_give_back(Some(NOW_US), &bad, 1, NOW_US).is_err());
+            assert!(lua.settle(Some(NOW_US), &back(&bad, 1, NOW_US)).is_err());
             assert_eq!(dump(&mut lua, key), kept, "it is not ours to change");
             for bucket in &good {
                 lua.reset(&bucket.key);
@@ -190,20 +191,20 @@ fn a_give_back_far_back_in_a_log_touches_few_blocks_and_returns_nothing() {
     let times: Vec<u64> = (0..count).map(|n| NOW_US + n).collect();
     lua.decide_all(&times, &one);
     let now_us = NOW_US + count;
-    let mut give_back = |back: u64| {
+    let mut settle = |ago: u64| {
         let before = fields_touched(&mut lua);
-        let returned = lua.try_give_back(Some(now_us), &bucket, 1, now_us - back);
+        let returned = lua.settle(Some(now_us), &back(&bucket, 1, now_us - ago));
         let touched = fields_touched(&mut lua) - before;
-        (returned.expect("an answer"), touched)
+        (returned.expect("an answer")[0], touched)
     };
     // A search takes two steps for each bit of the number of records at most.
     let search = 2 * u64::from(count.ilog2()) + 4;
-    for (back, expected, most) in [
+    for (ago, expected, most) in [
         (count, 0, search),
         ((REACH + 2) * RECORDS, 0, search),
         ((REACH - 1) * RECORDS, 1, 2 * REACH + search),
     ] {
-        let (returned, touched) = give_back(back);
+        let (returned, touched) = settle(ago);
         assert!(
             returned == expected && touched <= most,
             "{returned}, {touched}"

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use sluicegate_engine::lease::{Grant, LeaseTerms, Pool};
 use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Outcome, Take};
 
+use super::holds::Stores;
 use super::made::{self, for_all, numbered, spec};
-use super::receipts::Stores;
 
 const SECOND: u64 = 1_000_000;
 /// The store's clock when the others are 0.
@@ -34,7 +34,7 @@ impl Key<'_> {
             decisions: vec![Decision {
                 takes: vec![Take { bucket: 0, cost }],
                 peek: false,
-                receipts: Vec::new(),
+                holds: Vec::new(),
             }],
         };
         self.stores.decide(self.now + self.ahead, &batch)[0]

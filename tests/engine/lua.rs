@@ -1,10 +1,8 @@
 //! The script on a real Redis, asked synchronously and one call at a time.
 
 use redis::{Connection, FromRedisValue, RedisResult};
-use sluicegate_engine::script::{
-    self, BrokenState, GiveBack, Operation, Redeem, Reply, WriteBack, WriteBacks,
-};
-use sluicegate_engine::{Batch, Bucket, Outcome, Record, Return, Returns};
+use sluicegate_engine::script::{self, BrokenState, Operation, Reply, Settled};
+use sluicegate_engine::{Batch, Outcome, Settlements};
 use std::any::Any;
 use std::collections::HashMap;
 
@@ -129,79 +127,26 @@ impl Lua {
         pipe.exec(&mut self.connection).expect("answers");
     }
 
-    pub fn try_give_back(
+    /// The units of each settlement.
+    pub fn settle(
         &mut self,
         now_us: Option<u64>,
-        bucket: &Bucket,
-        cost: u64,
-        at_us: u64,
-    ) -> Result<u64, String> {
-        let reply = self.give_back(now_us, by_then(now_us), bucket, cost, at_us)?;
-        done(reply)?[0].map_err(text)
+        settlements: &Settlements,
+    ) -> Result<Vec<u64>, String> {
+        let each = self.try_settle(now_us, by_then(now_us), settlements)?;
+        let each = done(each)?.into_iter();
+        each.map(|one| one.map(|settled| settled.units).map_err(text))
+            .collect()
     }
 
-    /// What the script says of a give-back with a not-after time.
-    pub fn give_back(
+    /// What the script says of settlements with a not-after time.
+    pub fn try_settle(
         &mut self,
         now_us: Option<u64>,
         not_after_us: Option<u64>,
-        bucket: &Bucket,
-        cost: u64,
-        at_us: u64,
-    ) -> Result<Reply<u64>, String> {
-        let give_back = GiveBack {
-            bucket,
-            cost,
-            at_us,
-        };
-        self.call(&give_back, not_after_us, now_us)
-    }
-
-    /// Units recorded.
-    pub fn try_write_back(
-        &mut self,
-        now_us: Option<u64>,
-        bucket: &Bucket,
-        records: &[Record],
-    ) -> Result<u64, String> {
-        self.try_write_back_once(now_us, bucket, records, None)
-    }
-
-    /// Units recorded, unless `once` says that they were before.
-    pub fn try_write_back_once(
-        &mut self,
-        now_us: Option<u64>,
-        bucket: &Bucket,
-        records: &[Record],
-        once: Option<&Bucket>,
-    ) -> Result<u64, String> {
-        let writes = &[WriteBack {
-            bucket: bucket.clone(),
-            records: records.to_vec(),
-        }];
-        let reply = self.call(&WriteBacks { writes, once }, by_then(now_us), now_us)?;
-        done(reply)?[0].map_err(text)
-    }
-
-    pub fn return_units(&mut self, now_us: Option<u64>, returns: &Returns) -> Vec<u64> {
-        let reply = self.call(returns, by_then(now_us), now_us);
-        let each = done(reply.expect("units")).expect("in time");
-        let each: Result<_, _> = each.into_iter().collect();
-        each.expect("sound state")
-    }
-
-    /// What the script takes off a receipt whose units are returned by other calls, and when they were taken.
-    pub fn redeem(&mut self, now_us: u64, receipt: &str, units: u64) -> (u64, Vec<u64>) {
-        let one = Return {
-            receipt: receipt.to_owned(),
-            units,
-            buckets: Vec::new(),
-        };
-        let reply = self.call(&Redeem(&one), None, Some(now_us));
-        done(reply.expect("units"))
-            .expect("in time")
-            .remove(0)
-            .unwrap()
+        settlements: &Settlements,
+    ) -> Result<Reply<Settled>, String> {
+        self.call(settlements, not_after_us, now_us)
     }
 
     /// Another command, in words.

@@ -16,7 +16,7 @@
 //! | `calls.rs` | calls that run too late, keys that cannot be read, what a call reads and writes, logs larger than any history |
 //! | `promises.rs` | the promises of docs/promises.md by name, on both stores |
 //! | `policies.rs` | policies that change or differ, on both stores |
-//! | `receipts.rs` | units are given back once, and only by who took them, on both stores |
+//! | `holds.rs` | units come back once, only by who took them, and to where they were taken, on both stores |
 //! | `leases.rs` | leases in their last moment, and after a step of the clock |
 //! | `overrides_script.rs`, `sidecars_script.rs` | the scripts of the overrides and of the register of sidecars by themselves |
 //! | `expiry.rs` | keys end: after their last unit, and all of them |
@@ -31,6 +31,7 @@ mod calls;
 mod events;
 mod expiry;
 mod history;
+mod holds;
 mod kept;
 mod leases;
 mod lua;
@@ -42,7 +43,6 @@ mod overrides_script;
 mod own_redis;
 mod policies;
 mod promises;
-mod receipts;
 mod replay;
 mod sidecars_script;
 mod sizes;

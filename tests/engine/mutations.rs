@@ -4,6 +4,7 @@
 
 use super::expiry::{a_slower_rate_extends_a_key, keys_outlive_their_units};
 use super::history::{Kind, histories};
+use super::holds::holds_agree;
 use super::kept::a_copy_of_the_newest_record;
 use super::lua::Lua;
 use super::made::is_refuted;
@@ -92,9 +93,11 @@ after a clock step, units of a lease end with the step that it is now
 
 === FixedWindow
 writing a counter again forgets its end
-- if kept > 0 then
+- bucket.start, level, born)
+-       if kept > 0 then
 -         call('SET', key, state, 'KEEPTTL')
-+ if kept > 0 then
++ bucket.start, level, born)
++       if kept > 0 then
 +         call('SET', key, state)
 a counter's future is believed
 - elseif start > edge then
@@ -160,7 +163,7 @@ what was not cut drains by the slower of two rates
 a larger burst goes on with what a smaller one has cut
 - and limit <= cut_to then
 + then
-who gives or writes back counts by its own rate
+who settles counts by its own rate
 - bucket.unit, bucket.drain = held.unit, held.drain
 + local _
 tokens are rounded up
@@ -170,8 +173,33 @@ a give-back after a reset takes from others
 - or at < bucket.born or at > now
 + or at > now
 a token bucket gives back what has drained
-- left * unit - passed * rate
+- left * unit - drained
 + left * unit
+
+=== holds
+a hold returns its units as often as it is asked
+- hold.level = left - units
++ hold.level = left
+a hold loses what is to stay in it
+- units = min(units, left - hold.number)
++ units = min(units, left)
+a hold returns units to buckets that it is not of
+- if known == name then
++ if known then
+a hold returns units as if they were taken now
+- return at > 0 and at or unpack('>I7', held), drain, unit
++ return now, drain, unit
+what has drained by the rate of the taking comes back by a slower one
+- if (first_unit or 0) > 0 then
++ if first_unit == 0 then
+a decision that is denied leaves a hold
+- if result > 0 then
+-       hold.level
++ if result then
++       hold.level
+what is to be done once is done as often as it is sent
+- if hold.level > 0 then return 1, 0, ends, rows end
++
 
 === kept history
 what comes next is stale when two admissions share a stamp
@@ -236,6 +264,7 @@ impl Bug {
     fn is_found(&self, lua: &mut Lua) -> bool {
         lua.use_script(&self.script());
         match self.check {
+            "holds" => holds_agree(lua).is_err(),
             "kept history" => replay(lua, &a_copy_of_the_newest_record()).is_err(),
             "keys outlive their units" => keys_outlive_their_units(lua).is_err(),
             "a slower rate extends a key" => a_slower_rate_extends_a_key(lua).is_err(),

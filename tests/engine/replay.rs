@@ -3,8 +3,11 @@
 
 use super::events::{Clock, History, Step};
 use super::lua::Lua;
+use super::made;
 use super::model::Model;
-use sluicegate_engine::{Algorithm, Batch, Bucket, Decision, Memory, Outcome, Record, Take};
+use sluicegate_engine::{
+    Algorithm, Batch, Bucket, Decision, Guard, Memory, Outcome, Record, Settlements, Take,
+};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Any time long after the epoch.
@@ -75,7 +78,7 @@ impl Replay<'_> {
         let peek_each = (0..self.world.len()).map(|bucket| Decision {
             takes: vec![Take { bucket, cost: 1 }],
             peek: true,
-            receipts: Vec::new(),
+            holds: Vec::new(),
         });
         self.ask(peek_each.collect())
             .map_err(|error| format!("at the end: {error}"))?;
@@ -147,7 +150,7 @@ impl Replay<'_> {
         let mut decision = Decision {
             takes: Vec::new(),
             peek,
-            receipts: Vec::new(),
+            holds: Vec::new(),
         };
         for &(bucket, cost) in takes {
             let bucket = self.index(bucket);
@@ -239,17 +242,8 @@ impl Replay<'_> {
         let mut records: Vec<Record> = taken.iter().map(record).collect();
         records.sort_by_key(|record| record.at_us);
         let model = self.model.write_back(self.now, bucket, &records);
-        let rust = self.memory.write_back(self.now, bucket, &records);
-        let lua = match &mut self.lua {
-            Some(lua) => lua.try_write_back(Some(self.now), bucket, &records)?,
-            None => model,
-        };
-        if (model, model) != (rust, lua) {
-            return Err(format!(
-                "of {records:?} model records {model}, Rust {rust}, Lua {lua}"
-            ));
-        }
-        Ok(())
+        let settlements = made::more(bucket, Guard::None, &records);
+        self.settle(model, &settlements)
     }
 
     fn give_back(&mut self, ago: usize, cost: u64) -> Result<(), String> {
@@ -259,21 +253,22 @@ impl Replay<'_> {
         self.calls += 1;
         let (bucket, cost) = (&self.world[bucket], cost.min(taken));
         let model = self.model.give_back(self.now, bucket, cost, at);
-        let left = Record {
-            at_us: at,
-            units: cost,
-        };
-        let rust = self.memory.give_back(self.now, bucket, cost, left);
+        let settlements = made::back(bucket, cost, at);
+        self.settle(model, &settlements)
+    }
+
+    fn settle(&mut self, model: u64, settlements: &Settlements) -> Result<(), String> {
+        let rust = self.memory.settle(self.now, settlements);
         let lua = match &mut self.lua {
-            Some(lua) => lua.try_give_back(Some(self.now), bucket, cost, at)?,
-            None => model,
+            Some(lua) => lua.settle(Some(self.now), settlements)?,
+            None => vec![model],
         };
-        if (model, model) != (rust, lua) {
-            return Err(format!(
-                "of {cost} units taken at {at} model returns {model}, Rust {rust}, Lua {lua}"
-            ));
+        if rust == [model] && lua == rust {
+            return Ok(());
         }
-        Ok(())
+        Err(format!(
+            "of {settlements:?} model settles {model}, Rust {rust:?}, Lua {lua:?}"
+        ))
     }
 }
 

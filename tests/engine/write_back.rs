@@ -2,8 +2,8 @@
 
 use super::expiry::every_algorithm;
 use super::lua::Lua;
-use super::made::{SECOND, START_US, bucket, one};
-use sluicegate_engine::{Algorithm, Bucket, MAX_RECORDS, Memory, Outcome, Record};
+use super::made::{SECOND, START_US, bucket, more, one};
+use sluicegate_engine::{Algorithm, Bucket, Guard, MAX_RECORDS, Memory, Outcome, Record};
 
 fn ask(memory: &mut Memory, now_us: u64, bucket: &Bucket, cost: u64) -> Outcome {
     memory.decide(now_us, &one(bucket, cost, false))[0].expect("room")
@@ -20,7 +20,7 @@ fn write_back_sends_at_most_64_records_and_none_earlier_than_it_was() {
         let records = sidecar.records(now_us, &bucket.key);
         assert!(records.len() <= MAX_RECORDS && records.is_sorted_by_key(|r| r.at_us));
         let mut other = Memory::default();
-        other.write_back(now_us, &bucket, &records);
+        other.settle(now_us, &more(&bucket, Guard::None, &records));
         for later in (0..70).map(|seconds| now_us + seconds * SECOND) {
             let peek = one(&bucket, 1, true);
             let left =
@@ -47,8 +47,8 @@ fn write_back_deep_into_a_log_is_bounded_and_held_longer_never_shorter() {
         units: 10,
     };
     let records: Vec<Record> = (0..MAX_RECORDS as u64).map(record).collect();
-    let recorded = lua.try_write_back(Some(now_us), &bucket, &records);
-    assert_eq!(recorded, Ok(640));
+    let recorded = lua.settle(Some(now_us), &more(&bucket, Guard::None, &records));
+    assert_eq!(recorded, Ok(vec![640]));
     let left = |lua: &mut Lua, at_us| lua.decide(Some(at_us), &one(&bucket, 0, true))[0].remaining;
     let held = ENTRIES + 640;
     assert_eq!(left(&mut lua, now_us), 1_000_000 - held);
@@ -72,28 +72,33 @@ fn a_repeated_write_back_of_the_same_name_is_recorded_once() {
         Algorithm::FixedWindow,
         Algorithm::TokenBucket { burst: 1_000 },
     ] {
-        let bucket = |name: &str| {
-            let key = format!("sg:{{k}}:{name}:{algorithm:?}");
-            bucket(&key, algorithm, 1_000, 600 * SECOND)
-        };
-        let (target, first, second) = (bucket("target"), bucket("first"), bucket("second"));
+        let key = format!("sg:{{k}}:{algorithm:?}");
+        let target = bucket(&key, algorithm, 1_000, 600 * SECOND);
         let records = [Record {
             at_us: START_US,
             units: 7,
         }];
+        let mut memory = Memory::default();
         // The clock steps back before the third.
         let (now, back) = (START_US + 1, START_US - SECOND);
         for (now, once, recorded) in [
-            (now, &first, 7),
-            (now, &first, 0),
-            (back, &first, 0),
-            (back, &second, 7),
+            (now, "first", 7),
+            (now, "first", 0),
+            (back, "first", 0),
+            (back, "second", 7),
         ] {
-            let written = lua.try_write_back_once(Some(now), &target, &records, Some(once));
-            assert_eq!(written, Ok(recorded), "{algorithm:?}");
+            let guard = Guard::Once {
+                key: format!("{key}:{once}"),
+                lasts_us: 600 * SECOND,
+            };
+            let more = more(&target, guard, &records);
+            assert!(more.is_repeatable());
+            assert_eq!(memory.settle(now, &more), [recorded], "{algorithm:?}");
+            let written = lua.settle(Some(now), &more);
+            assert_eq!(written, Ok(vec![recorded]), "{algorithm:?}");
         }
         let left = lua.decide(Some(back), &one(&target, 0, true))[0].remaining;
         assert_eq!(left, 1_000 - 14);
-        assert!(lua.ttl_ms(&first.key) > 0);
+        assert!(lua.ttl_ms(&format!("{key}:first")) > 0);
     }
 }

@@ -5,7 +5,7 @@
 //! | `algorithm/log.rs` | `sliding_log` and `sliding_window`: the times of admissions |
 //! | `algorithm/fixed.rs` | `fixed_window` and calendar windows: a counter |
 //! | `algorithm/token.rs`, `algorithm/rate.rs` | `token_bucket`: a backlog that drains |
-//! | `algorithm/records.rs` | what they share: units taken elsewhere, in order |
+//! | `algorithm/records.rs` | what they share: units that are settled later |
 //!
 //! Each has [`Rules`], which answer all questions about a bucket, and a state, which the embedded store keeps of one. A new
 //! algorithm is such a file, a variant of [`Algorithm`] and of [`Stored`], and a line where these are matched: nothing else in
@@ -24,6 +24,7 @@ use crate::check::{MAX_WINDOW_US, MIN_WINDOW_US, SpecError, refuse, units};
 use fixed::Fixed;
 use log::Log;
 pub use rate::TokenRate;
+pub(crate) use records::Back;
 pub use records::{MAX_RECORDS, Record};
 use token::Token;
 
@@ -100,7 +101,7 @@ rules! {
     /// Units that can be taken at once from a full bucket: the largest possible cost.
     pub fn most_at_once() -> u64;
 
-    /// The longest time, in microseconds, for which units that are taken at once can be given back.
+    /// The longest time, in microseconds, for which units that are taken at once can come back.
     pub fn held_for_us(units: u64) -> u64;
 
     /// The window that holds an instant: when it begins, and when the next one does. `None`: windows have no edges.
@@ -178,8 +179,8 @@ pub(crate) enum Stored {
 }
 
 /// Calls a method of the state that a [`Stored`] is: `heal`, which comes first and repairs what is of later than now, and says
-/// whether anything was; `look`; `take` of what there is room for; `give_back`, `write_back` and `records`, as
-/// [`Memory`](crate::Memory) describes them; `ends_us`, when it can be dropped if nobody asks, 0 if it holds nothing;
+/// whether anything was; `look`; `take` of what there is room for; `restore` of units that come back, `record` of units that were taken elsewhere,
+/// and `records`, as [`Memory`](crate::Memory) describes them; `ends_us`, when it can be dropped if nobody asks, 0 if it holds nothing;
 /// `heap_bytes` that it has allocated, and their `growth` by a take. Each has the spec of the call: another one than before,
 /// where the policy has changed.
 macro_rules! of_stored {

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 
 use crate::algorithm::BucketSpec;
+use crate::hold::Hold;
 
 /// Most bucket visits in one call of a store ([`Batch::weight`]); a single decision with more gets its own call. They
 /// block Redis for 1.3 ms (counters) to 2.4 ms (logs) if each visits another bucket, and for 0.5 ms if all visit the
@@ -34,38 +35,25 @@ pub struct Take {
     pub cost: u64,
 }
 
-/// A receipt to store with an admission.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Receipt {
-    /// Its full key in the store; see [`crate::receipt_key`].
-    pub key: String,
-    /// Units that it can return.
-    pub units: u64,
-    /// Its lifetime in microseconds; by then the units have come back by themselves.
-    pub lifetime_us: u64,
-    /// When other calls took its units, for each of its buckets; empty if they are taken by the decision that leaves it.
-    pub taken_at_us: Vec<u64>,
-}
-
 /// Takes that are admitted together or not at all. No bucket appears twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// At least one, unless its receipts are all that a call of the script is for.
+    /// At least one, unless its holds are all that a call of the script is for.
     pub takes: Vec<Take>,
     /// Evaluate without taking anything.
     pub peek: bool,
-    /// Stored if the decision is admitted and not a peek, each in the slot of its buckets.
-    pub receipts: Vec<Receipt>,
+    /// What it leaves if it is admitted and not a peek, each in the slot of its buckets.
+    pub holds: Vec<Hold>,
 }
 
 impl Decision {
-    /// The receipts to store if it is admitted.
+    /// The holds to store if it is admitted.
     #[must_use]
-    pub fn leaves(&self) -> &[Receipt] {
-        if self.peek { &[] } else { &self.receipts }
+    pub fn leaves(&self) -> &[Hold] {
+        if self.peek { &[] } else { &self.holds }
     }
 
-    /// Its cost for a store in bucket visits: one for each take (at least 1) and one for each receipt.
+    /// Its cost for a store in bucket visits: one for each take (at least 1) and one for each hold.
     #[must_use]
     pub fn weight(&self) -> usize {
         self.takes.len().max(1) + self.leaves().len()

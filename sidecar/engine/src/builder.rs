@@ -102,7 +102,7 @@ impl BatchBuilder {
         self.push(Decision {
             takes,
             peek: decision.peek,
-            receipts: decision.receipts.clone(),
+            holds: decision.holds.clone(),
         });
     }
 

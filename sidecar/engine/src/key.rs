@@ -16,20 +16,13 @@ pub fn bucket_key(subject: &str, limit: &str, spec: &BucketSpec) -> String {
     key
 }
 
-/// The key of a receipt, by its secret: in the slot of the buckets that it is for, and unlike any of theirs.
+/// The key of a hold, by its secret: in the slot of the buckets that it is of, and unlike any of theirs.
 #[must_use]
-pub fn receipt_key(subject: &str, limit: &str, secret: u128) -> String {
+pub fn hold_key(subject: &str, limit: &str, secret: u128) -> String {
     let mut key = beginning(subject, limit);
     // Writing to a String cannot fail.
-    let _ = write!(key, "receipt:{secret:032x}");
+    let _ = write!(key, "hold:{secret:032x}");
     key
-}
-
-/// Whether a receipt and a bucket, by their keys, are of one limit for one subject.
-#[must_use]
-pub fn receipt_is_for(receipt: &str, bucket: &str) -> bool {
-    let beginning = receipt.rsplit_once("receipt:");
-    beginning.is_some_and(|(beginning, _)| bucket.starts_with(beginning))
 }
 
 fn beginning(subject: &str, limit: &str) -> String {
@@ -96,10 +89,10 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_is_in_the_slot_of_its_buckets() {
-        let key = receipt_key("a}b", "per-key", 0xABC);
+    fn a_hold_is_in_the_slot_of_its_buckets() {
+        let key = hold_key("a}b", "per-key", 0xABC);
         let digits = "00000000000000000000000000000abc";
-        assert_eq!(key, format!("sg:{{a%7Db}}:per-key:receipt:{digits}"));
+        assert_eq!(key, format!("sg:{{a%7Db}}:per-key:hold:{digits}"));
     }
 
     #[test]

@@ -7,10 +7,10 @@
 //! | `builder.rs` | builds a batch, with each bucket once |
 //! | `calendar.rs` | days, weeks and months of a time zone, as instants |
 //! | `check.rs` | the bounds on a bucket's numbers, and errors with a remedy |
+//! | `hold.rs` | holds, which takes leave, and settlements, which spend them |
 //! | `key.rs` | the format of a bucket's key |
 //! | `lease.rs`, `lease/` | leases: units that are taken in advance |
 //! | `memory.rs` | the embedded store |
-//! | `receipt.rs` | receipts: proof that units were taken, to give them back |
 //! | `script.rs`, `script/reply.rs` | encodes calls of the Lua script and decodes its replies |
 //! | `share.rs` | divides a limit among sidecars that cannot reach the store |
 //! | `verdict.rs` | the outcome of a decision, of the answers of its buckets |
@@ -25,10 +25,10 @@ mod batch;
 mod builder;
 mod calendar;
 mod check;
+mod hold;
 mod key;
 pub mod lease;
 mod memory;
-mod receipt;
 pub mod script;
 mod share;
 #[cfg(test)]
@@ -36,14 +36,14 @@ mod test;
 mod verdict;
 
 pub use algorithm::{Algorithm, BucketSpec, MAX_RECORDS, Record, TokenRate};
-pub use batch::{Batch, Bucket, Decision, MAX_CALL_WEIGHT, MAX_REQUEST_WEIGHT, Receipt, Take};
+pub use batch::{Batch, Bucket, Decision, MAX_CALL_WEIGHT, MAX_REQUEST_WEIGHT, Take};
 pub use builder::BatchBuilder;
 pub use calendar::{Calendar, CalendarUnit, DEFAULT_TIME_ZONE, UnknownTimeZone};
 pub use check::{
     MAX_HELD, MAX_UNITS, MAX_WINDOW_US, MIN_WINDOW_US, SpecError, greatest_common_divisor,
 };
-pub use key::{bucket_key, receipt_is_for, receipt_key};
+pub use hold::{ALL, Entry, Guard, Held, Hold, Settlement, Settlements};
+pub use key::{bucket_key, hold_key};
 pub use memory::{Full, Memory};
-pub use receipt::{Return, Returns};
 pub use share::FleetPosition;
 pub use verdict::{Look, Outcome, outcome};

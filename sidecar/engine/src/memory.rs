@@ -6,14 +6,15 @@
 //! It never forgets an admission before its time. [`Memory::sweep`], which the owner calls periodically, drops what has
 //! expired; a store with a memory limit refuses new entries beyond it.
 
+mod settle;
 mod stored;
 mod table;
 
 use crate::algorithm::{Record, Stored, of_stored};
-use crate::batch::{Batch, Bucket, Decision, Receipt};
-use crate::receipt::{Return, Returns};
+use crate::batch::{Batch, Bucket, Decision};
+use crate::hold::Hold;
 use crate::verdict::{Look, Outcome, all_have_room, outcome};
-use stored::{StoredBucket, StoredReceipt};
+use stored::{StoredBucket, StoredHold};
 use table::Table;
 
 /// The fraction of the memory limit that is reserved for existing buckets: an eighth.
@@ -25,7 +26,7 @@ const MAKE_ROOM: usize = 8;
 #[derive(Debug)]
 pub struct Memory {
     buckets: Table<StoredBucket>,
-    receipts: Table<StoredReceipt>,
+    holds: Table<StoredHold>,
     /// Bytes.
     limit: usize,
 }
@@ -48,7 +49,7 @@ impl Memory {
     pub fn with_limit(bytes: usize) -> Self {
         Self {
             buckets: Table::new(),
-            receipts: Table::new(),
+            holds: Table::new(),
             limit: bytes,
         }
     }
@@ -83,15 +84,15 @@ impl Memory {
         if all_have_room(&looks) && !decision.peek {
             let costly = takes.clone().filter(|(_, cost)| *cost > 0);
             self.find_memory(now_us, costly.map(|(bucket, _)| bucket))?;
-            self.find_memory_for(now_us, &decision.receipts)?;
+            self.find_memory_for(now_us, &decision.holds)?;
             for ((bucket, cost), look) in takes.zip(&mut looks) {
                 if cost > 0 {
                     *look = self.take(now_us, bucket, cost);
                 }
             }
-            for receipt in &decision.receipts {
-                let left = StoredReceipt::new(receipt, now_us);
-                self.receipts.insert(&receipt.key, left);
+            for hold in &decision.holds {
+                let left = StoredHold::new(hold, now_us);
+                self.holds.insert(&hold.key, left);
             }
         }
         Ok(outcome(&looks, now_us))
@@ -151,12 +152,12 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether there is memory for receipts, which are always new.
-    fn find_memory_for(&mut self, now_us: u64, receipts: &[Receipt]) -> Result<(), Full> {
+    /// Whether there is memory for holds, which are always new.
+    fn find_memory_for(&mut self, now_us: u64, holds: &[Hold]) -> Result<(), Full> {
         let for_new = self.for_new();
-        for receipt in receipts {
+        for hold in holds {
             if self.bytes() >= for_new {
-                self.receipts.make_room(&receipt.key, now_us, MAKE_ROOM);
+                self.holds.make_room(&hold.key, now_us, MAKE_ROOM);
             }
             if self.bytes() >= for_new {
                 return Err(Full);
@@ -173,43 +174,6 @@ impl Memory {
     fn take(&mut self, now_us: u64, bucket: &Bucket, cost: u64) -> Look {
         let spec = &bucket.spec;
         self.change(now_us, bucket, |held| held.take(spec, now_us, cost))
-    }
-
-    /// Gives back up to `cost` units that a decision took from `bucket`. Returns how many:
-    /// none if they have come back by themselves, or if the bucket was reset since. `taken`: the units that were taken
-    /// together and are not given back yet, and when they were taken.
-    pub fn give_back(&mut self, now_us: u64, bucket: &Bucket, cost: u64, taken: Record) -> u64 {
-        self.change(now_us, bucket, |held| {
-            of_stored!(
-                &mut held.state,
-                give_back(&bucket.spec, now_us, cost, taken)
-            )
-        })
-    }
-
-    /// Gives back units by receipt. For each return: how many, in the bucket that got most. None if the receipt does
-    /// not exist or is used up, or if its units have come back by themselves.
-    pub fn return_units(&mut self, now_us: u64, returns: &Returns) -> Vec<u64> {
-        let give = |one: &Return| {
-            let take_off = |left: &mut StoredReceipt| left.take_off(now_us, one.units);
-            let taken_off = self.receipts.change(&one.receipt, take_off);
-            let (units, taken) = taken_off.unwrap_or_default();
-            let buckets = one.buckets.iter();
-            let buckets = buckets.filter_map(|index| returns.buckets.get(*index));
-            let returned = buckets.map(|bucket| self.give_back(now_us, bucket, units, taken));
-            returned.max().unwrap_or(0)
-        };
-        returns.returns.iter().map(give).collect()
-    }
-
-    /// Records units that were taken from `bucket` elsewhere, oldest first, whatever its limit; how many units. Each
-    /// counts as if it had been taken here at its time (now, if that is later), so what had come back since is not
-    /// recorded, nor is what would make a bucket hold more than [`crate::MAX_HELD`].
-    pub fn write_back(&mut self, now_us: u64, bucket: &Bucket, records: &[Record]) -> u64 {
-        let spec = &bucket.spec;
-        self.change(now_us, bucket, |held| {
-            held.write_back(spec, now_us, records)
-        })
     }
 
     /// What a bucket holds at `now_us`, to be written back to another store: units, and when they were taken, oldest
@@ -237,13 +201,13 @@ impl Memory {
     /// become too large. Call it about every second until it is done: then memory follows live traffic, and returns to
     /// nothing after traffic ends. A thousand entries take a millisecond at most. Returns whether it is done.
     pub fn sweep(&mut self, now_us: u64, at_most: usize) -> bool {
-        self.buckets.sweep(now_us, at_most) && self.receipts.sweep(now_us, at_most)
+        self.buckets.sweep(now_us, at_most) && self.holds.sweep(now_us, at_most)
     }
 
-    /// Number of buckets and receipts, including empty ones that are not swept yet.
+    /// Number of buckets and holds, including empty ones that are not swept yet.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.buckets.len() + self.receipts.len()
+        self.buckets.len() + self.holds.len()
     }
 
     /// Whether the store is empty.
@@ -255,7 +219,7 @@ impl Memory {
     /// Allocated bytes: tables, keys and states.
     #[must_use]
     pub const fn bytes(&self) -> usize {
-        self.buckets.bytes() + self.receipts.bytes()
+        self.buckets.bytes() + self.holds.bytes()
     }
 }
 

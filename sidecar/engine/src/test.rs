@@ -24,6 +24,6 @@ pub fn decision(buckets: &[usize], cost: u64, peek: bool) -> Decision {
     Decision {
         takes: buckets.iter().map(take).collect(),
         peek,
-        receipts: Vec::new(),
+        holds: Vec::new(),
     }
 }

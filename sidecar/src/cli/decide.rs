@@ -15,7 +15,7 @@ use super::exit::{self, Exit};
 use super::output::{Output, Span, UNTIL_CHANGED};
 use super::stdout::{eprint, not_written, print, write};
 use super::target::{Decider, Target};
-use taken::give_back;
+use taken::undo;
 
 /// How long `--wait` sleeps after a sidecar or store did not answer.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
@@ -84,7 +84,7 @@ impl Decide {
                 print(&text)?;
             } else if let Err(error) = write(&text) {
                 let why = not_written(&error);
-                return Err(give_back(&decider, units, Exit::NotWritten, why).await);
+                return Err(undo(&decider, units, Exit::NotWritten, why).await);
             }
         }
         match &verdict {
@@ -99,7 +99,7 @@ impl Decide {
             None => Ok(Exit::Success),
             Some((program, arguments)) => {
                 let (exit, why) = command::replace(program, arguments);
-                Err(give_back(&decider, units, exit, why).await)
+                Err(undo(&decider, units, exit, why).await)
             }
         }
     }

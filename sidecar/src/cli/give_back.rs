@@ -41,7 +41,7 @@ impl GiveBack {
             receipt: self.receipt.into(),
             units: self.units,
         };
-        let outcomes = decider.give_back(&[entry]).await?;
+        let outcomes = decider.settle(&[entry]).await?;
         decider.end(&outcomes, self.output, |outcome| match outcome {
             GivenBack::GivenBack { units: 0 } => Ok("0 units returned: they were returned before, have expired, or belong to another limit or key\n".to_owned()),
             GivenBack::GivenBack { units: 1 } => Ok("1 unit returned\n".to_owned()),

@@ -76,11 +76,11 @@ impl Decider {
     }
 
     /// Returns units; answers with an outcome for each entry.
-    pub async fn give_back(&self, entries: &[GiveBack<'_>]) -> Result<Vec<GivenBack>, Failure> {
+    pub async fn settle(&self, entries: &[GiveBack<'_>]) -> Result<Vec<GivenBack>, Failure> {
         let listed = match self {
             Self::Here(store) => {
                 let entries: Vec<_> = entries.iter().cloned().map(Ok).collect();
-                store.service.give_back(&entries).await
+                store.service.settle(&entries).await
             }
             Self::Sidecar(client, _) => {
                 let body = json!({ "give_backs": entries });

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate_engine::{Batch, Decision, Outcome};
+use sluicegate_engine::{Batch, Decision, Outcome, Settlements};
 use sluicegate_protocol::WithoutStore;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::plan::{Fallback, Plan};
 use crate::policy::{Limit, WhenStoreIsDown};
 use crate::store::batch::{Answer, Batcher, part};
-use crate::store::{GiveBackEntry, NoShare, Outage, Store, StoreError};
+use crate::store::{NoShare, Outage, Store, StoreError};
 use crate::telemetry::traces::Parent;
 
 /// How long an announcement waits for a write-back.
@@ -148,12 +148,9 @@ impl Backend {
         (!self.store.is_down(key)).then(|| self.store.clock_us(key))?
     }
 
-    /// Returns units by receipts: how many for each entry, `None` where the store did not answer.
-    pub async fn give_back(&self, entries: &[GiveBackEntry]) -> Vec<Option<u64>> {
-        if entries.is_empty() {
-            return Vec::new();
-        }
-        let (units, error) = self.store.give_back(entries).await;
+    /// Settles: the units of each settlement, `None` where that is unknown.
+    pub async fn settle(&self, settlements: &Settlements) -> Vec<Option<u64>> {
+        let (units, error) = self.store.settle(settlements).await;
         if let Some(error) = error {
             self.batcher.record_error(&error);
         }

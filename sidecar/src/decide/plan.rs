@@ -91,7 +91,7 @@ pub fn peek(builder: &mut BatchBuilder, of: &Bucket) -> usize {
     builder.push(Decision {
         takes: vec![Take { bucket, cost: 0 }],
         peek: true,
-        receipts: Vec::new(),
+        holds: Vec::new(),
     })
 }
 

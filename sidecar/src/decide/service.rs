@@ -15,8 +15,8 @@ use super::epoch::PolicyHandle;
 use super::filters::Filters;
 use super::leases::Leases;
 use super::plan::{Basis, Plan};
-use super::receipts;
 use crate::clock;
+use crate::random;
 use crate::store::batch::Batcher;
 use crate::store::{Outage, Store};
 use crate::telemetry::events::{EventKind, EventLog};
@@ -26,12 +26,12 @@ use crate::telemetry::traces::{Trace, Traces};
 use crate::telemetry::verdict::{Decided, Source};
 
 mod background;
-mod give_back;
 mod leases;
 mod neighbours;
 mod overrides;
 mod past_overrides;
 mod rules;
+mod settle;
 mod stored_overrides;
 
 /// The state of a sidecar.
@@ -80,7 +80,7 @@ impl Service {
             Arc::clone(&events),
         );
         // Later processes have later times.
-        let instance = receipts::number().unwrap_or(now_ms);
+        let instance = random::number().unwrap_or(now_ms);
         // Debts that wait for the write-back come in addition: docs/sizing.md.
         let share_limit = policy.current().policy.memory_limit / 4;
         Self {

@@ -85,7 +85,7 @@ pub(super) fn router(service: Arc<Service>, document: MethodRouter<Arc<Service>>
 )]
 async fn give_back(State(service): State<Arc<Service>>, body: Body) -> Result<Response, Refusal> {
     let body = whole(body, &LARGE_BODIES).await?;
-    Ok(ok(&service.give_back(&read_give_backs(&body)?).await))
+    Ok(ok(&service.settle(&read_give_backs(&body)?).await))
 }
 
 /// Take units from limits

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue};
-use sluicegate_engine::script::{Operation, WriteBack, WriteBacks};
-use sluicegate_engine::{Batch, Outcome, Returns};
+use sluicegate_engine::script::Operation;
+use sluicegate_engine::{Batch, Outcome, Settlements};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -29,7 +29,6 @@ use super::redis::node::Node;
 use super::redis::pool::{ConnectionPool, Recheck};
 use super::redis::sentinel::poll_all;
 use super::reply::StoreReply;
-use super::share::once;
 use crate::policy::{MAX_OVERRIDES, RedisStore, Topology};
 
 /// For reading all overrides: some megabytes, which no decision waits for.
@@ -159,15 +158,24 @@ impl Client {
         whole
     }
 
-    pub async fn return_units(&self, returns: &Returns) -> Result<Vec<u64>, StoreError> {
-        let deadline = self.deadline();
-        let whole = self.invoke(returns, deadline).await;
+    pub async fn settle(&self, settlements: &Settlements) -> Result<Vec<u64>, StoreError> {
+        self.settle_by(settlements, self.deadline()).await
+    }
+
+    async fn settle_by(
+        &self,
+        settlements: &Settlements,
+        deadline: Deadline,
+    ) -> Result<Vec<u64>, StoreError> {
+        let whole = self.invoke(settlements, deadline).await;
         if is_apart(&whole) {
-            return self.return_by_key(returns, deadline).await;
+            return self.settle_by_key(settlements, deadline).await;
         }
-        // A key that cannot be read holds no units to return.
+        // Nothing comes back to a key that cannot be read, and trying again does not repair it.
         let each = whole?.into_iter();
-        Ok(each.map(Result::unwrap_or_default).collect())
+        Ok(each
+            .map(|one| one.map_or(0, |settled| settled.units))
+            .collect())
     }
 
     pub async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {
@@ -181,25 +189,6 @@ impl Client {
             self.call(key, deadline, query).await
         };
         join_all(keys.iter().map(one)).await.into_iter().collect()
-    }
-
-    /// On a Cluster each debt is a call of its own; otherwise all are one, which is repeated as a whole.
-    pub async fn write_back(&self, debts: &[WriteBack], name: &str) -> Vec<bool> {
-        let deadline = self.deadline();
-        let together = if self.is_cluster() { 1 } else { debts.len() };
-        let one = async |debts: &[WriteBack]| {
-            let once = debts.first().map(|debt| once(&debt.bucket, name));
-            let operation = WriteBacks {
-                writes: debts,
-                once: once.as_ref(),
-            };
-            // Trying again does not repair a key that holds something else.
-            let is_done = self.invoke(&operation, deadline).await.is_ok();
-            vec![is_done; debts.len()]
-        };
-        join_all(debts.chunks(together.max(1)).map(one))
-            .await
-            .concat()
     }
 
     /// On one Redis the announcement and the version of the overrides are one call, as long as the user may read them.

@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use sluicegate_engine::script::WriteBack;
-use sluicegate_engine::{Batch, Returns};
+use sluicegate_engine::{Batch, Settlements};
 use tokio::sync::watch;
 
 use super::client::Client;
@@ -15,7 +14,7 @@ use super::health::{Health, HealthState, Monitor};
 use super::memory::Memory;
 use super::overrides::StoredOverrides;
 use super::reply::StoreReply;
-use super::returns::{GiveBackEntry, calls};
+use super::settlements::{calls, settle};
 use crate::clock;
 use crate::policy::StoreAddress;
 use crate::telemetry::metrics::StoreFacts;
@@ -131,36 +130,39 @@ impl Store {
         }
     }
 
-    /// Returns units by receipts: how many for each entry, `None` where that is unknown, and why. Takes at most twice the
-    /// deadline of a call, however many entries there are: entries that have not been sent by then are not sent later.
-    pub async fn give_back(
-        &self,
-        entries: &[GiveBackEntry],
-    ) -> (Vec<Option<u64>>, Option<StoreError>) {
-        let calls = calls(entries, self.has_parts());
+    /// Settles: the units of each settlement, `None` where that is unknown, and why. Takes at most twice the deadline of a call,
+    /// however many settlements there are: those that have not been sent by then are not sent later.
+    pub async fn settle(&self, all: &Settlements) -> (Vec<Option<u64>>, Option<StoreError>) {
+        let calls = calls(all, self.has_parts());
         // On one Redis one after the other: all at once would block it for other callers.
         let at_once = if self.has_parts() { calls.len() } else { 1 };
         let deadline = Instant::now() + self.timeout * 2;
-        let make = async |call: &Returns| {
-            if Instant::now() < deadline {
-                return of_each!(self, store => store.return_units(call).await);
-            }
-            Err(StoreError::Timeout(self.timeout * 2))
-        };
-        let (mut units, mut failed) = (Vec::with_capacity(entries.len()), None);
+        let make = |call| settle(call, move || self.settle_call(call, deadline));
+        let (mut units, mut failed) = (Vec::with_capacity(all.each.len()), None);
         for calls in calls.chunks(at_once.max(1)) {
             let answers = join_all(calls.iter().map(make)).await;
             for (call, answer) in calls.iter().zip(answers) {
                 match answer {
-                    Ok(returned) => units.extend(returned.into_iter().map(Some)),
+                    Ok(settled) => units.extend(settled),
                     Err(error) => {
-                        units.extend(call.returns.iter().map(|_| None));
+                        units.extend(call.each.iter().map(|_| None));
                         failed = Some(error);
                     }
                 }
             }
         }
         (units, failed)
+    }
+
+    async fn settle_call(
+        &self,
+        call: &Settlements,
+        deadline: Instant,
+    ) -> Result<Vec<u64>, StoreError> {
+        if Instant::now() < deadline {
+            return of_each!(self, store => store.settle(call).await);
+        }
+        Err(StoreError::Timeout(self.timeout * 2))
     }
 
     /// How often its clock was found to have stepped, as after a failover to a Redis whose clock is behind.
@@ -245,12 +247,6 @@ impl Store {
     /// The store was not reached; the entry expires by itself.
     pub async fn leave(&self, name: &str) -> Result<(), StoreError> {
         of_each!(self, store => store.leave(name).await)
-    }
-
-    /// Records units that were admitted without the store; returns for each debt whether it is known to have been recorded. Of calls
-    /// with one name only the first has an effect, so a call whose answer was lost can be repeated.
-    pub async fn write_back(&self, debts: &[WriteBack], name: &str) -> Vec<bool> {
-        of_each!(self, store => store.write_back(debts, name).await)
     }
 
     /// The version of the overrides: another one whenever they have changed.

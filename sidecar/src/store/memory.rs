@@ -4,8 +4,7 @@
 use std::sync::Mutex;
 use std::time::Instant;
 
-use sluicegate_engine::script::WriteBack;
-use sluicegate_engine::{Batch, Memory as Engine, Returns};
+use sluicegate_engine::{Batch, Memory as Engine, Settlements};
 
 use super::commands::AnnounceResult;
 use super::error::StoreError;
@@ -46,8 +45,8 @@ impl Memory {
         self.decide_at_once(batch)
     }
 
-    pub async fn return_units(&self, returns: &Returns) -> Result<Vec<u64>, StoreError> {
-        Ok(lock(&self.engine).return_units(clock::unix_us(), returns))
+    pub async fn settle(&self, settlements: &Settlements) -> Result<Vec<u64>, StoreError> {
+        Ok(lock(&self.engine).settle(clock::unix_us(), settlements))
     }
 
     pub async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {
@@ -69,10 +68,6 @@ impl Memory {
 
     pub async fn leave(&self, _: &str) -> Result<(), StoreError> {
         Ok(())
-    }
-
-    pub async fn write_back(&self, debts: &[WriteBack], _: &str) -> Vec<bool> {
-        vec![true; debts.len()]
     }
 
     pub async fn overrides_version(&self) -> Result<u64, StoreError> {

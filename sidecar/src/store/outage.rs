@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use sluicegate_engine::script::WriteBack;
 use sluicegate_engine::{Batch, Bucket, Decision, FleetPosition, Outcome};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -13,7 +12,7 @@ use super::commands::Announced;
 use super::error::StoreError;
 use super::kinds::Store;
 use super::position_reports::PositionReports;
-use super::share::Share;
+use super::share::{Debt, Share, settlements};
 use crate::clock::micros;
 use crate::lock::lock;
 
@@ -37,7 +36,7 @@ const OTHERS_WITHIN: Duration = Duration::from_millis(1_500);
 struct Call {
     /// Unique among the calls of all sidecars.
     name: String,
-    debts: Vec<WriteBack>,
+    debts: Vec<Debt>,
 }
 
 /// Decides by shares of the limits while the store is down.
@@ -264,7 +263,7 @@ impl Outage {
     }
 
     /// The debts that the store can record now.
-    fn start_write_back(&self, store: &Store) -> Vec<WriteBack> {
+    fn start_write_back(&self, store: &Store) -> Vec<Debt> {
         // Otherwise every attempt would ask for each bucket, of which there may be many, in the way of the decisions.
         if store.is_all_down() {
             return Vec::new();
@@ -275,7 +274,12 @@ impl Outage {
 
     /// Makes a call; returns the call with the debts that have to be sent again.
     async fn send(&self, store: &Store, call: Call) -> Call {
-        let recorded = store.write_back(&call.debts, &call.name).await;
+        let settlements = settlements(&call.debts, &call.name, store.has_parts());
+        let (units, _) = store.settle(&settlements).await;
+        let recorded: Vec<_> = match &*units {
+            [all] => vec![all.is_some(); call.debts.len()],
+            each => each.iter().map(Option::is_some).collect(),
+        };
         let now_us = |key: &str| store.clock_us(key);
         let debts = self.share().answered(call.debts, &recorded, now_us);
         Call { debts, ..call }

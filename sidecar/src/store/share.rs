@@ -9,12 +9,11 @@ mod debt;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use sluicegate_engine::script::WriteBack;
 use sluicegate_engine::{
     Batch, BatchBuilder, Bucket, Decision, FleetPosition, Memory, Outcome, Record, Take,
 };
 
-pub use debt::once;
+pub use debt::{Debt, settlements};
 use debt::{Pending, is_held};
 
 /// Pending buckets above which those that have left their window are dropped, if there are twice as many as the engine has.
@@ -91,7 +90,7 @@ impl Share {
         shared.push(Decision {
             takes: own,
             peek: decision.peek,
-            receipts: Vec::new(),
+            holds: Vec::new(),
         });
         let shared = shared.finish();
         self.now_us = now_us;
@@ -146,7 +145,7 @@ impl Share {
         &mut self,
         most: usize,
         now_us: impl Fn(&str) -> Option<u64>,
-    ) -> Vec<WriteBack> {
+    ) -> Vec<Debt> {
         if self.ready.is_empty() {
             self.find_ready(&now_us);
         }
@@ -190,7 +189,7 @@ impl Share {
     }
 
     /// Takes out a bucket to write it back. `None` if it was dropped meanwhile.
-    fn take_out(&mut self, key: &Arc<str>, now_us: u64) -> Option<WriteBack> {
+    fn take_out(&mut self, key: &Arc<str>, now_us: u64) -> Option<Debt> {
         let pending = self.pending.remove(key)?;
         let mut records = pending.records;
         if pending.spec.is_level() {
@@ -214,7 +213,7 @@ impl Share {
             key: key.to_string(),
             spec: pending.spec,
         };
-        Some(WriteBack { bucket, records })
+        Some(Debt { bucket, records })
     }
 
     /// The store has recorded those of these debts that are marked so; returns the others, which are to be repeated. None are if
@@ -223,14 +222,14 @@ impl Share {
     /// What was recorded still holds what it held of the share, or each outage of a window would admit the share once more.
     pub fn answered(
         &mut self,
-        debts: Vec<WriteBack>,
+        debts: Vec<Debt>,
         recorded: &[bool],
         now_us: impl Fn(&str) -> Option<u64>,
-    ) -> Vec<WriteBack> {
+    ) -> Vec<Debt> {
         let mut recorded = recorded.iter();
-        let is_recorded = |_: &WriteBack| recorded.next().is_some_and(|recorded| *recorded);
+        let is_recorded = |_: &Debt| recorded.next().is_some_and(|recorded| *recorded);
         let (mut done, mut rest): (Vec<_>, Vec<_>) = debts.into_iter().partition(is_recorded);
-        let has_expired = |debt: &WriteBack| {
+        let has_expired = |debt: &Debt| {
             let (spec, mut records) = (&debt.bucket.spec, debt.records.iter());
             now_us(&debt.bucket.key)
                 .is_some_and(|now_us| !records.any(|record| is_held(spec, record, now_us)))

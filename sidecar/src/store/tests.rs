@@ -26,7 +26,7 @@ pub fn batch<T: AsRef<[usize]>>(buckets: Vec<Bucket>, decisions: &[T]) -> Batch 
     let decision = |takes: &T| Decision {
         takes: takes.as_ref().iter().map(take).collect(),
         peek: false,
-        receipts: Vec::new(),
+        holds: Vec::new(),
     };
     Batch {
         buckets,

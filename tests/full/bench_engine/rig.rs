@@ -133,7 +133,7 @@ pub fn batch(key: &str, spec: BucketSpec, cost: u64, decisions: usize) -> Batch 
     let decision = Decision {
         takes: vec![Take { bucket: 0, cost }],
         peek: false,
-        receipts: Vec::new(),
+        holds: Vec::new(),
     };
     Batch {
         buckets: vec![Bucket {

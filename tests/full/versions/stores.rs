@@ -20,8 +20,8 @@ const DEBIAN: &str = "/usr/bin/redis-server";
 
 const COLUMNS: [Column; 4] = [
     Column(
-        "script: agrees with its model, deadlines, expiry, receipts, write-back, overrides",
-        "core::engine::agreement:: core::engine::calls:: core::engine::expiry:: core::engine::receipts:: \
+        "script: agrees with its model, deadlines, expiry, holds, write-back, overrides",
+        "core::engine::agreement:: core::engine::calls:: core::engine::expiry:: core::engine::holds:: \
          core::engine::write_back:: core::engine::overrides_script::",
     ),
     Column(

@@ -143,7 +143,7 @@ fn batch(buckets: Vec<Bucket>, cost: impl Fn(&BucketSpec) -> u64, decisions: usi
     let decision = Decision {
         takes: takes.collect(),
         peek: false,
-        receipts: Vec::new(),
+        holds: Vec::new(),
     };
     Batch {
         buckets,

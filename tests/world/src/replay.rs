@@ -12,11 +12,8 @@ fn replay(lua: &mut Lua, calls: &[Call]) -> Option<String> {
     for (number, call) in calls.iter().enumerate() {
         let differs = match call {
             Call::Decide(now_us, batch, outcomes) => lua.decide(Some(*now_us), batch) != *outcomes,
-            Call::Return(now_us, returns, units) => {
-                lua.return_units(Some(*now_us), returns) != *units
-            }
-            Call::WriteBack(now_us, bucket, records, units) => {
-                lua.try_write_back(Some(*now_us), bucket, records) != Ok(*units)
+            Call::Settle(now_us, settlements, units) => {
+                lua.settle(Some(*now_us), settlements).as_ref() != Ok(units)
             }
             Call::Reset(keys) => {
                 keys.iter().for_each(|key| lua.reset(key));

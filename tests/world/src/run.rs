@@ -666,7 +666,7 @@ impl Run {
             receipt: receipt.into(),
             units: Some(units),
         })];
-        let answer = timeout(Duration::from_secs(2), of.service.give_back(&asked)).await;
+        let answer = timeout(Duration::from_secs(2), of.service.settle(&asked)).await;
         let outcomes = answer.map_or_else(|_| Vec::new(), |listed| listed.outcomes);
         let returned = match outcomes.first() {
             Some(GivenBack::GivenBack { units }) => *units,

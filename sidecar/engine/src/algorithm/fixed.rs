@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::records::{Record, in_order};
+use super::records::{Back, Record, in_order};
 use super::{Algorithm, BucketSpec, Rules, Stored, span};
 use crate::calendar::Calendar;
 use crate::check::{MAX_HELD, MAX_UNITS};
@@ -137,18 +137,18 @@ impl Fixed {
         self.count = used + cost;
     }
 
-    pub fn give_back(&mut self, spec: &BucketSpec, now_us: u64, cost: u64, taken: Record) -> u64 {
-        let at_us = taken.at_us;
+    pub fn restore(&mut self, spec: &BucketSpec, now_us: u64, back: Back) -> u64 {
+        let at_us = back.at_us;
         if at_us < self.born_us || at_us > now_us || at_us < self.start_us {
             return 0;
         }
-        let returned = self.used(window_at(spec, now_us).0).min(cost);
+        let returned = self.used(window_at(spec, now_us).0).min(back.units);
         self.count -= returned;
         returned
     }
 
     /// Adds what was taken in the window that is counted.
-    pub fn write_back(&mut self, spec: &BucketSpec, now_us: u64, records: &[Record]) -> u64 {
+    pub fn record(&mut self, spec: &BucketSpec, now_us: u64, records: &[Record]) -> u64 {
         let current = window_at(spec, now_us);
         let following = self.is_of_following(current.1);
         let ((start_us, end_us), held) = if following {

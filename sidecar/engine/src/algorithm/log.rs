@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::fmt::Write;
 
-use super::records::{MAX_RECORDS, Record, in_order};
+use super::records::{Back, MAX_RECORDS, Record, in_order};
 use super::{Algorithm, BucketSpec, Rules, Stored, span};
 use crate::check::{MAX_HELD, refuse};
 use crate::verdict::Look;
@@ -199,8 +199,8 @@ impl Log {
     }
 
     /// Only the entry of that time loses units: to take them from another would free them too late or too soon.
-    pub fn give_back(&mut self, spec: &BucketSpec, now_us: u64, cost: u64, taken: Record) -> u64 {
-        let at_us = taken.at_us;
+    pub fn restore(&mut self, spec: &BucketSpec, now_us: u64, back: Back) -> u64 {
+        let at_us = back.at_us;
         if at_us < self.born_us || at_us > now_us {
             return 0;
         }
@@ -212,7 +212,7 @@ impl Log {
         let Some(entry) = self.entries.get(index).filter(|e| e.stamp_us == stamp_us) else {
             return 0;
         };
-        let returned = cost.min(entry.total - self.total_before(index));
+        let returned = back.units.min(entry.total - self.total_before(index));
         if returned > 0 {
             for later in self.entries.range_mut(index..) {
                 later.total -= returned;
@@ -228,7 +228,7 @@ impl Log {
 
     /// Puts the records at their stamps among the entries. (The script puts it later
     /// than that where it would have to move too many entries.)
-    pub fn write_back(&mut self, spec: &BucketSpec, now_us: u64, records: &[Record]) -> u64 {
+    pub fn record(&mut self, spec: &BucketSpec, now_us: u64, records: &[Record]) -> u64 {
         let stamp_of = |record: &Record| stamp(spec, record.at_us.min(now_us));
         let held = in_order(records, stamp_of).filter(|new| new.at_us + spec.window_us > now_us);
         let mut new = held.peekable();

@@ -23,6 +23,12 @@ impl Default for TokenRate {
 }
 
 impl TokenRate {
+    /// Of what does not drain.
+    pub const NONE: Self = Self {
+        per_us: 0,
+        per_unit: 0,
+    };
+
     /// Largest backlog in fine units: sums of two stay exact in a double.
     pub(crate) const MAX_BACKLOG: u64 = 1 << 52;
 

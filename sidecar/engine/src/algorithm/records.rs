@@ -1,4 +1,19 @@
-//! Records of units taken elsewhere, as the algorithms add them.
+//! Units that are settled after they were taken, as the algorithms return and add them.
+
+use super::TokenRate;
+
+/// Units to return to a bucket, and what is known of their taking.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Back {
+    /// How many come back at most.
+    pub units: u64,
+    /// When they were taken.
+    pub at_us: u64,
+    /// How many were taken together with them, and them, that have not been returned yet.
+    pub left: u64,
+    /// By which rate they drained at first, if that is known.
+    pub rate: TokenRate,
+}
 
 /// Units taken from a bucket at some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -9,7 +24,7 @@ pub struct Record {
     pub units: u64,
 }
 
-/// Most records of one bucket in a write-back.
+/// Most records of one bucket in a settlement.
 pub const MAX_RECORDS: usize = 64;
 
 /// The records that have units, each with the time that `at_us` returns for it, or with that of the record before it if

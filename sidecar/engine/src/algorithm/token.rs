@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::records::{Record, in_order};
+use super::records::{Back, Record, in_order};
 use super::{Algorithm, BucketSpec, Rules, Stored, TokenRate, span};
 use crate::check::{SpecError, refuse, units};
 use crate::verdict::Look;
@@ -81,13 +81,18 @@ impl Backlog {
         self.fine.div_ceil(self.rate.per_us.max(1))
     }
 
-    /// Fine units to return of `cost` units, of `left` that were taken together and are not returned: what has drained
-    /// since was as if returned already.
-    fn undrained(self, cost: u64, left: u64, passed_us: u64) -> u64 {
-        let rate = self.rate;
-        let fine = |units: u64| units.saturating_mul(rate.per_unit);
-        let undrained = fine(left).saturating_sub(passed_us.saturating_mul(rate.per_us));
-        fine(cost).min(undrained).min(self.fine)
+    /// Fine units to return: what has drained since, by this rate or by the one that they were taken by, was as if returned
+    /// already.
+    fn undrained(self, back: Back, passed_us: u64) -> u64 {
+        let fine = |units: u64, rate: TokenRate| units.saturating_mul(rate.per_unit);
+        let drained = |rate: TokenRate| passed_us.saturating_mul(rate.per_us);
+        let at_first = Self {
+            fine: drained(back.rate).min(fine(back.left, back.rate)),
+            rate: back.rate,
+        };
+        let drained = drained(self.rate).max(at_first.counted_by(self.rate).fine);
+        let undrained = fine(back.left, self.rate).saturating_sub(drained);
+        fine(back.units, self.rate).min(undrained).min(self.fine)
     }
 }
 
@@ -185,7 +190,7 @@ impl Token {
         self.stored(spec).drained(self.passed_us(now_us))
     }
 
-    /// What is held by the rates that it is stored by: whoever gives or writes back has no say in the policy.
+    /// What is held by the rates that it is stored by: whoever settles has no say in the policy.
     fn held(&self, now_us: u64) -> (Backlog, Backlog) {
         let passed_us = self.passed_us(now_us);
         let uncut = self.uncut.as_ref();
@@ -261,14 +266,13 @@ impl Token {
     }
 
     /// Returns how many units; a part of one is reported as one.
-    pub fn give_back(&mut self, _: &BucketSpec, now_us: u64, cost: u64, taken: Record) -> u64 {
-        let Record { at_us, units: left } = taken;
-        if at_us < self.born_us || at_us > now_us {
+    pub fn restore(&mut self, _: &BucketSpec, now_us: u64, back: Back) -> u64 {
+        if back.at_us < self.born_us || back.at_us > now_us {
             return 0;
         }
         let (mut backlog, mut uncut) = self.held(now_us);
-        let returned = backlog.undrained(cost, left, now_us - at_us);
-        let of_uncut = uncut.undrained(cost, left, now_us - at_us);
+        let returned = backlog.undrained(back, now_us - back.at_us);
+        let of_uncut = uncut.undrained(back, now_us - back.at_us);
         if returned + of_uncut > 0 {
             backlog.fine -= returned;
             uncut.fine -= of_uncut;
@@ -283,7 +287,7 @@ impl Token {
     /// While the bucket held something, it drained that; only while it was empty could the new units have drained
     /// instead. When it was last empty is known from when it began to hold something (or, if it is empty, from when
     /// it had drained); before that it counts as empty.
-    pub fn write_back(&mut self, spec: &BucketSpec, now_us: u64, records: &[Record]) -> u64 {
+    pub fn record(&mut self, spec: &BucketSpec, now_us: u64, records: &[Record]) -> u64 {
         let (held, uncut) = self.held(now_us);
         let is_empty = held.fine == 0 && uncut.fine == 0;
         let rate = if is_empty {

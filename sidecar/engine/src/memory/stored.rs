@@ -1,11 +1,11 @@
-//! What the embedded store keeps of a bucket, whichever its algorithm, and of a receipt.
+//! What the embedded store keeps of a bucket, whichever its algorithm, and of a hold.
 //!
 //! An empty bucket and none at all mean the same, so dropping one never changes an answer. Decisions expect a bucket without
 //! times later than now: `heal` comes first.
 
 use super::table::Ends;
-use crate::algorithm::{BucketSpec, Record, Stored, of_stored};
-use crate::batch::Receipt;
+use crate::algorithm::{Back, BucketSpec, Record, Stored, of_stored};
+use crate::hold::{Held, Hold, name_of};
 use crate::verdict::Look;
 
 /// A bucket. The methods take the spec of the call: another one than before, where the policy has changed.
@@ -35,9 +35,9 @@ impl StoredBucket {
         of_stored!(&self.state, look(spec, now_us, 0))
     }
 
-    pub(super) fn write_back(&mut self, spec: &BucketSpec, now_us: u64, records: &[Record]) -> u64 {
+    pub(super) fn record(&mut self, spec: &BucketSpec, now_us: u64, records: &[Record]) -> u64 {
         self.spec = *spec;
-        of_stored!(&mut self.state, write_back(spec, now_us, records))
+        of_stored!(&mut self.state, record(spec, now_us, records))
     }
 
     /// Whether it holds anything, even if only expired entries.
@@ -63,47 +63,63 @@ impl Ends for StoredBucket {
     }
 }
 
-/// A receipt.
+/// A hold.
 #[derive(Debug)]
-pub(super) struct StoredReceipt {
-    /// Units that it can still return, and when they were taken.
-    left: Record,
+pub(super) struct StoredHold {
+    /// Units that it still stands for.
+    left: u64,
+    /// When it was left.
+    at_us: u64,
+    of: Vec<Held>,
     ends_us: u64,
 }
 
-impl StoredReceipt {
-    pub(super) fn new(receipt: &Receipt, now_us: u64) -> Self {
+impl StoredHold {
+    pub(super) fn new(hold: &Hold, now_us: u64) -> Self {
         Self {
-            left: Record {
-                at_us: now_us,
-                units: receipt.units,
-            },
-            ends_us: now_us.saturating_add(receipt.lifetime_us),
+            left: hold.units,
+            at_us: now_us,
+            of: hold.of.clone(),
+            ends_us: now_us.saturating_add(hold.lasts_us),
         }
     }
 
-    /// Takes off up to so many units; how many, and what it had before. None if the clock stepped back behind the taking:
+    /// Takes off up to so many units of those that need not stay: how many. None if the clock stepped back behind the taking:
     /// nothing can be returned yet.
-    pub(super) fn take_off(&mut self, now_us: u64, units: u64) -> (u64, Record) {
-        let left = self.left;
-        if left.at_us > now_us {
-            return (0, left);
+    pub(super) fn take_off(&mut self, now_us: u64, units: u64, keeps: u64) -> u64 {
+        if self.at_us > now_us {
+            return 0;
         }
-        let units = units.min(left.units);
-        self.left.units -= units;
-        if self.left.units == 0 {
+        let units = units.min(self.left.saturating_sub(keeps));
+        self.left -= units;
+        if self.left == 0 {
             self.ends_us = 0;
         }
-        (units, left)
+        units
+    }
+
+    /// Of units that were just taken off, those that come back to the bucket of this key, if some were taken from it.
+    pub(super) fn back(&self, key: &str, spent: u64, units: u64) -> Option<Back> {
+        let name = name_of(key);
+        let held = self.of.iter().find(|held| held.name == name)?;
+        Some(Back {
+            units: units.min(spent),
+            at_us: match held.at_us {
+                0 => self.at_us,
+                at_us => at_us,
+            },
+            left: self.left.saturating_add(spent),
+            rate: held.rate,
+        })
     }
 }
 
-impl Ends for StoredReceipt {
+impl Ends for StoredHold {
     fn ends_us(&self) -> u64 {
         self.ends_us
     }
 
     fn heap_bytes(&self) -> usize {
-        0
+        self.of.capacity() * size_of::<Held>()
     }
 }

@@ -2,8 +2,8 @@
 
 use super::{Full, Memory};
 use crate::algorithm::Algorithm;
-use crate::batch::{Batch, Bucket, Receipt};
-use crate::receipt::{Return, Returns};
+use crate::batch::{Batch, Bucket};
+use crate::hold::{ALL, Guard, Held, Hold, Settlements};
 use crate::test::{decision, spec};
 use crate::verdict::Outcome;
 
@@ -192,24 +192,23 @@ fn units_that_a_larger_quota_let_in_are_given_back_by_a_smaller_one() {
     };
     let (large, small) = (token(1_000_000, 1_000_000), token(7, 100));
     assert_eq!((large.spec.check(), small.spec.check()), (Ok(()), Ok(())));
-    let receipt = Receipt {
-        key: "receipt".to_owned(),
+    let hold = Hold {
+        key: "hold".to_owned(),
         units: 1_000_000,
-        lifetime_us: YEAR,
-        taken_at_us: Vec::new(),
+        lasts_us: YEAR,
+        of: vec![Held::of(&large)],
     };
     let mut batch = batch(&[large], false, 1_000_000);
-    batch.decisions[0].receipts.push(receipt.clone());
+    batch.decisions[0].holds.push(hold);
     assert!(memory.decide(SECOND, &batch)[0].unwrap().admitted);
-    let returns = Returns {
-        buckets: vec![small.clone()],
-        returns: vec![Return {
-            receipt: receipt.key,
-            units: u64::MAX,
-            buckets: vec![0],
-        }],
+    let mut settlements = Settlements::default();
+    let guard = Guard::Spend {
+        hold: "hold".to_owned(),
+        units: ALL,
+        keeps: 0,
     };
+    settlements.return_to(guard, [small.clone()]);
     // Counted by the larger quota's rate, which is the one that is stored.
-    assert_eq!(memory.return_units(SECOND + 1, &returns), [1_000_000]);
+    assert_eq!(memory.settle(SECOND + 1, &settlements), [1_000_000]);
     assert_eq!(ask(&mut memory, SECOND + 1, &small, 0).remaining, 100);
 }

@@ -1,26 +1,20 @@
 -- Assembled from lua/ by tests/engine/assembled.rs: change it there.
 -- The slow path of decide.lua, which few calls need: keys that cannot be read, equal waits, searching a log, clocks
--- that stepped back, give-backs, write-backs.
+-- that stepped back, settlements.
 --
 -- This file goes in front of decide.lua; the two are one script. A closure that captures many variables costs a tenth
 -- of a call. So slow_path captures nothing, and only calls that need its inner closures create them.
 --
 -- now is the time; the rest are decide.lua's constants of the log, explained there.
 
--- A receipt, as a bucket that decide.lua saves if it has changed. Its level is the units that it still stands for; its
--- state is those units and the time when they were taken, or a time for each bucket, of which the request has `count`.
--- And where the request goes on.
-local function read_receipt(key, units, lifetime, count, request, position)
-  local left, ends, times = 0, position + 7 * count, nil
-  if units == 0 then
-    local state = redis.pcall('GET', key)
-    if state and #state > 4 and #state % 7 == 4 then
-      left, times = struct.unpack('>I4', state), string.sub(state, 5)
-    end
-  elseif count > 0 then
-    times = string.sub(request, position, ends - 1)
-  end
-  return { level = left, kept = left, units = units, lifetime = lifetime, times = times }, ends
+-- A hold, as a bucket that decide.lua saves if it has changed. Its level is the units that it still stands for; its
+-- state is those units, when it was left, and what is known of each bucket. `number` is its lifetime, or how many units
+-- stay in it.
+local function read_hold(key, units, number, is_read)
+  local left, held = 0, nil
+  local state = is_read > 0 and redis.pcall('GET', key)
+  if state and #state % 28 == 11 then left, held = struct.unpack('>I4', state), string.sub(state, 5) end
+  return { level = left, kept = left, units = units, number = number, held = held }
 end
 
 -- Begin and end of the calendar window that holds now, the length of the one after it, and where the request goes on.
@@ -61,7 +55,7 @@ end
 -- rate is that of what was not; otherwise rounded up, and a full bucket at most. What another rate has let in must not
 -- take hours to drain by this one. It is cut before it drains, so that looks, which do not write it, see it drain.
 -- `uncut`, in units of `uncut_unit`, is every taking, drained by the fastest rate that has taken since the cut: so a
--- larger policy finds what a smaller one has cut. `held` is what is stored, for those who give or write back.
+-- larger policy finds what a smaller one has cut. `held` is what is stored, for those who settle.
 local function read_token(key, state, now, limit, a, b, MARGIN, TOKEN_STATE, UNCUT)
   local max, huge, pack, sub = math.max, math.huge, struct.pack, string.sub
   local level, as_of, born, expires, unit, rate = struct.unpack(TOKEN_STATE, state)
@@ -108,7 +102,7 @@ end
 -- Writes such a bucket.
 local function save_token(bucket, key, now, MARGIN, TOKEN_STATE, UNCUT)
   local level, unit, uncut, expires = bucket.level, bucket.unit, bucket.uncut, bucket.expires
-  -- A decision has taken whole units. Who gives or writes back has changed `uncut` too.
+  -- A decision has taken whole units. Who settles has changed `uncut` too.
   local units = bucket.held and (level - bucket.kept) / unit or 0
   uncut = math.min(uncut + units * bucket.uncut_unit, 4503599627370496)
   if rescale(uncut, bucket.uncut_unit, unit, math.huge) <= level then uncut = 0 end
@@ -127,7 +121,7 @@ local function save_token(bucket, key, now, MARGIN, TOKEN_STATE, UNCUT)
   end
 end
 
-local function slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
+local function slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
   local call, pack, unpack, sub = redis.call, struct.pack, struct.unpack, string.sub
   local floor, min, max, ceil = math.floor, math.min, math.max, math.ceil
   local slow = {}
@@ -159,7 +153,7 @@ local function slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     if result ~= DAMAGED then error(result, 0) end
   end
 
-  -- Whoever gives or writes back has no say in the policy: a token bucket is changed as it is stored, unless it holds
+  -- Whoever settles has no say in the policy: a token bucket is changed as it is stored, unless it holds
   -- nothing.
   local function as_stored(bucket)
     local held = bucket.held
@@ -176,14 +170,19 @@ local function slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
   end
 
   -- Fine units to return of `cost` units, of `left` that were taken together and are not returned: what has drained
-  -- since counts as returned.
-  local function undrained(level, unit, rate, cost, left, passed)
-    return max(0, min(level, cost * unit, left * unit - passed * rate))
+  -- since, by the rate in force or by the one that they were taken by, counts as returned.
+  local function undrained(level, unit, rate, cost, left, passed, first_rate, first_unit)
+    local drained = passed * rate
+    if (first_unit or 0) > 0 then
+      local at_first = min(passed * first_rate, left * first_unit)
+      drained = max(drained, rescale(at_first, first_unit, unit, 4503599627370496))
+    end
+    return max(0, min(level, cost * unit, left * unit - drained))
   end
 
   -- Records for a token bucket, without what has drained since each was taken: while the bucket held something, it
   -- drained that; only while it was empty could the new units have drained instead.
-  local function token_write_back(bucket, key, times, units)
+  local function token_record(bucket, key, times, units)
     as_stored(bucket)
     local drain, unit, level, recorded = bucket.drain, bucket.unit, bucket.level, 0
     local most = min(TWO32 * 1048576, (TWO32 - 1) * unit)
@@ -350,7 +349,7 @@ local function slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     return true
   end
 
-  local function log_give_back(log, key, cost, at)
+  local function log_restore(log, key, cost, at)
     local stamp = at + (-at) % log.b
     if log.kept == 0 or stamp + log.a <= now or stamp > log.last then return 0 end
     open(log, key)
@@ -385,7 +384,7 @@ local function slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
   local depth = DEPTH
 
   -- Inserts records into a log, each at its stamp; returns the units recorded.
-  local function log_write_back(log, key, stamps, units)
+  local function log_record(log, key, stamps, units)
     if #stamps == 0 or log.level == TWO32 - 1 then return 0 end
     if log.level == 0 then log.born = now end
     local room, late, recorded = TWO32 - 1 - log.level, log.level - log.kept, 0
@@ -461,8 +460,9 @@ local function slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     return recorded
   end
 
-  -- Returns units to a bucket, at most those of the taking that are not returned yet (`left`); returns how many.
-  local function give_back(bucket, key, cost, at, left)
+  -- Returns `cost` units to a bucket, of `left` that were taken together and are not returned; how many. `drain` and
+  -- `unit` are the rate that they were taken by; nil if it is not known.
+  local function restore(bucket, key, cost, at, left, drain, unit)
     as_stored(bucket)
     if bucket.level == 0 and not bucket.uncut or at < bucket.born or at > now then return 0 end
     local returned
@@ -472,68 +472,27 @@ local function slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     elseif bucket.drain then
       local uncut = bucket.uncut
       if uncut then
-        uncut = undrained(uncut, bucket.uncut_unit, bucket.uncut_rate, cost, left, now - at)
+        local by_unit, by_rate = bucket.uncut_unit, bucket.uncut_rate
+        uncut = undrained(uncut, by_unit, by_rate, cost, left, now - at, drain, unit)
         bucket.uncut, bucket.returned = bucket.uncut - uncut, bucket.returned or uncut > 0
       end
-      returned = undrained(bucket.level, bucket.unit, bucket.drain, cost, left, now - at)
+      returned = undrained(bucket.level, bucket.unit, bucket.drain, cost, left, now - at, drain, unit)
       bucket.level = bucket.level - returned
       -- A part of a unit is reported as one.
       returned = ceil(returned / bucket.unit)
     elseif bucket.head then
-      returned = log_give_back(bucket, key, cost, at)
+      returned = log_restore(bucket, key, cost, at)
       bucket.level = bucket.level - returned
     end
     bucket.returned = bucket.returned or returned > 0
     return returned
   end
 
-  function slow.give_back(bucket, key, request, position, _, cost)
-    return give_back(bucket, key, cost, unpack('>I7', request, position), cost)
-  end
-
-  -- Leaves n receipts from `index` on, if the decision of this reply was admitted, or if other calls have taken.
-  function slow.leave(buckets, n, index, reply)
-    if reply and unpack('>i4', reply) <= 0 then return end
-    for i = index, index + n - 1 do buckets[i].level = buckets[i].units end
-  end
-
-  -- Gives up to `cost` units back to n buckets, and subtracts as many from the receipt. Returns result, units, and the
-  -- next position in the request; and the rows before this one, or the times that other calls need to give units back.
-  function slow.redeem(buckets, broken, n, index, cost, request, position, rows)
-    local receipt, returned, result = buckets[index], 0, 1
-    local ends = position + 4 * n
-    if broken then
-      for i = position, ends - 1, 4 do
-        if broken[unpack('>I4', request, i)] then return 0, 0, ends, rows end
-      end
-    end
-    local left = receipt.level
-    -- The clock stepped back behind the taking: nothing can be returned yet, so the receipt keeps its units.
-    local times, time = receipt.times, 1
-    if left > 0 and unpack('>I7', times) > now then return 1, 0, ends, rows end
-    local units = min(cost, left)
-    receipt.level = left - units
-    if n > 0 and unpack('>I4', request, position) == index then return 1, units, ends, { times } end
-    for i = position, units > 0 and ends - 1 or 0, 4 do
-      local bucket = unpack('>I4', request, i)
-      local back = slow.try(give_back, buckets[bucket], KEYS[bucket], units, unpack('>I7', times, time), left)
-      time = min(time + 7, #times - 6)
-      if back then
-        returned = max(returned, back)
-      else
-        -- Do not write this bucket.
-        buckets[bucket], result = { level = 0, kept = 0 }, 0
-      end
-    end
-    return result, returned, ends, rows
-  end
-
-  -- Records units that were taken elsewhere, whatever the limit; returns how many.
-  function slow.write_back(bucket, key, request, position, count)
+  -- Adds units that were taken elsewhere, whatever the limit; how many.
+  local function add(bucket, key, at_each, units_each)
     local times, units, last = {}, {}, 0
-    for _ = 1, count do
-      local at, more
-      at, more, position = unpack('>I7I4', request, position)
+    for i = 1, #at_each do
+      local at, more = at_each[i], units_each[i]
       if not bucket.following then at = min(at, now) end
       if bucket.head then at = at + (-at) % bucket.b end
       -- In order of time, also across senders.
@@ -560,29 +519,76 @@ local function slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
         call('SET', key, pack('>I7I4I7', start, level + recorded, born), 'KEEPTTL')
       end
     elseif bucket.drain then
-      recorded = token_write_back(bucket, key, times, units)
+      recorded = token_record(bucket, key, times, units)
     elseif bucket.head then
-      recorded = log_write_back(bucket, key, times, units)
+      recorded = log_record(bucket, key, times, units)
       bucket.returned = bucket.returned or recorded > 0
     end
     return recorded
   end
 
-  -- Gives or writes back, as the request says from `first` on. Returns result, units, and the next position in it.
-  function slow.change(what, buckets, broken, request, first)
-    local count, index, cost, position = unpack('>I2I4I4', request, first - 2)
-    local change, ends = slow.give_back, position + 7
-    if what ~= GIVE_BACK then
-      change, ends = slow.write_back, position + 11 * count
-      -- An earlier call, whose answer was lost, has done it. Not `kept`: a step of the clock moves that unit.
-      if cost > 0 and buckets[cost].level > 0 then return 1, 0, ends end
+  -- Leaves a hold of n buckets if the decision of this reply was admitted, or if other calls have taken. Returns that
+  -- decision's result, and the next position.
+  function slow.leave(hold, n, request, position, reply)
+    local result, ends = reply and unpack('>i4', reply) or 1, position + 28 * n
+    if result > 0 then
+      hold.level, hold.held = hold.units, pack('>I7', now) .. sub(request, position, ends - 1)
     end
-    local units = not (broken and broken[index])
-      and slow.try(change, buckets[index], KEYS[index], request, position, count, cost)
-    if units then return 1, units, ends end
-    -- Do not write this bucket.
-    buckets[index] = { level = 0, kept = 0 }
-    return 0, 0, ends
+    return result, ends
+  end
+
+  -- When units were taken from the bucket of this name, and by which rate; nil if the hold is not of it.
+  local function taken(held, name)
+    for i = 8, #held, 28 do
+      local known, at, drain, unit = unpack('>I7I7I7I7', held, i)
+      if known == name then return at > 0 and at or unpack('>I7', held), drain, unit end
+    end
+  end
+
+  -- Settles, as the request says from `position` on. Returns result, units, and the next position; and the rows before
+  -- this one, or what other calls need to settle a hold.
+  function slow.settle(buckets, broken, n, guard, units, request, position, rows)
+    local ends, hold, result, most = position + 16 * n, buckets[guard], 1, 0
+    local left, held
+    if hold and hold.units > 0 then
+      -- An earlier call, whose answer was lost, has done it.
+      if hold.level > 0 then return 1, 0, ends, rows end
+      hold.level, hold.held = hold.units, pack('>I7', now)
+    elseif hold then
+      left, held = hold.level, hold.held
+      units = min(units, left - hold.number)
+      -- The clock stepped back behind the taking: nothing can be returned yet, so the hold keeps its units.
+      if units <= 0 or unpack('>I7', held) > now then return 1, 0, ends, rows end
+      hold.level = left - units
+      if n == 0 then return 1, units, ends, { held } end
+    end
+    while position < ends do
+      local index, at, more
+      local times, added = {}, {}
+      repeat
+        index, at, more, position = unpack('>I4I7i5', request, position)
+        times[#times + 1], added[#added + 1] = held and now or at, more
+      until more < 0 or position >= ends or unpack('>I4', request, position) ~= index
+      local bucket, key, done = buckets[index], KEYS[index], nil
+      if broken and broken[index] then
+        result = 0
+      elseif more >= 0 then
+        done = slow.try(add, bucket, key, times, added)
+      elseif not held then
+        done = slow.try(restore, bucket, key, -more, at, -more)
+      else
+        local since, drain, unit = taken(held, at)
+        local cost = min(-more, units)
+        done = not since and 0 or slow.try(restore, bucket, key, cost, since, left, drain, unit)
+      end
+      if done then
+        most = max(most, done)
+      else
+        -- Do not write this bucket.
+        buckets[index], result = { level = 0, kept = 0 }, 0
+      end
+    end
+    return result, most, ends, rows
   end
 
   return slow
@@ -591,7 +597,7 @@ end
 -- algorithm stands in algorithms/: at a mark come the sections of that name, `each` of them, as a `chain` of tests, or
 -- `else` as more tests of one.
 --
--- KEYS     the buckets, then the receipts, each once, all in one slot.
+-- KEYS     the buckets, then the holds, each once, all in one slot.
 -- ARGV[1]  the request, packed big-endian:
 --            not after I7, microseconds of Redis's clock: when it runs later than this, it does nothing
 --            for each key       kind I1 | limit I4 | a I7 | b I7
@@ -606,28 +612,27 @@ end
 --              kind 1, sliding log and window: a = window, b = precision (1 for a log), microseconds
 --              kind 6, sliding window whose units may be spent until the end of their step (a lease): a, b as kind 1
 
---              kind 4, receipt:                limit = units, a = lifetime, microseconds; to be read if both are 0;
---                                              b times I7, if other calls have taken the units: one for each bucket
---            for each decision  what I1 | n I2, then n >= 1 takes of  bucket I4 (from 1) | cost I4
---              what 0 takes, what 1 peeks
---              what 2 gives back: one take, and after it  at I7, the time of the taking
---              what 3 writes back what was taken elsewhere: n is of records, the one take has in place of a cost the
---              bucket (0: none) that holds something if this was done before, and then nothing is recorded; after it
---              come the records, oldest first, of  at I7 | units I4
---              what 4 leaves n receipts, the first at bucket, if the decision before it was admitted (or if there is
---              none: then other calls have taken); cost 0
---              what 5 returns up to cost units by the receipt at bucket, and after them come n of  bucket I4; if that
---              is the receipt again, other calls return them, and before the reply come its times, I7 each
---            A batch that gives or writes back does nothing else (but take from the bucket that says it was done),
---            and names each bucket once; one that returns does nothing else, either.
+--              kind 4, hold:                   limit = units, a = lifetime, microseconds; or 0 if it is only to be
+--                                              spent, a = units that stay in it; b = 1 if it is to be read
+--            for each step      what I1 | n I2 | index I4 (from 1) | units I4
+--              what 0 takes, what 1 peeks: n >= 1 takes of  bucket I4 | cost I4; index and units are the first.
+--              what 2 settles: and then n of  bucket I4 | at I7 | units i5. Those below 0 come back to the bucket, the
+--              others were taken elsewhere and are added; what is added to one bucket follows each other, oldest first.
+--              index is the guard. If it is 0, there is none. If it is a hold that is only to be spent, up to `units`
+--              are taken off it; no more come back, `at` is the bucket's name in the hold, and what is added is of now;
+--              if n is 0, the hold's state but its units precedes the reply, for other calls to settle. Otherwise this
+--              leaves the hold, and does nothing if it was there before.
+--              what 3 leaves a hold, index, if the decision before it was admitted (or if there is none: then other
+--              calls have taken): and then n buckets of  name I7 | taken at I7 (0: now) | two I7, by which rate it
+--              drains: fine units per microsecond, and per unit (0: it does not drain).
 -- ARGV[2]  the time in microseconds, for tests. Production leaves it out: Redis's clock is the one
 --          that all sidecars share.
 --
--- Replies with a string, for each decision  result i4 | remaining I4 | reset I7 | retry after I7 | now I7,
+-- Replies with a string, for each step  result i4 | remaining I4 | reset I7 | retry after I7 | now I7,
 -- times in microseconds; result is 1 + the index of the take that decided, negative if denied, and 0 if a key
--- of the decision holds what this script did not write: then it has taken nothing.
--- For what gives or writes back or returns, remaining is the units returned (to the bucket that most went to)
--- or recorded.
+-- of the step holds what this script did not write: then it has taken nothing, and settled the other buckets.
+-- For what settles, remaining is the most units that came back to a bucket or were added to one (or were taken off the
+-- hold).
 -- If it is too late, the reply is  now I7  alone.
 --
 -- Every bucket is read once, changed in Lua by each decision in turn, and written once, if at all.
@@ -646,8 +651,8 @@ end
 local not_after, kind, limit, a, b, position = unpack('>I7I1I4I7I7', request)
 if now > not_after then return pack('>I7', now) end
 
-local RECEIPT = 4
-local PEEK, GIVE_BACK, RECEIPTS = 1, 2, 4
+local HOLD = 4
+local PEEK, SETTLE = 1, 2
 local TWO32, TWO48 = 4294967296, 281474976710656
 -- When a key's end is set, it is this many microseconds later than that of its content: Redis expires keys by a
 -- separate millisecond clock.
@@ -670,7 +675,7 @@ local LOG, LEASED = 1, 6
 -- (copies, so that the records that expire next are at hand), then the open block: the newest records, 1 to BLOCK.
 -- A full block moves to a field named by its number; the record at position p is in block floor(p / BLOCK).
 -- A record is its stamp (modulo 2^48) and the running total of units including it (modulo 2^32). A closed block's
--- records follow the sum that give-backs have since added to its totals.
+-- records follow the sum that has to be subtracted from its totals, since units came back.
 -- The head: position of the oldest record | blocks before its block not deleted yet | blocks after its
 -- block | total before it | when the log was last empty | when the key expires | copies.
 local LOG_HEAD, RECORD = '>I6I4I4I4I7I7I1', '>I6I4'
@@ -678,9 +683,9 @@ local BLOCK = 18
 local AHEAD = 17
 -- Each write deletes at most this many expired blocks, so that no call deletes thousands.
 local SHED = 8
--- A give-back or a clock step touches at most this many blocks, so that no call blocks Redis for long.
+-- What comes back or a clock step touches at most this many blocks, so that no call blocks Redis for long.
 local REACH = 1024
--- The write-backs of one call rewrite at most this many closed blocks, at about 10 us each.
+-- What one call adds rewrites at most this many closed blocks, at about 10 us each.
 local DEPTH = 128
 
 -- Functions that are not defined here are in slow_path.lua, which goes before this file.
@@ -803,21 +808,21 @@ for i = 1, #KEYS do
       expires = expires, ahead = ahead, from = from, records = records,
     }
     if kept > 0 and (last > stamp or head_stamp + a <= now) then
-      slow = slow or slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
+      slow = slow or slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
       if not slow.try(slow.mend, log, key, stamp) then
         broken = broken or {}
         broken[i], log = true, { cap = 0, level = 0, kept = 0 }
       end
     end
     buckets[i] = log
-  elseif kind == RECEIPT then
-    buckets[i], position = read_receipt(key, limit, a, b, request, position)
+  elseif kind == HOLD then
+    buckets[i] = read_hold(key, limit, a, b)
   else
     error('sluicegate: unknown kind of bucket')
   end
 end
 
-if broken then slow = slow or slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48) end
+if broken then slow = slow or slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48) end
 local reply, replies
 local ends = #request
 while position <= ends do
@@ -826,15 +831,13 @@ while position <= ends do
   what, takes, index, cost, position = unpack('>I1I2I4I4', request, position)
   local result, remaining, reset, retry = 1, 0, 0, 0
   local bucket, tightest, lost
-  if what >= GIVE_BACK then
-    slow = slow or slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
-    if what == RECEIPTS then
-      slow.leave(buckets, takes, index, reply)
-    elseif what > RECEIPTS then
+  if what >= SETTLE then
+    slow = slow or slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
+    if what == SETTLE then
       result, remaining, position, replies =
-        slow.redeem(buckets, broken, takes, index, cost, request, position, replies)
+        slow.settle(buckets, broken, takes, index, cost, request, position, replies)
     else
-      result, remaining, position = slow.change(what, buckets, broken, request, first)
+      result, position = slow.leave(buckets[index], takes, request, position, reply)
     end
   elseif broken and slow.touches(broken, request, first, takes) then
     result, position = 0, first + 8 * takes
@@ -857,7 +860,7 @@ while position <= ends do
           if over <= (total - bucket.base) % TWO32 then
             stamp = bucket.last - (bucket.last - stamp) % TWO48
           else
-            slow = slow or slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
+            slow = slow or slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
             stamp = slow.try(slow.room, bucket, KEYS[index], over)
             if not stamp then
               broken = broken or {}
@@ -869,7 +872,7 @@ while position <= ends do
         if later > retry then
           result, retry, tightest = -i, later, bucket
         elseif later == retry then
-          slow = slow or slow_path(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
+          slow = slow or slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
           if slow.tighter(bucket, tightest) then result, tightest = -i, bucket end
         end
       end
@@ -994,11 +997,11 @@ for i = 1, #buckets do
         call('PEXPIRE', key, 1)
       end
     else
-      local state = pack('>I4', level) .. (bucket.times or pack('>I7', now))
-      if bucket.units == 0 then
+      local state = pack('>I4', level) .. bucket.held
+      if kept > 0 then
         call('SET', key, state, 'KEEPTTL')
       else
-        call('SET', key, state, 'PX', math.ceil(bucket.lifetime / 1000))
+        call('SET', key, state, 'PX', math.ceil(bucket.number / 1000))
       end
     end
   end

@@ -1,6 +1,9 @@
 //! What comes back from the script.
 
+use super::Settled;
+use crate::algorithm::TokenRate;
 use crate::batch::{Batch, Decision};
+use crate::hold::Held;
 use crate::verdict::Outcome;
 
 /// Bytes of a row of the reply: result 4, remaining 4, reset 7, retry-after 7, time 7.
@@ -13,7 +16,7 @@ const CLOCK: usize = 7;
 pub struct Reply<T> {
     /// Redis's clock when the script ran, microseconds.
     pub now_us: u64,
-    /// For each decision, give-back or write-back what became of it, in order. `None`: the script ran after its not-after
+    /// For each decision or settlement what became of it, in order. `None`: the script ran after its not-after
     /// time, and has taken nothing and written nothing.
     pub each: Option<Vec<Result<T, BrokenState>>>,
 }
@@ -33,10 +36,9 @@ pub struct ReplyError(pub String);
 
 /// The outcomes of a batch.
 pub(super) fn outcomes(batch: &Batch, reply: &[u8]) -> Result<Reply<Outcome>, ReplyError> {
-    // One that leaves receipts has a row for that, which says nothing.
-    let rows_of = |decision: &Decision| {
-        usize::from(!decision.takes.is_empty()) + usize::from(!decision.leaves().is_empty())
-    };
+    // Each hold that it leaves has a row, which says nothing.
+    let rows_of =
+        |decision: &Decision| usize::from(!decision.takes.is_empty()) + decision.leaves().len();
     let rows = batch.decisions.iter().map(rows_of);
     read(reply, rows, |index, result, outcome| {
         let decision = batch.decisions.get(index);
@@ -50,19 +52,26 @@ pub(super) fn outcomes(batch: &Batch, reply: &[u8]) -> Result<Reply<Outcome>, Re
     })
 }
 
-/// The units of each row, of which there must be so many.
-pub(super) fn units(rows: usize, reply: &[u8]) -> Result<Reply<u64>, ReplyError> {
-    read(reply, std::iter::repeat_n(1, rows), |_, _, row| {
-        Ok(row.remaining)
-    })
-}
-
-/// Units taken off a receipt, and the times before the row.
-pub(super) fn redeemed(reply: &[u8]) -> Result<Reply<(u64, Vec<u64>)>, ReplyError> {
-    let (times, row) = reply.split_at(reply.len().saturating_sub(ROW));
-    let times = times.chunks(CLOCK).map(number);
-    read(row, std::iter::once(1), |_, _, row| {
-        Ok((row.remaining, times.clone().collect()))
+/// What became of so many settlements. What a hold is of comes before its row: the time when it was left, and its buckets.
+pub(super) fn settled(settlements: usize, reply: &[u8]) -> Result<Reply<Settled>, ReplyError> {
+    let (hold, rows) = match settlements {
+        1 => reply.split_at(reply.len().saturating_sub(ROW)),
+        _ => (&[][..], reply),
+    };
+    let (left, of) = hold.split_at_checked(CLOCK).unwrap_or_default();
+    let held = |bytes: &[u8]| {
+        let [name, at_us, per_us, per_unit] =
+            [0, 1, 2, 3].map(|index| bytes.chunks(CLOCK).nth(index).map_or(0, number));
+        Held {
+            name,
+            at_us: if at_us > 0 { at_us } else { number(left) },
+            rate: TokenRate { per_us, per_unit },
+        }
+    };
+    let of: Vec<_> = of.chunks(4 * CLOCK).map(held).collect();
+    read(rows, std::iter::repeat_n(1, settlements), |_, _, row| {
+        let (units, of) = (row.remaining, of.clone());
+        Ok(Settled { units, of })
     })
 }
 

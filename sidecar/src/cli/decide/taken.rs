@@ -10,7 +10,7 @@ use crate::cli::target::Decider;
 pub type Units<'a> = (&'a [Check<'a>], &'a [String]);
 
 /// Returns the units after an error, and adds to it whether that succeeded.
-pub async fn give_back(decider: &Decider, units: Units<'_>, exit: Exit, error: String) -> Failure {
+pub async fn undo(decider: &Decider, units: Units<'_>, exit: Exit, error: String) -> Failure {
     let units = match return_units(decider, units).await {
         Ok(()) => "the units were returned".to_owned(),
         Err(why) => format!("the units could not be returned: {why}"),
@@ -30,7 +30,7 @@ async fn return_units(decider: &Decider, (checks, receipts): Units<'_>) -> Resul
         units: None,
     });
     let entries: Vec<_> = entries.collect();
-    for outcome in decider.give_back(&entries).await? {
+    for outcome in decider.settle(&entries).await? {
         match outcome {
             GivenBack::GivenBack { .. } => {}
             GivenBack::Unavailable => return Err(decider.unavailable()),

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sluicegate_engine::lease::{EndedLease, Grant, LeaseRefusal};
-use sluicegate_engine::{BatchBuilder, Outcome, bucket_key};
+use sluicegate_engine::{BatchBuilder, Outcome, Settlements, bucket_key};
 
 use super::lease::useless_because;
 use super::{Command, Lease, LeaseKey, Leases, longest_us};
@@ -15,8 +15,8 @@ use crate::clock;
 use crate::decide::backend::Backend;
 use crate::decide::denials::Denials;
 use crate::decide::epoch::PolicyHandle;
-use crate::decide::receipts;
 use crate::lock::lock;
+use crate::random;
 
 /// Renewals and returns wait at most this part of the longest lease for others, so that they share a call: a renewal begins when
 /// what is left lasts for about a third of it.
@@ -85,9 +85,9 @@ impl Keeper<'_> {
             if any_ended {
                 returns.extend(self.ended(self.policy.current().number));
             }
-            let ((granted, useless), ()) = tokio::join!(self.ask(asks), self.give_back(returns));
+            let ((granted, useless), ()) = tokio::join!(self.ask(asks), self.settle(returns));
             drop(notified);
-            self.give_back(useless).await;
+            self.settle(useless).await;
             ends.extend(granted);
         }
     }
@@ -95,7 +95,7 @@ impl Keeper<'_> {
     /// Ends all leases for good, and returns them.
     pub async fn close(self) {
         self.leases.closed.store(true, Ordering::Relaxed);
-        self.give_back(self.ended(u64::MAX)).await;
+        self.settle(self.ended(u64::MAX)).await;
     }
 
     /// The leases that have ended, and those of epochs before this one.
@@ -137,7 +137,7 @@ impl Keeper<'_> {
         let spec = key.limit.windows.first()?;
         let first = bucket_key(&key.key, &key.limit.name, spec);
         let store_us = self.backend.clock_us(&first);
-        let secret = receipts::secret();
+        let secret = random::secret();
         let mut shard = self.leases.shard(&key.key);
         let entry = shard.get_mut(&key.limit.name, &key.key)?;
         let now_us = clock::now_us();
@@ -201,18 +201,17 @@ impl Keeper<'_> {
         Some(ended)
     }
 
-    /// Returns units. Each is returned once: repeating a call whose answer was lost could return units that were spent,
-    /// since the receipt is for all units of the lease.
-    async fn give_back(&self, mut returns: Returns) {
+    /// Returns units.
+    async fn settle(&self, mut returns: Returns) {
         returns.retain(|ended| ended.units > 0);
         // A call names a bucket once, with one quota: so each epoch has its own.
         returns.sort_by_key(|ended| ended.tag.key.epoch);
         for of_epoch in returns.chunk_by(|one, other| one.tag.key.epoch == other.tag.key.epoch) {
-            let entries = of_epoch
-                .iter()
-                .map(|ended| ended.tag.give_back(ended.units));
-            let entries: Vec<_> = entries.collect();
-            let returned = self.backend.give_back(&entries).await;
+            let mut settlements = Settlements::default();
+            for ended in of_epoch {
+                ended.tag.settle(ended.units, &mut settlements);
+            }
+            let returned = self.backend.settle(&settlements).await;
             for (ended, returned) in of_epoch.iter().zip(returned) {
                 if ended.tag.is_granted() {
                     let metrics = &ended.tag.metrics;

@@ -1,11 +1,12 @@
-//! A lease: the decision that asks for it, what its outcome grants, and the give-back. Pure.
+//! A lease: the decision that asks for it, what its outcome grants, and what settles it. Pure.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use sluicegate_engine::lease::{Grant, LeaseRefusal, LeaseTerms, reserve};
 use sluicegate_engine::{
-    Algorithm, BatchBuilder, Bucket, BucketSpec, Decision, Outcome, Receipt, Take, bucket_key,
-    receipt_key,
+    ALL, Algorithm, BatchBuilder, Bucket, BucketSpec, Decision, Guard, Held, Hold, Outcome,
+    Settlements, Take, bucket_key, hold_key,
 };
 use sluicegate_protocol::LimitStatus;
 
@@ -13,15 +14,14 @@ use super::{LeaseKey, longest_us};
 use crate::decide::buckets::buckets_of;
 use crate::decide::status;
 use crate::policy::Limit;
-use crate::store::GiveBackEntry;
 use crate::telemetry::metrics::LeaseMetrics;
 
-/// How long the store keeps the receipt of a lease after its end. A key has some leases each second, and a window may last
-/// for days: receipts that lasted as long would fill the store. Units that are returned later are held for one window.
+/// How long the store keeps the hold of a lease after its end. A key has some leases each second, and a window may last
+/// for days: holds that lasted as long would fill the store. Units that are returned later are held for one window.
 const RETURN_WITHIN_US: u64 = 5_000_000;
 
 /// For how long after its grant units of a lease may be returned: the longest lease that a policy may have, plus the time for
-/// which the store then keeps its receipt. Not by policy, since all sidecars read each other's markers.
+/// which the store then keeps its hold. Not by policy, since all sidecars read each other's markers.
 const MAY_COME_BACK_US: u64 = 10_000_000 + RETURN_WITHIN_US;
 /// The quota of markers: it is never used up.
 pub const MARKER_QUOTA: u64 = 2_147_483_647;
@@ -52,8 +52,10 @@ pub struct Lease {
     pub metrics: Arc<LeaseMetrics>,
     /// How many units were asked for.
     units: u64,
-    /// The receipt's key in the store.
-    store_key: String,
+    /// The hold's key in the store.
+    hold: String,
+    /// Units that have not been returned.
+    kept: AtomicU64,
     /// What the units are taken from.
     buckets: Vec<Bucket>,
     /// The key's status when the store granted the lease, if it is known to have done so.
@@ -69,7 +71,8 @@ impl Lease {
         Self {
             metrics,
             units,
-            store_key: receipt_key(&key.key, &limit.name, secret),
+            hold: hold_key(&key.key, &limit.name, secret),
+            kept: AtomicU64::new(units),
             buckets: buckets_of(&limit.windows, &limit.name, &key.key),
             granted: None,
             whole_us: 0,
@@ -77,7 +80,7 @@ impl Lease {
         }
     }
 
-    /// Adds the decision to a batch: the units from every window, with a receipt.
+    /// Adds the decision to a batch: the units from every window, with a hold.
     pub(super) fn add_to(&self, builder: &mut BatchBuilder) {
         let limit = &self.key.limit;
         let units = self.buckets.iter().cloned();
@@ -91,11 +94,11 @@ impl Lease {
         builder.push(Decision {
             takes,
             peek: false,
-            receipts: vec![Receipt {
-                key: self.store_key.clone(),
+            holds: vec![Hold {
+                key: self.hold.clone(),
                 units: self.units,
-                lifetime_us: longest_us(limit).saturating_add(RETURN_WITHIN_US),
-                taken_at_us: Vec::new(),
+                lasts_us: longest_us(limit).saturating_add(RETURN_WITHIN_US),
+                of: self.buckets.iter().map(Held::of).collect(),
             }],
         });
     }
@@ -137,13 +140,15 @@ impl Lease {
         })
     }
 
-    /// The request that returns units to the store.
-    pub(super) fn give_back(&self, units: u64) -> GiveBackEntry {
-        GiveBackEntry {
-            receipt: self.store_key.clone(),
-            units,
-            buckets: self.buckets.clone(),
-        }
+    /// Adds what returns units to the store. All but those and what was returned before stays in the hold: so it may be repeated.
+    pub(super) fn settle(&self, units: u64, settlements: &mut Settlements) {
+        let kept = self.kept.fetch_sub(units, Ordering::Relaxed);
+        let guard = Guard::Spend {
+            hold: self.hold.clone(),
+            units: ALL,
+            keeps: kept.saturating_sub(units),
+        };
+        settlements.return_to(guard, self.buckets.iter().cloned());
     }
 }
 

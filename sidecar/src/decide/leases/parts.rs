@@ -10,8 +10,8 @@ use tokio::sync::oneshot;
 
 use super::{Command, Lease, LeaseKey, Leases};
 use crate::clock;
-use crate::decide::receipts;
 use crate::lock::lock;
+use crate::random;
 
 /// Most parts that filters hold; each has some hundred bytes. Then there is nothing to lend.
 const MAX_PARTS: usize = 16_384;
@@ -152,7 +152,7 @@ impl Leases {
         if self.is_closed() {
             return None;
         }
-        let id = receipts::number()?;
+        let id = random::number()?;
         let mut parts = lock(&self.parts);
         if parts.len() >= MAX_PARTS {
             return None;

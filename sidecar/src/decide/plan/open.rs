@@ -1,8 +1,8 @@
 //! A decision that is still open.
 
 use sluicegate_engine::{
-    BatchBuilder, Bucket, BucketSpec, Decision, MAX_REQUEST_WEIGHT, Outcome, Receipt, Take,
-    bucket_key, receipt_key,
+    BatchBuilder, Bucket, BucketSpec, Decision, Held, Hold, MAX_REQUEST_WEIGHT, Outcome, Take,
+    bucket_key, hold_key,
 };
 use sluicegate_protocol::{
     Code, DECISIONS, Decision as Asked, LimitStatus, Problem, Verdict, WithoutStore,
@@ -12,6 +12,7 @@ use super::peek;
 use crate::decide::effective::{EffectiveCheck, EffectiveChecks};
 use crate::decide::leases::{MARKER_QUOTA, Reservation};
 use crate::decide::{receipts, status};
+use crate::random;
 use crate::telemetry::verdict::{Decided, Source};
 
 /// A decision that is still open.
@@ -68,8 +69,9 @@ impl<'a> Open<'a> {
             )));
         }
         let mut takes = Vec::with_capacity(weight - builder.weight());
-        let mut receipts = Vec::new();
+        let mut holds = Vec::new();
         for check in &self.all.checks {
+            let first = takes.len();
             for spec in check.windows() {
                 let bucket = builder.bucket(bucket_key(check.key, &check.limit.name, &spec), spec);
                 takes.push(Take {
@@ -79,20 +81,22 @@ impl<'a> Open<'a> {
             }
             // One for all windows of a check.
             if let Some(secret) = self.secret(check.index) {
-                let key = receipt_key(check.key, &check.limit.name, secret);
                 let lifetimes = check.windows().map(|spec| spec.held_for_us(check.cost));
-                receipts.push(Receipt {
-                    key,
+                let buckets = takes.iter().skip(first);
+                let buckets =
+                    buckets.filter_map(|take: &Take| builder.batch().buckets.get(take.bucket));
+                holds.push(Hold {
+                    key: hold_key(check.key, &check.limit.name, secret),
                     units: check.cost,
-                    lifetime_us: lifetimes.max().unwrap_or(0),
-                    ..Receipt::default()
+                    lasts_us: lifetimes.max().unwrap_or(0),
+                    of: buckets.map(Held::of).collect(),
                 });
             }
         }
         self.batch_index = builder.push(Decision {
             takes,
             peek: self.asked.peek,
-            receipts,
+            holds,
         });
         None
     }
@@ -108,7 +112,7 @@ impl<'a> Open<'a> {
     /// no receipt for them, and theirs return nothing.
     pub fn draw_secrets(&mut self) {
         let wanted = self.all.receipts.iter();
-        self.secrets = wanted.map(|_| receipts::secret()).collect();
+        self.secrets = wanted.map(|_| random::secret()).collect();
     }
 
     fn secret(&self, check: usize) -> Option<u128> {

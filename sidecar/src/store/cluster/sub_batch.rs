@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use sluicegate_engine::script::GiveBack;
 use sluicegate_engine::{
-    Batch, BatchBuilder, Decision, Look, Outcome, Take, outcome, receipt_is_for,
+    ALL, Batch, BatchBuilder, Bucket, Decision, Entry, Guard, Held, Hold, Look, Outcome,
+    Settlement, Settlements, Take, outcome,
 };
 
 /// The takes of a batch from one subject, or from one key.
@@ -24,20 +24,30 @@ impl SubBatch {
 
 /// The combined answers of the sub-batches.
 #[derive(Debug, Default)]
-pub struct Combined<'a> {
+pub struct Combined {
     /// In the order of the batch; `None` where a sub-batch was not answered.
     pub decisions: Vec<Option<Outcome>>,
-    /// What sub-batches took for decisions that another one denied or did not answer.
-    pub to_give_back: Vec<GiveBack<'a>>,
-    /// Receipts of admitted decisions that no sub-batch leaves, each in a batch of its own.
+    /// What comes back that sub-batches took for decisions that another one denied or did not answer.
+    pub to_settle: Settlements,
+    /// Holds of admitted decisions that no sub-batch leaves, each in a batch of its own.
     pub to_leave: Vec<Batch>,
 }
 
-/// Splits a batch by what `group` finds of its keys: the hash tag, or the whole key. Receipts go with buckets of their group.
-pub fn split(batch: &Batch, group: impl Fn(&str) -> &str) -> Vec<SubBatch> {
+/// What one sub-batch says of a decision: the indices of its takes in the decision, what it leaves, and its outcome.
+type Part<'a> = (&'a [usize], &'a [Hold], Option<Outcome>);
+
+/// Splits a batch by what `group` finds of its keys: the hash tag, or the whole key. Holds go with buckets of their group. A
+/// decision over several groups may be denied by one of them: so what the others take is in holds for `lasts_us`, each with a
+/// secret. Where there is none, it comes back by its time, by a call that must not be repeated.
+pub fn split(
+    batch: &Batch,
+    group: impl Fn(&str) -> &str,
+    lasts_us: u64,
+    mut secret: impl FnMut() -> Option<u128>,
+) -> Vec<SubBatch> {
     let mut sub_batches: BTreeMap<&str, SubBatch> = BTreeMap::new();
     for (index, decision) in batch.decisions.iter().enumerate() {
-        let mut parts: BTreeMap<&str, Part> = BTreeMap::new();
+        let mut parts: BTreeMap<&str, (Vec<usize>, Vec<Take>)> = BTreeMap::new();
         for (number, take) in decision.takes.iter().enumerate() {
             let Some(bucket) = batch.buckets.get(take.bucket) else {
                 continue;
@@ -50,15 +60,19 @@ pub fn split(batch: &Batch, group: impl Fn(&str) -> &str) -> Vec<SubBatch> {
             numbers.push(number);
             takes.push(Take { bucket, cost });
         }
+        let may_come_back = parts.len() > 1 && !decision.peek;
         for (of, (numbers, takes)) in parts {
             let sub_batch = sub_batches.entry(of).or_default();
-            // If another sub-batch denies, its receipt stays until it expires, unknown to anyone.
-            let receipts = decision.receipts.iter();
-            let receipts = receipts.filter(|receipt| group(&receipt.key) == of);
+            let holds = decision.holds.iter();
+            let holds = holds.filter(|hold| group(&hold.key) == of);
+            let mut holds: Vec<_> = holds.cloned().collect();
+            if may_come_back {
+                hold_rest(&mut holds, sub_batch.batch(), &takes, lasts_us, &mut secret);
+            }
             sub_batch.builder.push(Decision {
                 takes,
                 peek: decision.peek,
-                receipts: receipts.cloned().collect(),
+                holds,
             });
             sub_batch.sources.push((index, numbers));
         }
@@ -66,68 +80,134 @@ pub fn split(batch: &Batch, group: impl Fn(&str) -> &str) -> Vec<SubBatch> {
     sub_batches.into_values().collect()
 }
 
-/// A decision's takes from one group: their indices in the decision, and in the sub-batch.
-type Part = (Vec<usize>, Vec<Take>);
+/// Adds holds of what is in none of these: one of takes with the same cost, since a hold is of as many units of each bucket.
+fn hold_rest(
+    holds: &mut Vec<Hold>,
+    batch: &Batch,
+    takes: &[Take],
+    lasts_us: u64,
+    mut secret: impl FnMut() -> Option<u128>,
+) {
+    for takes in takes.chunk_by(|one, next| one.cost == next.cost) {
+        let buckets = takes.iter().filter(|take| take.cost > 0);
+        let buckets = buckets.filter_map(|take| batch.buckets.get(take.bucket));
+        let mut is_held =
+            |bucket: &&Bucket| holds.iter_mut().any(|hold| hold.held(bucket).is_some());
+        let rest: Vec<_> = buckets.filter(|bucket| !is_held(bucket)).collect();
+        if let (Some(first), Some(take), Some(secret)) = (rest.first(), takes.first(), secret()) {
+            holds.push(Hold {
+                // In the same slot.
+                key: format!("{}:hold:{secret:032x}", first.key),
+                units: take.cost,
+                lasts_us,
+                of: rest.into_iter().map(Held::of).collect(),
+            });
+        }
+    }
+}
 
 /// Combines the answers of the sub-batches; `None` where a decision was not answered.
-pub fn combine<'a>(
-    batch: &'a Batch,
+pub fn combine(
+    batch: &Batch,
     sub_batches: &[SubBatch],
     answers: &[Vec<Option<Outcome>>],
-) -> Combined<'a> {
-    let mut outcomes: Vec<Vec<(&[usize], Option<Outcome>)>> =
-        vec![Vec::new(); batch.decisions.len()];
+) -> Combined {
+    let mut parts: Vec<Vec<Part<'_>>> = vec![Vec::new(); batch.decisions.len()];
     for (sub_batch, answer) in sub_batches.iter().zip(answers) {
-        for (index, (source, numbers)) in sub_batch.sources.iter().enumerate() {
+        let decisions = sub_batch.sources.iter().zip(&sub_batch.batch().decisions);
+        for (index, ((source, numbers), decision)) in decisions.enumerate() {
             let outcome = answer.get(index).copied().flatten();
-            if let Some(outcomes) = outcomes.get_mut(*source) {
-                outcomes.push((numbers, outcome));
+            if let Some(parts) = parts.get_mut(*source) {
+                parts.push((numbers, &decision.holds, outcome));
             }
         }
     }
+    let is_late = parts.iter().flatten().all(|(_, holds, _)| holds.is_empty());
     let mut combined = Combined::default();
-    let mut parts = sub_batches.iter().flat_map(|one| &one.batch().decisions);
-    let is_late = parts.all(|part| part.receipts.is_empty());
-    for (decision, outcomes) in batch.decisions.iter().zip(&mut outcomes) {
-        let outcome = merge(batch, decision, outcomes);
-        if outcome.is_some_and(|outcome| outcome.admitted) {
-            // In the order of its takes.
-            outcomes.sort_by_key(|(numbers, _)| numbers.first());
-            for receipt in decision.leaves().iter().filter(|_| is_late) {
-                let taken = give_backs(batch, decision, outcomes).into_iter();
-                let taken = taken.filter(|one| receipt_is_for(&receipt.key, &one.bucket.key));
-                let mut receipt = receipt.clone();
-                receipt.taken_at_us = taken.map(|one| one.at_us).collect();
+    for (decision, parts) in batch.decisions.iter().zip(&parts) {
+        let outcome = merge(batch, decision, parts);
+        if outcome.is_none_or(|outcome| !outcome.admitted) {
+            if !decision.peek {
+                come_back(&mut combined.to_settle, batch, decision, parts);
+            }
+        } else if is_late {
+            for hold in decision.leaves() {
                 let mut alone = BatchBuilder::new();
                 alone.push(Decision {
                     takes: Vec::new(),
                     peek: false,
-                    receipts: vec![receipt],
+                    holds: vec![with_times(hold, batch, decision, parts)],
                 });
                 combined.to_leave.push(alone.finish());
             }
-        } else if !decision.peek {
-            combined
-                .to_give_back
-                .extend(give_backs(batch, decision, outcomes));
         }
         combined.decisions.push(outcome);
     }
     combined
 }
 
-/// Merges the outcomes of a decision's sub-batches into the outcome that a single node would have given.
-fn merge(
-    batch: &Batch,
+/// Settles what the admitted sub-batches of a decision took.
+fn come_back(to: &mut Settlements, batch: &Batch, decision: &Decision, parts: &[Part<'_>]) {
+    for (takes, holds, at_us) in admitted(batch, decision, parts) {
+        for hold in holds {
+            let guard = Guard::Spend {
+                hold: hold.key.clone(),
+                units: ALL,
+                keeps: 0,
+            };
+            to.return_to(guard, takes.iter().map(|(bucket, _)| (*bucket).clone()));
+        }
+        for (bucket, cost) in takes.into_iter().filter(|_| holds.is_empty()) {
+            to.each.push(Settlement {
+                guard: Guard::None,
+                entries: vec![Entry::back(to.buckets.len(), Some(at_us), cost)],
+            });
+            to.buckets.push(bucket.clone());
+        }
+    }
+}
+
+/// A hold with the times at which its units were taken.
+fn with_times(hold: &Hold, batch: &Batch, decision: &Decision, parts: &[Part<'_>]) -> Hold {
+    let mut hold = hold.clone();
+    for (takes, _, at_us) in admitted(batch, decision, parts) {
+        for (bucket, _) in takes {
+            if let Some(held) = hold.held(bucket) {
+                held.at_us = at_us;
+            }
+        }
+    }
+    hold
+}
+
+/// What the admitted sub-batches of a decision took, what they left, and when.
+fn admitted<'a>(
+    batch: &'a Batch,
     decision: &Decision,
-    outcomes: &[(&[usize], Option<Outcome>)],
-) -> Option<Outcome> {
-    let in_decision = |(numbers, outcome): &(&[usize], Option<Outcome>)| {
+    parts: &[Part<'a>],
+) -> impl Iterator<Item = (Vec<(&'a Bucket, u64)>, &'a [Hold], u64)> {
+    parts.iter().filter_map(|(numbers, holds, outcome)| {
+        let outcome = outcome.filter(|outcome| outcome.admitted)?;
+        let takes = numbers
+            .iter()
+            .filter_map(|number| decision.takes.get(*number));
+        let takes = takes.filter_map(|take| Some((batch.buckets.get(take.bucket)?, take.cost)));
+        Some((
+            takes.filter(|(_, cost)| *cost > 0).collect(),
+            *holds,
+            outcome.at_us,
+        ))
+    })
+}
+
+/// Merges the outcomes of a decision's sub-batches into the outcome that a single node would have given.
+fn merge(batch: &Batch, decision: &Decision, parts: &[Part<'_>]) -> Option<Outcome> {
+    let in_decision = |(numbers, _, outcome): &Part<'_>| {
         let mut outcome = (*outcome)?;
         outcome.decided_by = *numbers.get(outcome.decided_by)?;
         Some(outcome)
     };
-    let outcomes = outcomes.iter().map(in_decision);
+    let outcomes = parts.iter().map(in_decision);
     let mut outcomes: Vec<_> = outcomes.collect::<Option<_>>()?;
     outcomes.sort_by_key(|outcome| outcome.decided_by);
     let quota = |outcome: &Outcome| {
@@ -160,36 +240,12 @@ fn merge(
     Some(merged)
 }
 
-/// What the admitted sub-batches of a decision took.
-fn give_backs<'a>(
-    batch: &'a Batch,
-    decision: &'a Decision,
-    outcomes: &[(&[usize], Option<Outcome>)],
-) -> Vec<GiveBack<'a>> {
-    let admitted = outcomes.iter().filter_map(|(numbers, outcome)| {
-        let outcome = outcome.filter(|outcome| outcome.admitted)?;
-        Some((numbers, outcome.at_us))
-    });
-    let each = admitted.flat_map(|(numbers, at_us)| {
-        numbers.iter().filter_map(move |number| {
-            let take = decision.takes.get(*number)?;
-            let (bucket, cost) = (batch.buckets.get(take.bucket)?, take.cost);
-            (cost > 0).then_some(GiveBack {
-                bucket,
-                cost,
-                at_us,
-            })
-        })
-    });
-    each.collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::slots::tag;
     use super::*;
     use crate::store::tests as test_batches;
-    use sluicegate_engine::{Receipt, receipt_key};
+    use sluicegate_engine::hold_key;
 
     /// Decisions over keys, each take of cost 1.
     fn batch(keys: &[&str], decisions: &[&[usize]]) -> Batch {
@@ -212,14 +268,28 @@ mod tests {
     fn a_sub_batch_holds_the_takes_of_one_slot_in_order() {
         let keys = ["sg:{a}:l:1", "sg:{b}:l:1", "sg:{a}:l:2"];
         let batch = batch(&keys, &[&[0, 1, 2], &[1], &[2]]);
-        let sub_batches = split(&batch, tag);
+        let sub_batches = split(&batch, tag, 1, || None);
         assert_eq!(sub_batches.len(), 2);
         assert_eq!(sub_batches[0].sources, [(0, vec![0, 2]), (2, vec![0])]);
         assert_eq!(sub_batches[0].batch().buckets.len(), 2);
         assert_eq!(sub_batches[1].sources, [(0, vec![1]), (1, vec![0])]);
     }
 
-    type Given = (String, u64, u64);
+    /// Key, units, and when they were taken.
+    type Given = (String, i64, u64);
+
+    /// What comes back by its time.
+    fn given(settlements: &Settlements) -> Vec<Given> {
+        let entries = settlements.each.iter().flat_map(|one| {
+            assert_eq!(one.guard, Guard::None);
+            &one.entries
+        });
+        let given = entries.map(|entry| {
+            let key = settlements.buckets[entry.bucket].key.clone();
+            (key, -entry.units, entry.at_us.unwrap())
+        });
+        given.collect()
+    }
 
     /// What becomes of decisions over keys `a`, `b` and so on, each in a slot of its own, with these answers; and what is
     /// given back: key, cost and time.
@@ -234,10 +304,10 @@ mod tests {
             .iter()
             .map(|answer| answer.map_or_else(Vec::new, all));
         let answers: Vec<_> = answers.collect();
-        let combined = combine(&batch, &split(&batch, tag), &answers);
-        let given = combined.to_give_back.iter();
-        let given = given.map(|g| (g.bucket.key.clone(), g.cost, g.at_us));
-        (combined.decisions.clone(), given.collect())
+        // Without a secret, what comes back is told by its time.
+        let combined = combine(&batch, &split(&batch, tag, 1, || None), &answers);
+        let given = given(&combined.to_settle);
+        (combined.decisions, given)
     }
 
     #[test]
@@ -304,11 +374,11 @@ mod tests {
         let batch = batch(&["sg:{a}:l", "sg:{b}:l"], &[&[0, 1], &[1]]);
         let taken = [3, 2].map(|left| Some(outcome(true, left, 0, 100)));
         let answers = [vec![None], taken.to_vec()];
-        let combined = combine(&batch, &split(&batch, tag), &answers);
+        let combined = combine(&batch, &split(&batch, tag, 1, || None), &answers);
         assert_eq!(combined.decisions[0], None);
         assert!(combined.decisions[1].is_some());
         // What the other one took.
-        assert_eq!(combined.to_give_back.len(), 1);
+        assert_eq!(combined.to_settle.each.len(), 1);
     }
 
     #[test]
@@ -319,18 +389,59 @@ mod tests {
         assert_eq!(given.len(), 1);
     }
 
+    /// So that the call that returns it may be repeated.
     #[test]
-    fn a_decision_that_all_keys_admit_has_its_receipts_left_with_the_time_of_each_window() {
+    fn what_one_of_several_slots_takes_is_in_a_hold_of_each_cost() {
+        let keys = ["sg:{a}:l:1", "sg:{a}:l:2", "sg:{b}:l:1", "sg:{a}:m:1"];
+        let mut batch = batch(&keys, &[&[0, 1, 2, 3], &[0], &[0, 2]]);
+        batch.decisions[0].takes[3].cost = 5;
+        batch.decisions[2].peek = true;
+        let parts = split(&batch, tag, 7, || Some(9));
+        let holds: Vec<_> = parts[0]
+            .batch()
+            .decisions
+            .iter()
+            .map(|one| &one.holds)
+            .collect();
+        assert!(holds[1].is_empty(), "one slot");
+        assert!(holds[2].is_empty(), "a peek");
+        let of = holds[0]
+            .iter()
+            .map(|hold| (hold.units, hold.lasts_us, hold.of.len()));
+        assert!(of.eq([(1, 7, 2), (5, 7, 1)]));
+        assert!(holds[0].iter().all(|hold| tag(&hold.key) == "a"));
+        let denied = Some(outcome(false, 0, 50, 100));
+        let admitted = Some(outcome(true, 3, 0, 100));
+        let answers = [vec![admitted; 3], vec![denied, admitted]];
+        let combined = combine(&batch, &parts, &answers);
+        let back = combined.to_settle;
+        assert!(back.is_repeatable());
+        let guards = back.each.iter().filter_map(|one| one.guard.key());
+        assert!(guards.eq(holds[0].iter().map(|hold| &*hold.key)));
+        // A hold returns units to what it is of.
+        let of = back.each[1]
+            .entries
+            .iter()
+            .map(|entry| &*back.buckets[entry.bucket].key);
+        assert!(of.eq([keys[0], keys[1], keys[3]]));
+    }
+
+    #[test]
+    fn a_decision_that_all_keys_admit_has_its_holds_left_with_the_time_of_each_window() {
         let keys = ["sg:{a}:l:2", "sg:{a}:l:1", "sg:{a}:m:1"];
         let mut batch = batch(&keys, &[&[0, 1, 2], &[0, 1]]);
         for (decision, secret) in batch.decisions.iter_mut().zip([7, 8]) {
-            let receipt = |limit| Receipt {
-                key: receipt_key("a", limit, secret),
-                ..Receipt::default()
+            let hold = |limit, of: &[usize]| Hold {
+                key: hold_key("a", limit, secret),
+                of: of
+                    .iter()
+                    .map(|index| Held::of(&batch.buckets[*index]))
+                    .collect(),
+                ..Hold::default()
             };
-            decision.receipts = ["l", "m"].map(receipt).to_vec();
+            decision.holds = vec![hold("l", &[0, 1]), hold("m", &[2])];
         }
-        let parts = split(&batch, |key| key);
+        let parts = split(&batch, |key| key, 0, || None);
         let admitted = |at_us| Some(outcome(true, 3, 0, at_us));
         // In the order of keys.
         let denied = Some(outcome(false, 0, 50, 100));
@@ -342,24 +453,20 @@ mod tests {
         let combined = combine(&batch, &parts, &answers);
         assert_eq!(combined.decisions[0].unwrap().at_us, 100, "the first");
         assert!(!combined.decisions[1].unwrap().admitted);
-        let given: Vec<_> = combined
-            .to_give_back
-            .iter()
-            .map(|g| &*g.bucket.key)
-            .collect();
-        assert_eq!(given, ["sg:{a}:l:2"]);
+        assert_eq!(
+            given(&combined.to_settle),
+            [("sg:{a}:l:2".to_owned(), 1, 102)]
+        );
         let left = combined
             .to_leave
             .iter()
-            .map(|one| &one.decisions[0].receipts[0]);
-        let left: Vec<_> = left.map(|r| (&r.key, &*r.taken_at_us)).collect();
-        let receipts = &batch.decisions[0].receipts;
+            .map(|one| &one.decisions[0].holds[0]);
+        let times = |hold: &Hold| hold.of.iter().map(|held| held.at_us).collect::<Vec<_>>();
+        let left: Vec<_> = left.map(|hold| (&hold.key, times(hold))).collect();
+        let holds = &batch.decisions[0].holds;
         assert_eq!(
             left,
-            [
-                (&receipts[0].key, &[102, 101][..]),
-                (&receipts[1].key, &[100])
-            ]
+            [(&holds[0].key, vec![102, 101]), (&holds[1].key, vec![100])]
         );
     }
 }

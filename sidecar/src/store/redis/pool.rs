@@ -146,7 +146,7 @@ impl ConnectionPool {
             let mut peek = batch.clone();
             for decision in &mut peek.decisions {
                 decision.peek = true;
-                decision.receipts.clear();
+                decision.holds.clear();
             }
             self.refused.store(Some(Arc::new(peek)));
         }

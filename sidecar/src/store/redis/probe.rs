@@ -35,7 +35,7 @@ pub fn probe(tag: Option<&str>) -> Batch {
         decisions: vec![Decision {
             takes: vec![take(0), take(1)],
             peek: false,
-            receipts: Vec::new(),
+            holds: Vec::new(),
         }],
     }
 }

@@ -1,6 +1,8 @@
 //! What a share has admitted and the store does not know: kept as records, and written back. Pure.
 
-use sluicegate_engine::{Algorithm, Bucket, BucketSpec, FleetPosition, MAX_RECORDS, Record};
+use sluicegate_engine::{
+    Bucket, BucketSpec, Entry, FleetPosition, Guard, MAX_RECORDS, Record, Settlement, Settlements,
+};
 
 /// How long the store remembers a write-back by its name. A repetition after that would be recorded twice, which never
 /// admits more than the limit.
@@ -23,16 +25,40 @@ pub(super) struct Pending {
     pub records: Vec<Record>,
 }
 
-/// The bucket, in the same slot as this one, that marks the call of this name as executed. On a Cluster each write-back is a call
-/// of its own, so the mark is the bucket's: buckets of one subject share their slot.
-pub fn once(bucket: &Bucket, name: &str) -> Bucket {
-    Bucket {
-        key: format!("{}:written:{name}", bucket.key),
-        spec: BucketSpec {
-            algorithm: Algorithm::SlidingLog,
-            quota: 1,
-            window_us: ONCE_US,
-        },
+/// Units that were taken from one bucket while the store could not be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Debt {
+    /// The bucket.
+    pub bucket: Bucket,
+    /// The takings, oldest first; at most [`MAX_RECORDS`].
+    pub records: Vec<Record>,
+}
+
+/// What records these debts once, under this name: `apart` each by itself, otherwise all together.
+pub fn settlements(debts: &[Debt], name: &str, apart: bool) -> Settlements {
+    let one = |debts: &[(usize, &Debt)]| {
+        let (_, first) = debts.first()?;
+        let entries = debts.iter().flat_map(|(bucket, debt)| {
+            debt.records.iter().map(|record| Entry {
+                bucket: *bucket,
+                at_us: Some(record.at_us),
+                units: i64::try_from(record.units).unwrap_or(i64::MAX),
+            })
+        });
+        Some(Settlement {
+            guard: Guard::Once {
+                // In the same slot.
+                key: format!("{}:written:{name}", first.bucket.key),
+                lasts_us: ONCE_US,
+            },
+            entries: entries.collect(),
+        })
+    };
+    let numbered: Vec<_> = debts.iter().enumerate().collect();
+    let together = if apart { 1 } else { numbered.len().max(1) };
+    Settlements {
+        buckets: debts.iter().map(|debt| debt.bucket.clone()).collect(),
+        each: numbered.chunks(together).filter_map(one).collect(),
     }
 }
 

@@ -7,7 +7,7 @@ mod resets;
 
 use super::*;
 use crate::store::tests as test_batches;
-use sluicegate_engine::{Algorithm, BucketSpec, Calendar, CalendarUnit};
+use sluicegate_engine::{Algorithm, BucketSpec, Calendar, CalendarUnit, Guard};
 use std::collections::HashSet;
 
 const MINUTE_US: u64 = 60_000_000;
@@ -101,15 +101,13 @@ fn one_of_each(quota: u64, window_us: u64) -> [Bucket; 5] {
 /// Writes all that is owed back to a store.
 fn write_back(share: &mut Share, store: &mut Memory, now_us: u64) {
     let debts = share.start_write_back(9, |_| Some(now_us));
-    for debt in &debts {
-        store.write_back(now_us, &debt.bucket, &debt.records);
-    }
+    store.settle(now_us, &settlements(&debts, &now_us.to_string(), true));
     written(share, &debts);
     assert_eq!(share.pending(), 0);
 }
 
 /// The store has recorded these.
-fn written(share: &mut Share, debts: &[WriteBack]) {
+fn written(share: &mut Share, debts: &[Debt]) {
     let rest = share.answered(debts.to_vec(), &vec![true; debts.len()], |_| None);
     assert!(rest.is_empty());
 }
@@ -179,12 +177,27 @@ fn records_older_than_their_window_are_not_written_back() {
     assert_eq!(share.pending(), 0);
 }
 
-/// On a Cluster each debt is written back by a call of its own, and two windows of one subject have one slot: with a mark
-/// for both, the second was taken for a repetition of the first, and its admissions were lost.
+/// On a Cluster each debt is settled by itself, and two windows of one subject have one slot: with a mark for both, the second
+/// was taken for a repetition of the first, and its admissions were lost.
 #[test]
 fn each_debt_has_a_mark_of_its_own_in_its_slot() {
     let keys = ["sg:{s}:l:log1:1s", "sg:{s}:l:log1:1h", "sg:{s}:m:log1:1s"];
-    let marks = keys.map(|key| once(&bucket(key, 1), "name-1").key);
+    let debts = keys.map(|key| Debt {
+        bucket: bucket(key, 1),
+        records: Vec::new(),
+    });
+    let together = settlements(&debts, "name-1", false);
+    assert_eq!(together.each.len(), 1);
+    let marks = settlements(&debts, "name-1", true)
+        .each
+        .into_iter()
+        .map(|one| {
+            let Guard::Once { key, .. } = one.guard else {
+                panic!("{one:?}")
+            };
+            key
+        });
+    let marks: Vec<_> = marks.collect();
     assert!(marks.iter().all(|mark| mark.starts_with("sg:{s}:")));
     let all = marks.iter().map(String::as_str).chain(keys);
     let different: HashSet<_> = all.collect();

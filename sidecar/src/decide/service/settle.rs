@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use sluicegate_engine::Settlements;
 use sluicegate_protocol::{
     Answer, Code, DECISIONS, Decision, GIVE_BACKS, GiveBack, GivenBack, Listed, Problem, RESETS,
     Read, Reset, Verdict, WasReset,
@@ -15,7 +16,7 @@ use crate::telemetry::verdict::Decided;
 
 impl Service {
     /// Returns units; an outcome for each entry.
-    pub async fn give_back(&self, asked: &[Result<GiveBack<'_>, Problem>]) -> Listed<GivenBack> {
+    pub async fn settle(&self, asked: &[Result<GiveBack<'_>, Problem>]) -> Listed<GivenBack> {
         let epoch = self.policy.current();
         let asked = epoch.policy.renamed(asked, |entry| {
             if let Ok(entry) = entry {
@@ -23,15 +24,15 @@ impl Service {
             }
         });
         let overrides = epoch.overrides.at(clock::unix_ms());
-        let mut entries = Vec::with_capacity(asked.len());
+        let mut settlements = Settlements::default();
         let read = asked.iter().enumerate().map(|(index, asked)| {
             let asked = asked.as_ref().map_err(Problem::clone)?;
-            let entry = receipts::entry(&epoch.policy, overrides, asked);
-            entries.push(entry.map_err(|problem| problem.of_entry(GIVE_BACKS, index))?);
+            let added = receipts::settle(&epoch.policy, overrides, asked, &mut settlements);
+            added.map_err(|problem| problem.of_entry(GIVE_BACKS, index))?;
             Ok(asked)
         });
         let read: Vec<Result<_, Problem>> = read.collect();
-        let mut units = self.backend.give_back(&entries).await.into_iter();
+        let mut units = self.backend.settle(&settlements).await.into_iter();
         let mut void = Vec::new();
         let outcomes = read.into_iter().map(|entry| match entry {
             Err(problem) => GivenBack::Error(problem),

@@ -1,0 +1,172 @@
+//! Holds and settlements: units that were taken come back, or more are added, later than they were taken.
+//!
+//! A take may leave a hold beside its buckets, under a key that nobody can guess. It says how many units it stands for, and
+//! from which buckets, when and by which rate they were taken. A [`Settlement`] that spends a hold takes units off it in the same
+//! step in which it returns them to these buckets. So a hold returns its units once, one that was never left returns nothing,
+//! and a bucket that another policy has put in place of its own gets nothing.
+
+use crate::algorithm::TokenRate;
+use crate::batch::Bucket;
+
+/// What a take may leave.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hold {
+    /// Its full key in the store; see [`crate::hold_key`].
+    pub key: String,
+    /// Units of each bucket that it stands for.
+    pub units: u64,
+    /// Its lifetime in microseconds; by then the units have come back by themselves.
+    pub lasts_us: u64,
+    /// What its units were taken from.
+    pub of: Vec<Held>,
+}
+
+impl Hold {
+    /// What it knows of a bucket, if some of its units were taken from that.
+    pub fn held(&mut self, bucket: &Bucket) -> Option<&mut Held> {
+        let name = name_of(&bucket.key);
+        self.of.iter_mut().find(|held| held.name == name)
+    }
+}
+
+/// A bucket of a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// What its key is called in a hold: all that the bucket's state depends on.
+    pub name: u64,
+    /// When the units were taken; 0 if they were taken by the decision that leaves the hold.
+    pub at_us: u64,
+    /// By which rate they drain, of a token bucket.
+    pub rate: TokenRate,
+}
+
+impl Held {
+    /// Units of a bucket that are taken by the decision that leaves the hold.
+    #[must_use]
+    pub fn of(bucket: &Bucket) -> Self {
+        let spec = &bucket.spec;
+        Self {
+            name: name_of(&bucket.key),
+            at_us: 0,
+            rate: match spec.is_level() {
+                true => spec.token_rate(),
+                false => TokenRate::NONE,
+            },
+        }
+    }
+}
+
+/// A key as a hold names it: 56 bits of its FNV-1a hash, which is the same in every version.
+pub(crate) fn name_of(key: &str) -> u64 {
+    let hash = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    key.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, hash) >> 8
+}
+
+/// What makes a settlement harmless when it is sent twice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// Nothing: it must be sent once.
+    None,
+    /// It takes units off a hold, and settles those.
+    Spend {
+        /// The hold's key.
+        hold: String,
+        /// No more than so many; [`ALL`] that it has, if it is sent twice.
+        units: u64,
+        /// As many stay in it.
+        keeps: u64,
+    },
+    /// Of all settlements with this guard only the first has an effect, for as long as it lasts.
+    Once {
+        /// Its key in the store, in the slot of the buckets.
+        key: String,
+        /// How long it lasts, in microseconds.
+        lasts_us: u64,
+    },
+}
+
+impl Guard {
+    /// Its key in the store.
+    #[must_use]
+    pub fn key(&self) -> Option<&str> {
+        match self {
+            Self::None => None,
+            Self::Spend { hold: key, .. } | Self::Once { key, .. } => Some(key),
+        }
+    }
+}
+
+/// More units than any hold has.
+pub const ALL: u64 = u64::MAX;
+
+/// A change of one bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Index into [`Settlements::buckets`].
+    pub bucket: usize,
+    /// When the units were taken. `None`: as the hold says that the guard spends; those that are added are of now.
+    pub at_us: Option<u64>,
+    /// Negative: so many units come back at most, as far as they have not come back by themselves. Otherwise so many were taken
+    /// elsewhere, and are added whatever the limit.
+    pub units: i64,
+}
+
+impl Entry {
+    /// Units that come back.
+    #[must_use]
+    pub fn back(bucket: usize, at_us: Option<u64>, units: u64) -> Self {
+        Self {
+            bucket,
+            at_us,
+            units: -i64::try_from(units).unwrap_or(i64::MAX),
+        }
+    }
+}
+
+/// Changes of buckets that are made together, or not at all if the guard says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settlement {
+    /// What makes it harmless when it is sent twice.
+    pub guard: Guard,
+    /// The changes. Those that add to one bucket follow each other, oldest first, at most [`crate::MAX_RECORDS`].
+    pub entries: Vec<Entry>,
+}
+
+/// Settlements, in order, each seeing what those before it did. In one call, each bucket and each guard's key is named once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settlements {
+    /// Every bucket that is named.
+    pub buckets: Vec<Bucket>,
+    /// What is to be settled.
+    pub each: Vec<Settlement>,
+}
+
+impl Settlements {
+    /// One alone.
+    #[must_use]
+    pub fn one(guard: Guard, buckets: Vec<Bucket>, entries: Vec<Entry>) -> Self {
+        let each = vec![Settlement { guard, entries }];
+        Self { buckets, each }
+    }
+
+    /// Adds one: what it spends of a hold comes back to these buckets, as far as the hold is of them.
+    pub fn return_to(&mut self, guard: Guard, buckets: impl IntoIterator<Item = Bucket>) {
+        let first = self.buckets.len();
+        self.buckets.extend(buckets);
+        let back = |bucket| Entry::back(bucket, None, ALL);
+        self.each.push(Settlement {
+            guard,
+            entries: (first..self.buckets.len()).map(back).collect(),
+        });
+    }
+
+    /// Whether it may be sent again if its answer was lost.
+    #[must_use]
+    pub fn is_repeatable(&self) -> bool {
+        self.each.iter().all(|one| match one.guard {
+            Guard::None => false,
+            Guard::Spend { units, .. } => units == ALL,
+            Guard::Once { .. } => true,
+        })
+    }
+}
