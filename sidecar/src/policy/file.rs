@@ -68,7 +68,7 @@ struct PolicyFile {
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, Consumers>")]
     consumers: BTreeMap<String, Spanned<Consumers>>,
-    /// a mapping from the name of each rule set to its `rules`, for filters with `version: 2`
+    /// a mapping from the name of each rule set to its `rules`
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, sluicegate_rules::config::schema::RuleSetFile>")]
     rules: BTreeMap<String, Node>,
