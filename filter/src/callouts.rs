@@ -112,10 +112,7 @@ impl Callouts {
             BatchLimits::SINGLE
         };
         // Envoy makes no callouts before it is configured: the first tick asks for rules.
-        let tick = plugin
-            .pushed
-            .as_ref()
-            .map_or(REPORT_EVERY, |_| COMPILE_EVERY);
+        let tick = COMPILE_EVERY;
         host::tick_every(tick);
         Self {
             root,
@@ -142,17 +139,13 @@ impl Callouts {
             return self.decide_by(&rules, &request, stream, None);
         }
         let now_us = host::monotonic_us();
-        let hold_us = self
-            .plugin
-            .pushed
-            .as_ref()
-            .map_or(0, |pushed| as_us(pushed.hold));
+        let hold_us = as_us(self.plugin.pushed.hold);
         let mut early = self.early.borrow_mut();
         if early.len() >= MAX_EARLY {
             early.retain(|(_, waiter)| !Waiter::is_done(waiter));
         }
         if hold_us == 0 || early.len() >= MAX_EARLY {
-            return Decision::Concluded(without_rules(self.plugin.pushed.as_ref(), &request));
+            return Decision::Concluded(without_rules(Some(&self.plugin.pushed), &request));
         }
         let waiter = Rc::new(Waiter::new(stream));
         early.push_back((now_us.saturating_add(hold_us), Rc::clone(&waiter)));
@@ -233,7 +226,7 @@ impl Callouts {
         let request = CurrentRequest::read();
         let decision = match self.plugin.rules_for(&request) {
             Some(rules) => self.decide_by(&rules, &request, waiter.stream, Some(waiter)),
-            None => Decision::Concluded(without_rules(self.plugin.pushed.as_ref(), &request)),
+            None => Decision::Concluded(without_rules(Some(&self.plugin.pushed), &request)),
         };
         if let Decision::Concluded(conclusion) = decision {
             waiter.wake(conclusion);
@@ -305,20 +298,15 @@ impl Callouts {
 
     /// Asks the sidecar for rules, or compiles some more of those that have come.
     fn update_rules(&self, now_us: u64) {
-        let Some(pushed) = &self.plugin.pushed else {
-            return;
-        };
         let for_us = as_us(COMPILE_FOR);
-        self.rules.compile(&self.plugin, pushed, now_us, for_us);
+        self.rules.compile(&self.plugin, now_us, for_us);
         self.request_rules(now_us);
     }
 
     /// Asks the sidecar for other rules, unless that has been done.
     fn request_rules(&self, now_us: u64) {
-        if let Some(pushed) = &self.plugin.pushed
-            && self.rules.is_due(now_us)
-        {
-            self.rules.request(&self.plugin, pushed, now_us);
+        if self.rules.is_due(now_us) {
+            self.rules.request(&self.plugin, now_us);
         }
     }
 
@@ -420,16 +408,15 @@ impl Callouts {
     }
 
     /// Which filter this is, and which rules it has.
-    fn announcement(&self, now_us: u64) -> (&str, Option<String>) {
-        let rules = self.plugin.pushed.as_ref();
-        let rules = rules.map(|pushed| self.rules.report(&self.plugin, pushed, now_us));
+    fn announcement(&self, now_us: u64) -> (&str, String) {
+        let rules = self.rules.report(&self.plugin, now_us);
         (&self.plugin.announcement, rules)
     }
 
     fn post<'q>(
         &self,
         now_us: u64,
-        (callout, announcement): (Option<CalloutId>, Option<(&str, Option<String>)>),
+        (callout, announcement): (Option<CalloutId>, Option<(&str, String)>),
         questions: impl Iterator<Item = (&'q Question, &'q Taken)>,
         leases: LeaseReport,
         timeout_us: u64,
@@ -487,9 +474,7 @@ impl Callouts {
                 leases.answered(sent.leases, answer.version(), &answer.leases, times);
                 let mut denials = self.plugin.denials.borrow_mut();
                 most_ms = denials.answered(answer.version(), answer.limits.as_deref(), times);
-                if self.plugin.pushed.is_some() {
-                    self.rules.named(answer, sent.told, times.answered_us);
-                }
+                self.rules.named(answer, sent.told, times.answered_us);
             }
             Err(_) => {
                 leases.failed(sent.leases, times.answered_us);

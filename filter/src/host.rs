@@ -253,7 +253,7 @@ pub fn call(
 /// Envoy refuses to send them.
 pub fn post(
     cluster: &str,
-    announcement: Option<(&str, Option<String>)>,
+    announcement: Option<(&str, String)>,
     spent: &str,
     body: &[u8],
     timeout: Duration,
@@ -268,8 +268,7 @@ pub fn post(
     ];
     if let Some((text, rules)) = &announcement {
         headers.push((sluicegate_protocol::FILTER_HEADER, text));
-        let rules = rules.as_deref();
-        headers.extend(rules.map(|rules| (sluicegate_protocol::RULES_HEADER, rules)));
+        headers.push((sluicegate_protocol::RULES_HEADER, rules));
     }
     call(cluster, headers, Some(body), timeout)
 }

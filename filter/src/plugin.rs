@@ -7,7 +7,7 @@ use sluicegate_protocol::Verdict;
 use sluicegate_rules::config::free_unused_expressions;
 use sluicegate_rules::{
     Conclusion, Counters, DenialCache, ERROR_UNKNOWN_CLUSTER, Leases, OF_UPDATES, OutageLog,
-    Pushed, Question, RuleSet, Rules, Settings, Taken, VerdictError,
+    Pushed, Question, RuleSet, Settings, Taken, VerdictError,
 };
 
 use crate::host::{self, CurrentRequest};
@@ -17,8 +17,8 @@ const MAX_FREED: usize = 8;
 
 pub struct Plugin {
     pub settings: Settings,
-    /// Where the rules come from, if the sidecar pushes them.
-    pub pushed: Option<Pushed>,
+    /// Which rules it takes from the sidecar.
+    pub pushed: Pushed,
     /// The sets by which new requests are evaluated; none until the sidecar has sent them.
     sets: RefCell<Vec<Rc<RuleSet>>>,
     /// Sets that were replaced and may have requests yet.
@@ -37,20 +37,15 @@ pub struct Plugin {
 }
 
 impl Plugin {
-    pub fn new(settings: Settings, rules: Rules, announcement: String) -> Self {
-        let (pushed, sets) = match rules {
-            Rules::Inline(set) => (None, vec![Rc::new(*set)]),
-            Rules::Pushed(pushed) => (Some(pushed), Vec::new()),
-        };
+    pub fn new(settings: Settings, pushed: Pushed, announcement: String) -> Self {
         // So that Envoy has all of them from the start, as 0.
-        let names = sets.iter().flat_map(|set| set.counters.names());
-        for name in names.chain(OF_UPDATES) {
+        for name in OF_UPDATES {
             host::define_counter(name);
         }
         Self {
             settings,
             pushed,
-            sets: RefCell::new(sets),
+            sets: RefCell::default(),
             replaced: RefCell::default(),
             denials: RefCell::default(),
             leases: RefCell::default(),
@@ -64,10 +59,7 @@ impl Plugin {
 
     /// The rules for a request; none if they are not known yet.
     pub fn rules_for(&self, request: &CurrentRequest) -> Option<Rc<RuleSet>> {
-        let index = self
-            .pushed
-            .as_ref()
-            .map_or(0, |pushed| pushed.set_of(request));
+        let index = self.pushed.set_of(request);
         self.sets.borrow().get(index).cloned()
     }
 

@@ -7,9 +7,7 @@ use proxy_wasm::traits::{Context, HttpContext, RootContext};
 use proxy_wasm::types::ContextType;
 
 use sluicegate_protocol::FilterInfo;
-use sluicegate_rules::{
-    CONFIGURATION_REFUSED, CONFIGURATION_UNBUILT, ConfigError, Pushed, Rules, config,
-};
+use sluicegate_rules::{CONFIGURATION_REFUSED, CONFIGURATION_UNBUILT, ConfigError, Pushed, config};
 
 use crate::callouts::Callouts;
 use crate::host;
@@ -36,25 +34,19 @@ impl Root {
 
 fn read(configuration: &[u8]) -> Result<Plugin, ConfigError> {
     let value = config::json(configuration)?;
-    let (settings, rules) = config::validate(&config::from_json(&value)?)?;
     let announcement = FilterInfo {
         version: env!("CARGO_PKG_VERSION"),
         configuration: &config::fingerprint(&value),
     };
-    Ok(Plugin::new(settings, rules, announcement.to_string()))
+    let announcement = announcement.to_string();
+    let (settings, pushed) = config::settings(value)?;
+    Ok(Plugin::new(settings, pushed, announcement))
 }
 
 /// The settings that decide on requests without the rest of this configuration. `None` means 503: also if it cannot be read.
 fn without_rules(configuration: &[u8]) -> Option<Pushed> {
-    let file = config::read(configuration).ok()?;
-    if !file.rules.is_empty() {
-        // They would be compiled.
-        return None;
-    }
-    match config::validate(&file).ok()?.1 {
-        Rules::Pushed(pushed) => Some(pushed),
-        Rules::Inline(_) => None,
-    }
+    let value = config::json(configuration).ok()?;
+    config::settings(value).ok().map(|(_, pushed)| pushed)
 }
 
 impl RootContext for Root {

@@ -116,13 +116,13 @@ impl RuleUpdates {
     }
 
     /// Which rules this filter has, for a sidecar.
-    pub fn report(&self, plugin: &Plugin, pushed: &Pushed, now_us: u64) -> String {
+    pub fn report(&self, plugin: &Plugin, now_us: u64) -> String {
         let (updates, denials) = (self.updates.borrow(), plugin.denials.borrow());
         let (refused, held) = (updates.refused(), updates.held(now_us));
         let report = RulesReport {
             vm: plugin.vm.as_str().into(),
             node: plugin.node.as_str().into(),
-            sets: pushed.sets.iter().map(Into::into).collect(),
+            sets: plugin.pushed.sets.iter().map(Into::into).collect(),
             serves: plugin.serves.get(),
             in_force: updates.in_force().map(Into::into),
             refused: refused.map(|(digest, _)| digest.into()),
@@ -136,8 +136,8 @@ impl RuleUpdates {
     }
 
     /// Asks the sidecar for rules that this filter does not have, and tells it which it has.
-    pub fn request(&self, plugin: &Plugin, pushed: &Pushed, now_us: u64) {
-        let report = self.report(plugin, pushed, now_us);
+    pub fn request(&self, plugin: &Plugin, now_us: u64) {
+        let report = self.report(plugin, now_us);
         self.is_held
             .set(self.updates.borrow().held(now_us).is_some());
         let headers = [
@@ -222,16 +222,17 @@ impl RuleUpdates {
     }
 
     /// Compiles for about this long, and puts the sets in force when they are complete.
-    pub fn compile(&self, plugin: &Plugin, pushed: &Pushed, now_us: u64, for_us: u64) {
+    pub fn compile(&self, plugin: &Plugin, now_us: u64, for_us: u64) {
         // The sets of all root contexts of the VM together take no more than a third of the worker's time.
-        if now_us.saturating_sub(COMPILED_US.get()) < 2 * for_us {
+        let compiled_us = COMPILED_US.get();
+        if compiled_us > 0 && now_us.saturating_sub(compiled_us) < 2 * for_us {
             return;
         }
         let Some(mut compiling) = self.compiling.take() else {
             return;
         };
         loop {
-            compiling.stage = match compiling.stage.advance(pushed) {
+            compiling.stage = match compiling.stage.advance(&plugin.pushed) {
                 Ok(Stage::Done(sets)) => {
                     return self.replace(plugin, sets, compiling.digest);
                 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `support`, `table`, `running` | the program, the repository's files; a running sidecar and all that it outputs |
 //! | `commands`, `lint` | the commands as a shell sees them; `check-config` and `explain` |
+//! | `broken` | rules that are refused, and their messages |
 //! | `consumers` | `sluicegate consumers`: its file, and keys as the filter hashes them |
 //! | `http` | both ports over raw HTTP, with the sidecar in this process |
 //! | `log`, `notify`, `secrets` | the running program: its log, its message to systemd, and that nothing has a password |
@@ -19,6 +20,7 @@
     reason = "a test is meant to panic when it fails"
 )]
 
+mod broken;
 mod commands;
 mod consumers;
 mod documents;

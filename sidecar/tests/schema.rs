@@ -1,6 +1,7 @@
 //! `envoy/*.schema.json`, `docs/openapi.json` and the tables of `docs/filter.md` match the types, and the schema accepts what the
 //! filter's own reader accepts. `SLUICEGATE_WRITE=1 cargo test -p sluicegate --test sidecar -- schema` regenerates them.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::support::{read, repository, rows};
@@ -9,7 +10,7 @@ use sluicegate::lint::Found;
 use sluicegate::policy::{Policy, policy_schema};
 use sluicegate_rules::config::{self, schema::json_schema};
 use sluicegate_rules::{
-    COUNTERS_OF_RULE, FIXED_COUNTERS, OF_UPDATES, counter_of_limit, counter_of_rule, parse,
+    COUNTERS_OF_RULE, FIXED_COUNTERS, OF_UPDATES, counter_of_limit, counter_of_rule,
 };
 
 /// Compares a file with its expected content, or writes it.
@@ -122,11 +123,26 @@ fn section(page: &mut String, name: &str, definition: &Value) {
     }
 }
 
+/// The filter's configuration, and what a rule set of a policy consists of.
 fn tables() -> String {
-    let schema = json_schema();
+    let (filter, policy) = (json_schema(), policy_schema());
+    let mut definitions: BTreeMap<_, _> = filter["$defs"].as_object().unwrap().iter().collect();
+    let mut open = vec!["RuleSetFile".to_owned()];
+    while let Some(name) = open.pop() {
+        let (name, definition) = policy["$defs"]
+            .as_object()
+            .unwrap()
+            .get_key_value(&name)
+            .unwrap();
+        if definitions.insert(name, definition).is_none() {
+            let text = definition.to_string();
+            let named = text.split("#/$defs/").skip(1);
+            open.extend(named.map(|rest| rest.split('"').next().unwrap().to_owned()));
+        }
+    }
     let mut page = String::new();
-    section(&mut page, "Configuration", &schema);
-    for (name, definition) in schema["$defs"].as_object().unwrap() {
+    section(&mut page, "Configuration", &filter);
+    for (name, definition) in definitions {
         section(&mut page, name, definition);
     }
     page
@@ -161,7 +177,7 @@ fn counters() -> String {
         unavailable_denied | of those, answered with 503 because there was no verdict
     ";
     let of_updates = "
-        configuration_unbuilt | plugin configurations that the filter did not build, because its VM had 512 MiB of memory already: their requests get `until_rules.then`, with `version: 1` 503
+        configuration_unbuilt | plugin configurations that the filter did not build, because its VM had 512 MiB of memory already: their requests get `until_rules.then`
         rules_updated | changes of rules that came into force, in each worker
         rules_refused | rules from the sidecar that could not be used: the earlier ones stay in force
         no_rules_allowed | requests let through because no rules were known in time
@@ -243,57 +259,61 @@ fn schema_and_filter_accept_every_example() {
         if let Err(error) = validator.validate(&example) {
             panic!("{name}: {error} at {}", error.instance_path());
         }
-        let read = config::from_value(&example).and_then(|read| config::validate(&read));
+        let read = config::from_json(&example);
+        read.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let read = config::settings(example);
         read.unwrap_or_else(|error| panic!("{name}: {error}"));
     }
 }
 
 #[test]
-fn the_schema_refuses_what_the_filter_refuses() {
-    let validator = jsonschema::validator_for(&json_schema()).unwrap();
-    let good = json!({ "sidecar": { "cluster": "s" }, "rules": [{ "name": "r", "when_unavailable": "deny",
-        "checks": [{ "limit": "l", "key": [{ "header": "x" }], "cost": 5 }] }] });
-    assert!(validator.is_valid(&good));
-    assert!(parse(good.to_string().as_bytes()).is_ok());
+fn the_schema_of_a_policy_refuses_the_rules_that_the_sidecar_refuses() {
+    let validator = jsonschema::validator_for(&policy_schema()).unwrap();
+    let limit = json!({ "algorithm": "sliding_log", "windows": [{ "quota": 9, "per": "1m" }] });
+    let good = json!({ "name": "r", "when_unavailable": "deny",
+        "checks": [{ "limit": "l", "key": [{ "header": "x" }], "cost": 5 }] });
+    let policy =
+        |rules: Value| json!({ "limits": { "l": limit }, "rules": { "s": { "rules": rules } } });
+    let accepted = |rules: Value| {
+        let policy = policy(rules);
+        [
+            Policy::parse(&policy.to_string()).is_ok(),
+            validator.is_valid(&policy),
+        ]
+    };
+    assert_eq!(accepted(json!([good])), [true; 2]);
+    assert_eq!(accepted(json!({})), [false; 2]);
     let table = r#"
-        /version | 2
-        /version | 3
-        /rule_sets | { "default": "gateway" }
-        /until_rules | { "then": "allow" }
-        /sidecar | {}
-        /sidecar | { "cluster": "" }
-        /sidecar | { "cluster": "s", "timeout": 50 }
         /extra | 1
-        /rules | []
-        /rules/0/name | "a b"
-        /rules/0/name | ""
-        /rules/0/when_unavailable | "perhaps"
-        /rules/0/when_unavailable | null
-        /rules/0/match | { "path": "x" }
-        /rules/0/match | { "methods": ["get"] }
-        /rules/0/match | { "headers": [{ "name": "x" }] }
-        /rules/0/match | { "headers": [{ "name": "x", "equals": "a", "prefix": "b" }] }
-        /rules/0/match | { "any": [{ "nto": {} }] }
-        /rules/0/checks | []
-        /rules/0/checks/0/limit | 7
-        /rules/0/checks/0/limit | { "by": { "header": "x" }, "map": {} }
-        /rules/0/checks/0/key | []
-        /rules/0/checks/0/key | [{}]
-        /rules/0/checks/0/key | [{ "header": "x", "path": true }]
-        /rules/0/checks/0/key | [{ "address": { "trusted_hops": 0 } }]
-        /rules/0/checks/0/key | [{ "address": { "ipv4_bits": 33 } }]
-        /rules/0/checks/0/key | [{ "mtls": "x" }]
-        /rules/0/checks/0/key | [{ "jwt": { "claim": "sub" } }]
-        /rules/0/checks/0/cost | 0
-        /rules/0/checks/0/cost | 1.5
-        /rules/0/checks/0/cost | {}
-        /rules/0/checks/0/cost | { "header": "x", "max": 5 }
-        /rules/0/checks/0/cost | { "table": [] }
-        /rules/0/checks/0/cost | { "table": [{ "cost": 1 }], "header": "x" }
-        /rules/0/checks/0/when_missing | "never"
-        /rules/0/checks/0/when_missing | { "use": "" }
-        /rules/0/reply | { "headers": "all" }
-        /rules/0/reply | { "on_admited": true }
+        /name | "a b"
+        /name | ""
+        /when_unavailable | "perhaps"
+        /when_unavailable | null
+        /match | { "path": "x" }
+        /match | { "methods": ["get"] }
+        /match | { "headers": [{ "name": "x" }] }
+        /match | { "headers": [{ "name": "x", "equals": "a", "prefix": "b" }] }
+        /match | { "any": [{ "nto": {} }] }
+        /checks | []
+        /checks/0/limit | 7
+        /checks/0/limit | { "by": { "header": "x" }, "map": {} }
+        /checks/0/key | []
+        /checks/0/key | [{}]
+        /checks/0/key | [{ "header": "x", "path": true }]
+        /checks/0/key | [{ "address": { "trusted_hops": 0 } }]
+        /checks/0/key | [{ "address": { "ipv4_bits": 33 } }]
+        /checks/0/key | [{ "mtls": "x" }]
+        /checks/0/key | [{ "jwt": { "claim": "sub" } }]
+        /checks/0/cost | 0
+        /checks/0/cost | 1.5
+        /checks/0/cost | {}
+        /checks/0/cost | { "header": "x", "max": 5 }
+        /checks/0/cost | { "table": [] }
+        /checks/0/cost | { "table": [{ "cost": 1 }], "header": "x" }
+        /checks/0/when_missing | "never"
+        /checks/0/when_missing | { "use": "" }
+        /reply | { "headers": "all" }
+        /reply | { "on_admited": true }
     "#;
     for [pointer, value] in rows(table) {
         let value: Value = serde_json::from_str(&value).unwrap();
@@ -305,28 +325,28 @@ fn the_schema_refuses_what_the_filter_refuses() {
         } else {
             parent.insert(field.to_owned(), value.clone());
         }
-        let by_filter = parse(broken.to_string().as_bytes()).is_ok();
-        let accepted = [by_filter, validator.is_valid(&broken)];
-        // By the filter and the schema.
-        assert_eq!(accepted, [false; 2], "{pointer} {value}");
+        assert_eq!(accepted(json!([broken])), [false; 2], "{pointer} {value}");
     }
 }
 
 #[test]
-fn the_schema_knows_what_belongs_to_a_configuration_whose_rules_come_from_the_sidecar() {
+fn the_schema_and_the_filter_accept_and_refuse_the_same_configurations() {
     let validator = jsonschema::validator_for(&json_schema()).unwrap();
     let good = json!({ "version": 2, "sidecar": { "cluster": "s" },
         "rule_sets": { "default": "gateway", "others": ["internal"], "by": "route_name" },
         "until_rules": { "hold": "1s", "then": "allow" } });
-    let by_filter = |value: &Value| {
-        let read = config::read(value.to_string().as_bytes());
-        read.is_ok_and(|read| config::validate(&read).is_ok())
-    };
+    let by_filter = |value: &Value| config::settings(value.clone()).is_ok();
     let least = json!({ "version": 2, "sidecar": { "cluster": "s" } });
     for good in [&good, &least] {
         assert_eq!([by_filter(good), validator.is_valid(good)], [true; 2]);
     }
     for (field, value) in [
+        ("version", json!(1)),
+        ("version", json!(3)),
+        ("sidecar", json!({})),
+        ("sidecar", json!({ "cluster": "" })),
+        ("sidecar", json!({ "cluster": "s", "timeout": 50 })),
+        ("extra", json!(1)),
         ("rule_sets", json!({})),
         ("rule_sets", json!({ "default": "a", "by": "header" })),
         ("until_rules", json!({ "then": "perhaps" })),
@@ -349,6 +369,7 @@ fn policies() -> Vec<String> {
     let mut found = vec![read("envoy/policy.yaml")];
     for name in [
         "README.md",
+        "docs/filter.md",
         "docs/jobs.md",
         "docs/leases.md",
         "docs/overrides.md",

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use sluicegate_tests::envoy::{MANAGER, at};
 
 use super::replies::everyone;
-use super::support::{Chain, filters, plugin, policy};
+use super::support::{Chain, filters, policy, pushed, with_sets};
 
 /// The statuses of requests for these paths.
 async fn statuses<const N: usize>(chain: &Chain, paths: [&str; N]) -> [u16; N] {
@@ -50,15 +50,14 @@ async fn a_shadow_rule_denies_nobody_and_both_sides_count_what_it_would_have_don
             .sum()
     };
     for (metric, labels, count) in [
-        // The sidecar knows the names of its policy's rules, and these are in Envoy's configuration.
         (
             "sluicegate_shadow_decisions_total",
-            ["rule=\"other\"", "verdict=\"denied\""],
+            ["rule=\"stricter\"", "verdict=\"denied\""],
             3.0,
         ),
         (
             "sluicegate_shadow_decisions_total",
-            ["rule=\"other\"", "verdict=\"admitted\""],
+            ["rule=\"stricter\"", "verdict=\"admitted\""],
             2.0,
         ),
         (
@@ -87,15 +86,15 @@ async fn two_plugins_with_different_rules_in_one_vm_are_independent() {
         let mut second = filters[0].clone();
         let inner = &mut second["typed_config"]["config"];
         inner["name"] = json!("other");
-        inner["configuration"]["value"] = plugin(
-            json!([{ "name": "second", "match": { "path": "/b" },
-            "checks": [{ "limit": "per-key", "key": [{ "constant": "second" }] }], "when_unavailable": "deny" }]),
-        );
+        inner["configuration"]["value"]["rule_sets"] = json!({ "default": "second" });
         filters.insert(1, second);
     };
-    let rules = everyone(&json!({ "match": { "path": "/a" } }));
-    let hourly = |url: &str| policy(url, "sliding_log", 1, "1h");
-    let chain = Chain::with(hourly, |envoy| envoy.plugin(plugin(rules)).patch(patch)).await;
+    let second = json!([{ "name": "second", "match": { "path": "/b" },
+        "checks": [{ "limit": "per-key", "key": [{ "constant": "second" }] }], "when_unavailable": "deny" }]);
+    let sets = json!({ "s": { "rules": everyone(&json!({ "match": { "path": "/a" } })) },
+        "second": { "rules": second } });
+    let hourly = |url: &str| with_sets(&policy(url, "sliding_log", 1, "1h"), &sets);
+    let chain = Chain::with(hourly, |envoy| envoy.plugin(pushed()).patch(patch)).await;
     for path in ["/a", "/b"] {
         assert_eq!(statuses(&chain, [path; 2]).await, [200, 429], "{path}");
     }
@@ -119,9 +118,7 @@ async fn a_second_filter_that_is_disabled_works_on_the_routes_that_switch_it_on(
         strict["disabled"] = json!(true);
         let inner = &mut strict["typed_config"]["config"];
         inner["name"] = json!("strict");
-        inner["configuration"]["value"] = plugin(json!([{ "name": "strict",
-            "checks": [{ "limit": "per-key", "key": [{ "constant": "strict" }], "cost": 2 }],
-            "when_unavailable": "deny" }]));
+        inner["configuration"]["value"]["rule_sets"] = json!({ "default": "strict" });
         filters.insert(0, strict);
         let routes = &mut manager["route_config"]["virtual_hosts"][0]["routes"];
         let mut expensive = routes[0].clone();
@@ -130,9 +127,12 @@ async fn a_second_filter_that_is_disabled_works_on_the_routes_that_switch_it_on(
             "@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "config": {} } });
         routes.as_array_mut().unwrap().insert(0, expensive);
     };
-    let hourly = |url: &str| policy(url, "sliding_log", 4, "1h");
-    let rules = everyone(&json!({}));
-    let chain = Chain::with(hourly, |envoy| envoy.plugin(plugin(rules)).patch(patch)).await;
+    let strict = json!([{ "name": "strict",
+        "checks": [{ "limit": "per-key", "key": [{ "constant": "strict" }], "cost": 2 }],
+        "when_unavailable": "deny" }]);
+    let sets = json!({ "s": { "rules": everyone(&json!({})) }, "strict": { "rules": strict } });
+    let hourly = |url: &str| with_sets(&policy(url, "sliding_log", 4, "1h"), &sets);
+    let chain = Chain::with(hourly, |envoy| envoy.plugin(pushed()).patch(patch)).await;
     // The strict plugin admits two; the other admits four of the rest, on every route.
     let (a, expensive) = ("/a", "/expensive/a");
     assert_eq!(

@@ -12,13 +12,15 @@ use sluicegate_tests::process::eventually;
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::upstream::serve;
 
-use super::support::{Policy, envoy, filters, per_key, plugin};
+use super::support::{Policy, envoy, filters, per_key, pushed, with_sets};
 
-async fn sidecar() -> Sidecar {
+/// One with these rules.
+async fn sidecar(rules: &Value) -> Sidecar {
     let policy = Policy::on("memory")
         .window("per-key", "sliding_log", 1, "1h")
         .window("wide", "sliding_log", 1_000, "1h");
-    Sidecar::alone(&policy.text()).await
+    let sets = json!({ "s": { "rules": rules }, "inner": { "rules": per_key("deny") } });
+    Sidecar::alone(&with_sets(&policy.text(), &sets)).await
 }
 
 /// A rule that takes from the limit `wide` under one key.
@@ -45,10 +47,10 @@ async fn measuring() -> (u16, Arc<AtomicU64>) {
 async fn a_denied_body_never_reaches_the_upstream_and_an_admitted_one_reaches_it_whole() {
     for stop_iteration in [false, true] {
         let (upstream, reached) = measuring().await;
-        let sidecar = sidecar().await;
+        let sidecar = sidecar(&per_key("deny")).await;
         let envoy = Envoy::asking(sidecar.port)
             .upstream(upstream)
-            .plugin(plugin(per_key("deny")))
+            .plugin(pushed())
             .patch(|config| {
                 let filter = &mut filters(config)[0]["typed_config"]["config"];
                 filter["allow_on_headers_stop_iteration"] = json!(stop_iteration);
@@ -72,8 +74,8 @@ async fn a_denied_body_never_reaches_the_upstream_and_an_admitted_one_reaches_it
 /// F19: taking a header out of a request makes Envoy select its route anew, so the filter leaves requests as they are.
 #[tokio::test]
 async fn a_client_cannot_have_its_route_selected_anew() {
-    let sidecar = sidecar().await;
-    let envoy = Envoy::asking(sidecar.port).plugin(plugin(wide())).patch(|config| {
+    let sidecar = sidecar(&wide()).await;
+    let envoy = Envoy::asking(sidecar.port).plugin(pushed()).patch(|config| {
             let answer = |text: &str| json!({ "status": 200, "body": { "inline_string": text } });
             let routes = "route_config/virtual_hosts/0/routes";
             *at(config, &format!("{MANAGER}/{routes}")) = json!([
@@ -106,15 +108,15 @@ async fn a_client_cannot_have_its_route_selected_anew() {
 /// F20: the outer filter's fields describe a limit that admitted the request, not the one that denied it.
 #[tokio::test]
 async fn a_denial_by_an_inner_filter_does_not_carry_the_outer_ones_fields() {
-    let sidecar = sidecar().await;
+    let sidecar = sidecar(&wide()).await;
     let envoy = Envoy::asking(sidecar.port)
-        .plugin(plugin(wide()))
+        .plugin(pushed())
         .patch(|config| {
             let filters = filters(config);
             let mut inner = filters[0].clone();
             inner["name"] = json!("inner");
             let config = &mut inner["typed_config"]["config"];
-            config["configuration"]["value"] = plugin(per_key("deny"));
+            config["configuration"]["value"]["rule_sets"] = json!({ "default": "inner" });
             config["name"] = json!("inner");
             filters.insert(1, inner);
         })
@@ -148,8 +150,8 @@ async fn each_request_gets_its_verdict_however_much_it_asks() {
     let enforced = |checks: usize| json!({ "name": "r", "checks": (0..checks).map(|_| check()).collect::<Vec<_>>(), "when_unavailable": "deny" });
     let of_shadows: Value = (0..4).map(shadow).chain([enforced(1)]).collect();
     for (rules, long) in [(of_shadows, 10), (json!([enforced(8)]), 240)] {
-        let sidecar = sidecar().await;
-        let envoy = envoy(sidecar.port, plugin(rules)).await;
+        let sidecar = sidecar(&rules).await;
+        let envoy = envoy(sidecar.port, pushed()).await;
         // While the sidecar is paused, requests queue up.
         sidecar.signal("STOP");
         let mut clients = Vec::new();

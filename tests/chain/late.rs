@@ -84,7 +84,11 @@ async fn a_burst_that_keeps_the_worker_busy_admits_no_more_than_the_quota() {
     assert_eq!(chain.status("/", "warm").await, 200);
     let statuses = burst(chain.envoy.port, 6, |_| fields("alice")).await;
     let admitted = count(&statuses, 200);
-    assert!(admitted <= QUOTA, "{admitted} of {QUOTA}");
+    assert!(
+        admitted <= QUOTA,
+        "{admitted} of {QUOTA}: {}",
+        chain.envoy.log()
+    );
     assert_eq!(admitted + count(&statuses, 429), statuses.len() as u64);
     chain.envoy.is_well().await;
 }

@@ -63,16 +63,15 @@ async fn sidecar(answers: impl IntoIterator<Item = Answer>) -> u16 {
 /// `/` takes from the limit `hot`, `/both` also from `exact`, and on `/tried` a shadow rule has a say.
 fn plugin() -> Value {
     let by_key = |limit: &str| json!({ "limit": limit, "key": [{ "header": "x-api-key" }] });
-    json!({
-        "sidecar": { "cluster": "sluicegate", "timeout": format!("{}s", TIMEOUT.as_secs()) },
-        "rules": [
-            { "name": "both", "match": { "path": "/both" }, "when_unavailable": "deny",
-              "checks": [by_key("hot"), by_key("exact")], "stop": true },
-            { "name": "tried", "match": { "path": "/tried" }, "when_unavailable": "deny", "shadow": true,
-              "checks": [by_key("exact")] },
-            { "name": "hot", "checks": [by_key("hot")], "when_unavailable": "deny" },
-        ],
-    })
+    let mut plugin = support::plugin(json!([
+        { "name": "both", "match": { "path": "/both" }, "when_unavailable": "deny",
+          "checks": [by_key("hot"), by_key("exact")], "stop": true },
+        { "name": "tried", "match": { "path": "/tried" }, "when_unavailable": "deny", "shadow": true,
+          "checks": [by_key("exact")] },
+        { "name": "hot", "checks": [by_key("hot")], "when_unavailable": "deny" },
+    ]));
+    plugin["sidecar"]["timeout"] = json!(format!("{}s", TIMEOUT.as_secs()));
+    plugin
 }
 
 async fn envoy(answers: impl IntoIterator<Item = Answer>) -> Envoy {

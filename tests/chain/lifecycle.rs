@@ -16,7 +16,7 @@ use sluicegate_tests::wire::read_question;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::support::{self, generous, per_key, plugin};
+use super::support::{self, generous, per_key, plugin, pushed, with_sets};
 
 const ADMITTED: &str = r#"{"epoch":1,"verdicts":[{"outcome":"admitted","check":0,"limit":"per-key","quota":9,"window_ms":1000,"remaining":8,"reset_ms":1000,"retry_after_ms":0}]}"#;
 
@@ -161,10 +161,20 @@ async fn serves(envoy: &Envoy) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_configuration_is_replaced_under_traffic_without_a_failure_and_old_ones_go() {
     let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::alone(&generous()).await;
+    let generations = (0..10).map(|generation| {
+        let mut rules = per_key("deny");
+        rules[0]["name"] = json!(format!("generation-{generation}"));
+        (
+            format!("generation-{generation}"),
+            json!({ "rules": rules }),
+        )
+    });
+    let mut sets: serde_json::Map<String, Value> = generations.collect();
+    sets.insert("s".to_owned(), json!({ "rules": per_key("deny") }));
+    let sidecar = Sidecar::alone(&with_sets(&generous(), &sets.into())).await;
     let mut listener = Value::Null;
     let envoy = Envoy::asking(sidecar.port)
-        .plugin(plugin(per_key("deny")))
+        .plugin(pushed())
         .patch(|config| listener = from_file(config, folder.path()))
         .alone()
         .await;
@@ -189,7 +199,7 @@ async fn a_configuration_is_replaced_under_traffic_without_a_failure_and_old_one
     }
     for generation in 0..10 {
         let name = format!("generation-{generation}");
-        *at(&mut listener, &format!("{PLUGIN}/rules/0/name")) = json!(name);
+        at(&mut listener, PLUGIN)["rule_sets"] = json!({ "default": name });
         write_listener(folder.path(), &listener);
         let counter = format!("rule=.={name};.;limit=.=per-key;.;rule_limit_denied");
         eventually("the new configuration is in force", async || {

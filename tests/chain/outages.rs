@@ -9,7 +9,7 @@ use sluicegate_tests::process::{eventually, repository};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
-use super::support::{Chain, Policy, policy, take};
+use super::support::{self, Chain, Policy, policy, take};
 
 /// The rules `/allow` and `/deny` are named after their `when_unavailable`; both have the limit `per-key`.
 fn plugin() -> Value {
@@ -20,7 +20,9 @@ fn plugin() -> Value {
             "when_unavailable": when,
         })
     };
-    json!({ "sidecar": { "cluster": "sluicegate", "timeout": "1s" }, "rules": [rule("allow"), rule("deny")] })
+    let mut plugin = support::plugin(json!([rule("allow"), rule("deny")]));
+    plugin["sidecar"]["timeout"] = json!("1s");
+    plugin
 }
 
 async fn chain() -> Chain {

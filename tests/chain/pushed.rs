@@ -402,7 +402,7 @@ async fn documents_that_cannot_be_used_leave_the_rules_in_force() {
                 head("dddddddddddd", 1, 2),
                 r#"{"rule":7}"#
             ),
-            "invalid type",
+            "is not an object",
         ),
         (
             format!(

@@ -113,11 +113,12 @@ async fn a_rule_has_its_own_body_and_a_head_request_none() {
 
 #[tokio::test]
 async fn a_cost_above_the_quota_is_answered_with_422() {
+    let cost = json!({ "header": "x-cost", "max": 3, "trusted": true });
     let rules = everyone(
-        &json!({ "checks": [{ "limit": "per-key", "key": [{ "constant": "c" }], "cost": 3 }] }),
+        &json!({ "checks": [{ "limit": "per-key", "key": [{ "constant": "c" }], "cost": cost }] }),
     );
     let chain = Chain::hourly(2, rules).await;
-    let refused = chain.get("/", "").await;
+    let refused = chain.envoy.get("/", &[("x-cost", "3")]).await;
     assert_eq!(refused.status(), 422);
     assert!(ours(&refused).is_empty());
     let body: Value = serde_json::from_str(&refused.text().await.unwrap()).unwrap();

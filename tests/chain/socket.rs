@@ -5,16 +5,16 @@ use sluicegate_tests::envoy::{Envoy, SIDECAR, at};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::sidecar::Sidecar;
 
-use super::support::{per_key, plugin, policy};
+use super::support::{per_key, policy, pushed, with_rules};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sidecar_on_a_unix_socket_is_asked_there_and_can_be_started_again() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("decisions.sock");
-    let policy = policy("memory", "sliding_log", 3, "1h");
+    let policy = with_rules(&policy("memory", "sliding_log", 3, "1h"), &per_key("deny"));
     let mut sidecar = Sidecar::with(&policy).socket(&socket).alone().await;
     let envoy = Envoy::asking(0)
-        .plugin(plugin(per_key("deny")))
+        .plugin(pushed())
         .patch(|config| *at(config, SIDECAR) = json!({ "pipe": { "path": socket } }))
         .alone()
         .await;

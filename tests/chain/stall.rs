@@ -170,7 +170,7 @@ async fn thousands_of_waiting_requests_are_answered_although_their_configuration
     envoy.listens().await;
     // Envoy closes the old listener's connections after some seconds: see `--drain-time-s` in `envoy.rs`.
     let answers = all_at_once(&envoy, async || {
-        *at(&mut listener, PLUGIN) = patient("allow");
+        at(&mut listener, PLUGIN)["pepper"] = json!("another");
         write_listener(folder.path(), &listener);
     })
     .await;

@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 pub use sluicegate_tests::policy::{
-    Policy, generous, per_key, plugin, policy, pushed, question, with_rules,
+    Policy, generous, per_key, plugin, policy, pushed, question, with_rules, with_sets,
 };
 
 /// Every algorithm, by its name in a policy.
@@ -111,8 +111,11 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Starts it with a policy made from Redis's URL, and a plugin configuration.
-    pub async fn start(policy: impl Fn(&str) -> String, plugin: Value) -> Self {
+    /// Starts it with a policy made from Redis's URL, and a plugin configuration, whose rules are the policy's.
+    pub async fn start(policy: impl Fn(&str) -> String, mut plugin: Value) -> Self {
+        let rules = plugin["rules"].take();
+        plugin.as_object_mut().unwrap().remove("rules");
+        let policy = |url: &str| with_rules(&policy(url), &rules);
         Self::with(policy, |envoy| envoy.plugin(plugin)).await
     }
 

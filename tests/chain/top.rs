@@ -7,7 +7,7 @@ use sluicegate_tests::client::{client, get, status_for};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::sidecar::{Sidecar, binary};
 
-use super::support::{Chain, Policy, decide_all, per_key, plugin};
+use super::support::{Chain, Policy, decide_all, generous, per_key, with_rules};
 
 const SECRET: &str = "mallory";
 /// Requests of the abusive client.
@@ -32,14 +32,12 @@ fn run(arguments: &[&str]) -> (Output, String) {
 /// What `explain` prints for a request with this API key.
 fn subject_of(key: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("plugin.yaml");
-    let mut configuration = plugin(per_key("deny"));
-    configuration["version"] = json!(1);
-    std::fs::write(&file, configuration.to_string()).unwrap();
+    let file = folder.path().join("policy.yaml");
+    std::fs::write(&file, with_rules(&generous(), &per_key("deny"))).unwrap();
     let header = format!("x-api-key: {key}");
     let file = file.to_str().unwrap();
     let request = ["--request", "GET /", "-H", &header];
-    let (_, said) = run(&[&["explain", "--envoy", file], &request[..]].concat());
+    let (_, said) = run(&[&["explain", "--policy", file], &request[..]].concat());
     let subject = said
         .split("subject ")
         .nth(1)

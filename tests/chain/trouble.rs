@@ -19,7 +19,7 @@ fn lines(sidecar: &Sidecar, words: &str) -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_that_filters_ask_for_and_the_policy_does_not_have_is_told_loudly() {
     let without = |url: &str| policy(url, "sliding_log", 50, "1h").replace("per-key", "by-key");
-    let chain = Chain::start(without, plugin(per_key("deny"))).await;
+    let chain = Chain::with(without, |envoy| envoy.plugin(plugin(per_key("deny")))).await;
     let (sidecar, url) = (&chain.sidecar, chain.redis.url());
     let answer = chain.get("/", "alice").await;
     assert_eq!(answer.status(), 503);
@@ -54,7 +54,8 @@ async fn a_limit_that_filters_ask_for_and_the_policy_does_not_have_is_told_loudl
 /// What filters ask for is told at once, and answered for another minute, in which they may get other rules.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_that_was_used_and_a_reload_removed_is_told_and_still_answered() {
-    let chain = Chain::of("sliding_log", 2, "1h").await;
+    let policy = |url: &str| policy(url, "sliding_log", 2, "1h");
+    let chain = Chain::with(policy, |envoy| envoy.plugin(plugin(per_key("deny")))).await;
     assert_eq!(chain.status("/", "alice").await, 200);
     let before = std::fs::read_to_string(&chain.sidecar.policy).unwrap();
     std::fs::write(&chain.sidecar.policy, before.replace("per-key", "by-key")).unwrap();

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use sluicegate_tests::envoy::Envoy;
 use sluicegate_tests::sidecar::Sidecar;
 
-use super::support::{decided, filters, per_key, plugin, policy};
+use super::support::{decided, filters, per_key, policy, pushed, with_rules};
 
 /// What the filter calls, and what Envoy calls in it.
 const ALL: [&str; 30] = [
@@ -41,8 +41,16 @@ const ALL: [&str; 30] = [
     "random_get",
 ];
 
+/// Calls without which no rules come.
+const NO_RULES: [&str; 4] = [
+    "proxy_get_header_map_value",
+    "proxy_http_call",
+    "proxy_on_configure",
+    "proxy_set_tick_period_milliseconds",
+];
+
 /// An Envoy that withholds these calls.
-async fn withholding(calls: &[&str], rules: &Value, sidecar: &Sidecar) -> Envoy {
+async fn withholding(calls: &[&str], sidecar: &Sidecar) -> Envoy {
     let allowed = ALL.iter().filter(|name| !calls.contains(name));
     let allowed: Map<String, Value> = allowed
         .map(|name| ((*name).to_owned(), json!({})))
@@ -51,24 +59,32 @@ async fn withholding(calls: &[&str], rules: &Value, sidecar: &Sidecar) -> Envoy 
         filters(config)[0]["typed_config"]["config"]["capability_restriction_config"] =
             json!({ "allowed_capabilities": allowed });
     };
-    let planned = Envoy::asking(sidecar.port).plugin(plugin(rules.clone()));
+    let mut plugin = pushed();
+    // Where no rules can come, requests are answered at once.
+    if calls.iter().any(|call| NO_RULES.contains(call)) {
+        plugin["until_rules"]["hold"] = json!("0ms");
+    }
+    let planned = Envoy::asking(sidecar.port).plugin(plugin);
     planned.patch(restrict).alone().await
 }
 
 #[tokio::test]
 async fn a_call_that_envoy_withholds_fails_and_ends_no_vm() {
-    let sidecar = Sidecar::alone(&policy("memory", "sliding_log", 1, "1h")).await;
     let mut rules = per_key("deny");
     rules[0]["reply"] = json!({ "on_admitted": true });
+    let policy = with_rules(&policy("memory", "sliding_log", 1, "1h"), &rules);
+    let sidecar = Sidecar::alone(&policy).await;
     let (decided, undecided) = ([200, 429, 429], [503; 3]);
     for (key, statuses, withheld) in [
         (
             "no timer",
+            undecided,
+            &["proxy_set_tick_period_milliseconds"][..],
+        ),
+        (
+            "no wake-ups: the timer wakes who waits",
             decided,
-            &[
-                "proxy_set_tick_period_milliseconds",
-                "proxy_dequeue_shared_queue",
-            ][..],
+            &["proxy_dequeue_shared_queue"],
         ),
         (
             "nothing is told, and the timer wakes who waits",
@@ -91,7 +107,7 @@ async fn a_call_that_envoy_withholds_fails_and_ends_no_vm() {
         ("no callouts", undecided, &["proxy_http_call"]),
         ("no configuration", undecided, &["proxy_on_configure"]),
     ] {
-        let envoy = withholding(withheld, &rules, &sidecar).await;
+        let envoy = withholding(withheld, &sidecar).await;
         for status in statuses {
             let answer = envoy.status("/", key).await;
             assert_eq!(answer, status, "{key}: {}", envoy.log());
@@ -104,9 +120,10 @@ async fn a_call_that_envoy_withholds_fails_and_ends_no_vm() {
 #[tokio::test]
 async fn without_a_clock_each_request_asks_the_sidecar() {
     let text = policy("memory", "sliding_log", 1, "1h") + "denial_ttl: 60s\n";
+    let text = with_rules(&text, &per_key("deny"));
     let sidecar = Sidecar::alone(&text).await;
     let calls = ["clock_time_get"];
-    let envoy = withholding(&calls, &per_key("deny"), &sidecar).await;
+    let envoy = withholding(&calls, &sidecar).await;
     for status in [200, 429, 429, 429] {
         let answer = envoy.status("/", "key").await;
         assert_eq!(answer, status, "{}", envoy.log());
@@ -119,11 +136,12 @@ async fn without_a_clock_each_request_asks_the_sidecar() {
 /// As docs/security.md says: no address, no limit by it.
 #[tokio::test]
 async fn without_properties_a_request_has_no_address() {
-    let sidecar = Sidecar::alone(&policy("memory", "sliding_log", 1, "1h")).await;
     let mut rules = per_key("deny");
     rules[0]["checks"][0]["key"] = json!([{ "address": {} }]);
+    let policy = policy("memory", "sliding_log", 1, "1h");
+    let sidecar = Sidecar::alone(&with_rules(&policy, &rules)).await;
     for (withheld, statuses) in [(&[][..], [200, 429]), (&["proxy_get_property"], [200, 200])] {
-        let envoy = withholding(withheld, &rules, &sidecar).await;
+        let envoy = withholding(withheld, &sidecar).await;
         for status in statuses {
             let answer = envoy.status("/", "key").await;
             assert_eq!(answer, status, "{}", envoy.log());

@@ -69,7 +69,6 @@ pub struct Chain {
     /// Envoy's listener, which Envoy reads from a file in its own folder.
     pub listener: Value,
     own: PathBuf,
-    plugin: Value,
     store: Store,
     upstream: u16,
     folder: TempDir,
@@ -77,11 +76,11 @@ pub struct Chain {
 
 impl Chain {
     pub async fn start(place: Place) -> Self {
-        Self::start_with(place, policy, plugin()).await
+        Self::start_with(place, policy).await
     }
 
     /// Starts one with a policy, made from the store's URL, and a configuration of the filter.
-    pub async fn start_with(place: Place, policy: fn(&str) -> String, plugin: Value) -> Self {
+    pub async fn start_with(place: Place, policy: fn(&str) -> String) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (store, url) = Store::start(place, folder.path()).await;
         let drain = ["--drain", &format!("{}s", DRAIN.as_secs())];
@@ -91,11 +90,11 @@ impl Chain {
         };
         let sidecar = sidecar_on(&url).await;
         let upstream = wire::upstream().await;
-        let (envoy, listener, own) = envoy_of(&folder, sidecar.port, upstream, &plugin).await;
+        let (envoy, listener, own) = envoy_of(&folder, sidecar.port, upstream).await;
         let mut second = None;
         if place == Place::Pair {
             let sidecar = sidecar_on(&store.redis.as_ref().expect("one Redis").url()).await;
-            let (envoy, ..) = envoy_of(&folder, sidecar.port, upstream, &plugin).await;
+            let (envoy, ..) = envoy_of(&folder, sidecar.port, upstream).await;
             second = Some((sidecar, envoy));
         }
         sidecar.knows_of(1 + u32::from(second.is_some())).await;
@@ -108,7 +107,6 @@ impl Chain {
             second,
             listener,
             own,
-            plugin,
             store,
             upstream,
             folder,
@@ -157,7 +155,7 @@ impl Chain {
     /// Starts another Envoy in front of the same sidecar, leads new requests to it, and returns the one that it replaces.
     pub async fn replace_envoy(&mut self) -> Envoy {
         let (port, upstream) = (self.sidecar.port, self.upstream);
-        let new = envoy_of(&self.folder, port, upstream, &self.plugin).await;
+        let new = envoy_of(&self.folder, port, upstream).await;
         let old = std::mem::replace(&mut self.envoy, new.0);
         (self.listener, self.own) = (new.1, new.2);
         for target in &self.targets {
@@ -308,17 +306,12 @@ impl Store {
     }
 }
 
-async fn envoy_of(
-    folder: &TempDir,
-    sidecar: u16,
-    upstream: u16,
-    plugin: &Value,
-) -> (Envoy, Value, PathBuf) {
+async fn envoy_of(folder: &TempDir, sidecar: u16, upstream: u16) -> (Envoy, Value, PathBuf) {
     let mut listener = Value::Null;
     // Each Envoy watches a file of its own.
     let own = tempfile::tempdir_in(folder.path()).unwrap().keep();
     let envoy = Envoy::asking(sidecar).upstream(upstream);
-    let envoy = envoy.plugin(plugin.clone());
+    let envoy = envoy.plugin(plugin());
     let envoy = envoy.patch(|config| listener = from_file(config, &own));
     let envoy = envoy.start(&own).await;
     envoy.listens().await;

@@ -11,6 +11,7 @@
 
 use serde_json::{Value, json};
 use sluicegate_history::{Check, Kind, Limit, Window};
+use sluicegate_tests::policy::with_sets;
 
 /// Rules, by their `when_unavailable` or what the store's absence means to them.
 pub const RULES: [&str; 3] = ["deny", "allow", "shut"];
@@ -113,6 +114,11 @@ pub fn taken(left: u64) -> u64 {
 
 /// The policy with this store.
 pub fn policy(store: &str) -> String {
+    with_sets(&policy_of_limits(store), &json!({ "default": rules() }))
+}
+
+/// It without its rules.
+pub fn policy_of_limits(store: &str) -> String {
     let mut text = format!("store: {store}\nstore_timeout: 200ms\nlimits:\n");
     for ((name, quota), limit) in NAMES.iter().zip(limits(0)) {
         let window = &limit.windows[0];
@@ -130,8 +136,8 @@ pub fn policy(store: &str) -> String {
     text + "  huge: { algorithm: sliding_log, windows: [{ quota: 100000, per: 10s }] }\n"
 }
 
-/// The filter's configuration. With `on_admitted`, an admission by a verdict has header fields, and others have none.
-pub fn plugin() -> Value {
+/// The policy's rules. With `on_admitted`, an admission by a verdict has header fields, and others have none.
+pub fn rules() -> Value {
     let rules = RULES.iter().enumerate().map(|(index, rule)| {
         let cost = json!({ "header": "x-cost", "max": MOST, "trusted": true, "default": 1 });
         let (by_client, together) = LIMITS[index];
@@ -148,9 +154,16 @@ pub fn plugin() -> Value {
         })
     });
     json!({
-        "version": 1,
-        "sidecar": { "cluster": "sluicegate", "timeout": format!("{FILTER_TIMEOUT_MS}ms") },
         "reply": { "headers": "draft", "on_admitted": true },
         "rules": rules.collect::<Vec<_>>(),
+    })
+}
+
+/// The filter's configuration.
+pub fn plugin() -> Value {
+    json!({
+        "version": 2,
+        "sidecar": { "cluster": "sluicegate", "timeout": format!("{FILTER_TIMEOUT_MS}ms") },
+        "until_rules": { "hold": "10s" },
     })
 }

@@ -15,8 +15,6 @@ mod verdict;
 
 use std::time::{Duration, Instant};
 
-use serde_json::json;
-use sluicegate_tests::envoy::at;
 use sluicegate_tests::marked;
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
@@ -50,7 +48,7 @@ async fn service_life() {
         text.parse().expect("SLUICEGATE_SOAK: seconds")
     });
     assert!(seconds >= 60, "SLUICEGATE_SOAK={seconds}: at least 60");
-    let mut chain = Chain::start_with(Place::Redis, background::policy, background::plugin()).await;
+    let mut chain = Chain::start_with(Place::Redis, background::policy).await;
     let background = Background::start(chain.envoy.port, seconds);
     let load = Load::start(&chain.targets);
     let mut samples = Samples::new(seconds);
@@ -123,8 +121,7 @@ async fn reload(chain: &mut Chain, number: u64) {
             eventually("the policy is in force", async || epoch().await > old).await;
         }
         LISTENER => {
-            at(&mut chain.listener, super::faults::envoy::FIRST_RULE)["reply"] =
-                json!({ "headers": "draft", "on_admitted": true, "body": format!("{number}") });
+            super::faults::envoy::changed(chain, number);
             chain.listener_replaced().await;
         }
         _ => {
@@ -142,7 +139,7 @@ async fn reload(chain: &mut Chain, number: u64) {
 /// What `service_life` does forty times, without the load.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reload_returns_when_it_is_in_force() {
-    let mut chain = Chain::start_with(Place::Redis, background::policy, background::plugin()).await;
+    let mut chain = Chain::start_with(Place::Redis, background::policy).await;
     let mut samples = Samples::new(60);
     for number in 0..4 {
         reload(&mut chain, number).await;

@@ -48,8 +48,8 @@ impl<'a> Planned<'a> {
         self
     }
 
-    /// The plugin's configuration, instead of one that has a rule in it; `None`: the example's, which
-    /// gets them from the sidecar.
+    /// The plugin's configuration, instead of one with a rule for each key; `None`: the example's. `rules` in it are no part
+    /// of it: `pushing.rs` sends them in the sidecar's place, which has none.
     #[must_use]
     pub fn plugin(mut self, plugin: impl Into<Option<Value>>) -> Self {
         self.plugin = plugin.into();
@@ -80,8 +80,13 @@ impl<'a> Planned<'a> {
             None => crate::upstream::start().await,
         };
         let (port, admin_port) = (free_port(), free_port());
-        let ports = [port, admin_port, self.sidecar, upstream];
-        let mut config = config(self.example, ports, self.plugin);
+        let (mut plugin, mut sidecar) = (self.plugin, self.sidecar);
+        let fields = plugin.as_mut().and_then(Value::as_object_mut);
+        if let Some(rules) = fields.and_then(|fields| fields.remove("rules")) {
+            sidecar = crate::pushing::before(sidecar, &rules).await;
+        }
+        let ports = [port, admin_port, sidecar, upstream];
+        let mut config = config(self.example, ports, plugin);
         for patch in self.patches {
             patch(&mut config);
         }
@@ -107,7 +112,7 @@ impl Envoy {
             example: "envoy/envoy.yaml",
             sidecar,
             upstream: None,
-            plugin: Some(inline()),
+            plugin: Some(anonymous()),
             workers: 1,
             patches: Vec::new(),
         }
@@ -341,13 +346,16 @@ fn launch(folder: &Path, port: u16, workers: u32, config: &Value) -> Process {
     )
 }
 
-/// Version 1, with a rule for each key, for sidecars whose policies have no rules.
-fn inline() -> Value {
+/// A rule for each key, for sidecars whose policies have no rules.
+fn anonymous() -> Value {
     let check = json!({ "limit": "per-key", "key": [{ "header": "x-api-key" }],
         "when_missing": { "use": "anonymous" } });
     let rule = json!({ "name": "per-key", "match": { "path_prefix": "/" }, "checks": [check],
         "when_unavailable": "allow" });
-    json!({ "sidecar": { "cluster": "sluicegate" }, "rules": [rule] })
+    let mut plugin = crate::policy::plugin(json!([rule]));
+    // The example's.
+    plugin["sidecar"]["timeout"] = json!("50ms");
+    plugin
 }
 
 /// An example with these ports (clients, administration, sidecar, upstream), the filter's path and, if given, the plugin's

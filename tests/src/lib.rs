@@ -14,6 +14,7 @@
 //! | `proxy.rs` | a TCP proxy that slows, swallows, cuts, half-closes and corrupts |
 //! | `sidecar.rs` | a sidecar |
 //! | `recorder.rs` | a fake sidecar that admits everything and records the questions |
+//! | `pushing.rs` | rules for filters whose sidecar has none |
 //! | `envoy.rs` | an Envoy with the filter |
 //! | `listener.rs` | its listener in a file that it watches |
 //! | `version.rs` | this sidecar and filter, or earlier ones |
@@ -41,6 +42,7 @@ pub mod noise;
 pub mod policy;
 pub mod process;
 pub mod proxy;
+pub mod pushing;
 pub mod recorder;
 pub mod redis;
 pub mod redis_proxy;

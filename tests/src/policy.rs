@@ -79,23 +79,31 @@ pub fn question() -> String {
     json!({ "decisions": [{ "checks": [{ "limit": "per-key", "key": "k" }] }] }).to_string()
 }
 
-/// A plugin configuration with these rules, and a deadline that no stall exceeds.
-pub fn plugin(rules: Value) -> Value {
-    json!({ "sidecar": { "cluster": "sluicegate", "timeout": "3s" }, "rules": rules })
-}
-
-/// A plugin configuration whose rules the sidecar pushes: the set `s`.
+/// A plugin configuration that runs the set `s`, with deadlines that no stall exceeds.
 pub fn pushed() -> Value {
     json!({
         "version": 2,
         "sidecar": { "cluster": "sluicegate", "timeout": "3s" },
         "rule_sets": { "default": "s" },
+        "until_rules": { "hold": "10s" },
     })
+}
+
+/// The same, with the rules that an [`Envoy`](crate::envoy::Envoy) gets although its sidecar has none.
+pub fn plugin(rules: Value) -> Value {
+    let mut plugin = pushed();
+    plugin["rules"] = rules;
+    plugin
 }
 
 /// A policy with these rules as the set `s`.
 pub fn with_rules(policy: &str, rules: &Value) -> String {
-    format!("{policy}\nrules: {}\n", json!({ "s": { "rules": rules } }))
+    with_sets(policy, &json!({ "s": { "rules": rules } }))
+}
+
+/// A policy with these rule sets.
+pub fn with_sets(policy: &str, sets: &Value) -> String {
+    format!("{policy}\nrules: {sets}\n")
 }
 
 /// One rule for all requests: `per-key` by the header x-api-key.

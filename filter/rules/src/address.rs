@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
-use crate::config::schema::Address;
+use crate::config::terms::Address;
 use crate::lookup::Lookup;
 use crate::request::Request;
 

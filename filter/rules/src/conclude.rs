@@ -2,7 +2,7 @@
 
 use sluicegate_protocol::{Code, LimitStatus, Verdict, WithoutStore};
 
-use crate::config::schema::WhenUnavailable;
+use crate::config::terms::WhenUnavailable;
 use crate::question::{Question, ResolvedCheck};
 use crate::reply::{self, HeaderFields, LimitTexts, Reply};
 use crate::stats::Counters;

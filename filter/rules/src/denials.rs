@@ -181,7 +181,8 @@ mod tests {
     use std::rc::Rc;
 
     use super::*;
-    use crate::config::schema::WhenUnavailable;
+    use crate::config::document::tests::set_of;
+    use crate::config::terms::WhenUnavailable;
     use crate::question::Shadow;
     use crate::rule::RuleSet;
     use sluicegate_protocol::LimitStatus;
@@ -189,11 +190,9 @@ mod tests {
     fn rules() -> Rc<RuleSet> {
         let checks =
             r#""checks":[{"limit":"l","key":[{"constant":"c"}]}],"when_unavailable":"deny""#;
-        let text = format!(
-            r#"{{"version":1,"sidecar":{{"cluster":"s"}},"rules":[{{"name":"real",{checks}}},
-                {{"name":"trial","shadow":true,{checks}}}]}}"#
-        );
-        Rc::new(crate::parse(text.as_bytes()).unwrap().1)
+        let real = format!(r#"{{"name":"real",{checks}}}"#);
+        let trial = format!(r#"{{"name":"trial","shadow":true,{checks}}}"#);
+        set_of(&[&real, &trial])
     }
 
     fn question(key: &str, shadowed: bool) -> Question {

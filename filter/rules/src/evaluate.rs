@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use sluicegate_protocol::MAX_CHECKS;
 
-use crate::config::schema::{WhenMissing, WhenUnavailable};
+use crate::config::terms::{WhenMissing, WhenUnavailable};
 use crate::edges::stripped;
 use crate::key::{Hasher, Key, MISSING, SHADOW};
 use crate::lookup::Lookup;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::claims::Claim;
-use crate::config::schema::Address;
+use crate::config::terms::Address;
 use crate::cookies;
 use crate::header::{self, only};
 use crate::key::Key;

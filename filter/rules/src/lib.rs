@@ -67,9 +67,9 @@ mod wire;
 
 pub use claims::metadata;
 pub use conclude::Conclusion;
+pub use config::ConfigError;
 pub use config::document::Document;
-pub use config::schema::WhenUnavailable;
-pub use config::{ConfigError, Rules, parse};
+pub use config::terms::WhenUnavailable;
 pub use denials::DenialCache;
 pub use evaluate::{Evaluation, ExplainedReading};
 pub use key::{Hasher, MISSING, SHADOW, subject};

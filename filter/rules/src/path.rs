@@ -150,7 +150,7 @@ fn is_plain(path: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::schema::{EncodedSlash, Escapes};
+    use crate::config::terms::{EncodedSlash, Escapes};
 
     fn readings(path: &str) -> Vec<String> {
         let target = Target::read(path.as_bytes(), &Upstream::Unknown);

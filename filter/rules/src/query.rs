@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use percent_encoding::percent_decode;
 
-use crate::config::schema::QuerySemicolon;
+use crate::config::terms::QuerySemicolon;
 use crate::edges::{folded, stripped_start};
 use crate::path::{byte_of, split_once};
 

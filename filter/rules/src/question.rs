@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
-use crate::config::schema::WhenUnavailable;
+use crate::config::terms::WhenUnavailable;
 use crate::rule::RuleSet;
 
 /// One check of a request, with its key and cost.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use sluicegate_protocol::{LimitStatus, PROBLEM_JSON, UNAVAILABLE_RETRY_S};
 
-use crate::config::schema::Reply as ReplyStyle;
+use crate::config::terms::Reply as ReplyStyle;
 use crate::match_result::TooLong;
 use problem::{Problem, kind_of};
 

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, OnceCell};
 
-use crate::config::schema::QuerySemicolon;
+use crate::config::terms::QuerySemicolon;
 use crate::match_result::MatchResult;
 use crate::path::{Target, Upstream};
 use crate::query::{self, ParameterNames, QueryParameters};

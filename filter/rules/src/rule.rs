@@ -3,7 +3,7 @@
 use sluicegate_protocol::WithoutStore;
 
 use crate::claims::Claim;
-use crate::config::schema::{Reply, WhenMissing, WhenUnavailable};
+use crate::config::terms::{Reply, WhenMissing, WhenUnavailable};
 use crate::cost::Cost;
 use crate::key_component::{ComponentSource, KeyComponent};
 use crate::matcher::Matcher;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::conclude::Conclusion;
-use crate::config::schema::WhenUnavailable;
+use crate::config::terms::WhenUnavailable;
 use crate::key::Hasher;
 use crate::reply::{Reply, details};
 use crate::request::Request;

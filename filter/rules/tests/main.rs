@@ -9,7 +9,7 @@
 //! | `keys`, `evaluate` | keys, limits and costs; the checks of a question |
 //! | `answers`, `access_log` | what clients and the access log get of an answer |
 //! | `listed_windows` | what clients are told of all windows of a limit |
-//! | `pushed` | configurations whose rules come from the sidecar |
+//! | `pushed` | requests before the first rules, and the set of a request |
 //! | `rule_sets` | several rule sets at once |
 //! | `upstreams`, `upstream_queries`, `readers` | rules beside models of servers |
 #![allow(

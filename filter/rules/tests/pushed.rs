@@ -1,4 +1,4 @@
-//! Configurations of version 2: the rules come from the sidecar, and a request's route names its set.
+//! Until the rules come from the sidecar, and which set a request's route names.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use prost::Message;
 use prost_types::value::Kind;
 use prost_types::{Struct, Value as Protobuf};
 use serde_json::{Value, json};
-use sluicegate_rules::{Conclusion, ConfigError, Pushed, Rules, WhenUnavailable, config};
+use sluicegate_rules::{Conclusion, ConfigError, Pushed, WhenUnavailable, config};
 
 use crate::support::{FakeRequest, get};
 
@@ -19,11 +19,7 @@ fn read(more: &Value) -> Result<Pushed, ConfigError> {
     let fields = configuration.as_object_mut().unwrap();
     fields.extend(more.as_object().unwrap().clone());
     fields.retain(|_, value| !value.is_null());
-    let bytes = configuration.to_string();
-    match config::validate(&config::read(bytes.as_bytes())?)?.1 {
-        Rules::Pushed(pushed) => Ok(pushed),
-        Rules::Inline(_) => panic!("{bytes}"),
-    }
+    config::settings(configuration).map(|(_, pushed)| pushed)
 }
 
 /// Serialized metadata of a route, as Envoy passes it.
@@ -42,104 +38,9 @@ fn metadata(namespace: &str, name: &str, value: Kind) -> Vec<u8> {
 }
 
 #[test]
-fn each_mistake_is_refused_with_field_and_remedy() {
-    let many: Vec<String> = (0..16).map(|n| n.to_string()).collect();
-    for (more, field, why) in [
-        (
-            json!({ "rules": [{ "name": "r", "checks": [], "when_unavailable": "deny" }] }),
-            "rules",
-            "move it there",
-        ),
-        (json!({ "reply": {} }), "reply", "belongs to the policy"),
-        (
-            json!({ "upstream_paths": "go" }),
-            "upstream_paths",
-            "belongs to the policy",
-        ),
-        (
-            json!({ "rule_sets": {} }),
-            "rule_sets",
-            "missing field `default`",
-        ),
-        (
-            json!({ "rule_sets": { "default": "" } }),
-            "rule_sets.default",
-            "1 to 64",
-        ),
-        (
-            json!({ "rule_sets": { "default": "a", "others": ["b c"] } }),
-            "rule_sets.others[0]",
-            "`b c`",
-        ),
-        (
-            json!({ "rule_sets": { "default": "a", "others": ["a"] } }),
-            "rule_sets.others[0]",
-            "listed already",
-        ),
-        (
-            json!({ "rule_sets": { "default": "a", "others": ["b", "b"] } }),
-            "rule_sets.others[1]",
-            "listed already",
-        ),
-        (
-            json!({ "rule_sets": { "default": "a", "others": many } }),
-            "rule_sets.others",
-            "give at most 15",
-        ),
-        (
-            json!({ "rule_sets": { "default": "a", "by": "route_nam" } }),
-            "rule_sets.by",
-            "did you mean `route_name`",
-        ),
-        (
-            json!({ "rule_sets": { "default": "a", "by": { "route_metadata": { "name": "n" } } } }),
-            "rule_sets.by.route_metadata",
-            "missing field `namespace`",
-        ),
-        (
-            json!({ "rule_sets": { "default": "a", "by": { "route_metadata": { "namespace": "", "name": "n" } } } }),
-            "rule_sets.by.route_metadata.namespace",
-            "is empty",
-        ),
-        (
-            json!({ "until_rules": { "hold": "11s" } }),
-            "until_rules.hold",
-            "between `0ms` and `10s`",
-        ),
-        (
-            json!({ "until_rules": { "hold": "soon" } }),
-            "until_rules.hold",
-            "`soon`",
-        ),
-        (
-            json!({ "until_rules": { "then": "alow" } }),
-            "until_rules.then",
-            "did you mean `allow`",
-        ),
-        (
-            json!({ "until_rules": { "holt": "1s" } }),
-            "until_rules.holt",
-            "did you mean `hold`",
-        ),
-    ] {
-        let error = read(&more).expect_err(field);
-        assert_eq!(error.field, field, "{more}: {error}");
-        assert!(error.why.contains(why), "{more}: no {why} in {error}");
-    }
-}
-
-#[test]
 fn without_rule_sets_a_filter_runs_the_set_called_default() {
     let of_default = read(&json!({ "rule_sets": null })).unwrap();
     assert_eq!(of_default.sets, ["default"]);
-}
-
-#[test]
-fn a_program_that_needs_the_rules_is_told_where_they_are() {
-    let text = br#"{"version":2,"sidecar":{"cluster":"s"},"rule_sets":{"default":"a"}}"#;
-    let error = sluicegate_rules::parse(text).unwrap_err();
-    assert_eq!(error.field, "version");
-    assert!(error.why.contains("in the policy"), "{error}");
 }
 
 #[test]

@@ -234,8 +234,7 @@ fn check(report: &mut Report, plugin: &Plugin, all: &Found, policy: Option<&Writ
         report.text,
         "{file}:{line}: {object}configuration {configuration}"
     );
-    let version = plugin.configuration.value.get("version");
-    if policy.is_none() && version.is_some_and(|version| *version == 2) {
+    if policy.is_none() {
         let why = "its rules are in the policy, which was not checked (`--policy`)";
         line!(report.text, "{file}:{line}: {object}{why}");
     }

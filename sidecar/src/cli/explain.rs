@@ -13,7 +13,7 @@ use sluicegate_protocol::Whom;
 use sluicegate_rules::config::{self, ConfigError};
 use sluicegate_rules::{
     Evaluation, ExplainedReading, Hasher, Headers, Question, Request, ResolvedCheck, RuleSet,
-    Rules, Settings, metadata,
+    Settings, metadata,
 };
 
 use super::Failure;
@@ -48,8 +48,7 @@ pub struct Explain {
     /// The claims of a verified token, under the provider's `payload_in_metadata`: `jwt={"sub": "alice"}`.
     #[arg(long, value_name = "PAYLOAD=JSON")]
     claims: Option<String>,
-    /// The policy (YAML), which has the rules of a filter with `version: 2`; with it, the quotas and windows of the limits are
-    /// shown too.
+    /// The policy (YAML), which has the rules and the limits.
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
     /// A file with the filters' `pepper`, if there is no `--envoy` that has it.
@@ -123,17 +122,11 @@ impl Explain {
                 let (file, line) = (&plugin.source.file, plugin.configuration.line(field));
                 Failure::usage(format!("{file}:{line}: {why}"))
             };
-            let read = config::from_value(&plugin.configuration.value);
-            let read = read.and_then(|file| config::validate(&file));
-            match read.map_err(|error| at(&error.field, &error))? {
-                (settings, Rules::Inline(rules)) => {
-                    describe(&settings, &Rc::new(*rules), &request, policy, &mut text);
-                }
-                (settings, Rules::Pushed(pushed)) => {
-                    let described = self.describe_sets(&pushed.sets, &settings, &request, policy);
-                    text += &described.map_err(|why| at("rule_sets", &why))?;
-                }
-            }
+            let value = &plugin.configuration.value;
+            let read = config::from_json(value).and_then(|_| config::settings(value.clone()));
+            let (settings, pushed) = read.map_err(|error| at(&error.field, &error))?;
+            let described = self.describe_sets(&pushed.sets, &settings, &request, policy);
+            text += &described.map_err(|why| at("rule_sets", &why))?;
         }
         print(&text)
     }
@@ -247,7 +240,7 @@ fn settings(pepper: &str) -> Result<Settings, ConfigError> {
     let plugin = json!({
         "version": 2, "sidecar": { "cluster": "-" }, "rule_sets": { "default": "-" }, "pepper": pepper,
     });
-    config::validate(&config::from_value(&plugin)?).map(|(settings, _)| settings)
+    config::settings(plugin).map(|(settings, _)| settings)
 }
 
 fn describe(

@@ -1,7 +1,6 @@
 //! Compares the checks of rules with a policy's limits.
 
 use sluicegate_engine::BucketSpec;
-use sluicegate_rules::config::nearest;
 use sluicegate_rules::config::schema::{Check, Cost, Rule};
 use sluicegate_rules::config::walk::{checks, limit_names};
 
@@ -11,38 +10,25 @@ use crate::policy::{Limit, Policy};
 
 pub fn lint(rules: &[Rule], policy: &Policy, findings: &mut Findings<'_>) {
     for (at, rule, check) in checks(rules) {
-        let named: Vec<_> = limit_names(&at, check).into_iter().collect();
         // Of consumers: the limit of those who have none of their own.
-        let limit = |name| {
-            let name = policy.resolve(name, "").map_or(name, |(limit, _)| limit);
-            policy.limit(name).ok_or(name)
+        let limit = |name: String| {
+            let of_consumers = policy.resolve(&name, "").map(|(limit, _)| limit.to_owned());
+            policy.limit(&of_consumers.unwrap_or(name))
         };
-        let most = named
-            .iter()
-            .map(|(_, name)| limit(name).ok()?.most_of_any());
+        let named = limit_names(&at, check).into_iter();
+        let limits: Vec<_> = named
+            .filter_map(|(_, name)| limit(name.to_owned()))
+            .collect();
+        let most = limits.iter().map(|limit| limit.most_of_any());
         let most = most.collect::<Option<Vec<_>>>().into_iter().flatten().max();
-        for (field, name) in &named {
-            match limit(name) {
-                Err(name) => report_unknown(policy, field, name, findings),
-                Ok(limit) => {
-                    // In shadow, or if not enforced, no request is denied.
-                    if !rule.shadow && limit.is_enforced() {
-                        check_costs(&at, check, limit, most, findings);
-                    }
-                    check_quota(&at, check, limit, findings);
-                }
+        for limit in limits {
+            // In shadow, or if not enforced, no request is denied.
+            if !rule.shadow && limit.is_enforced() {
+                check_costs(&at, check, limit, most, findings);
             }
+            check_quota(&at, check, limit, findings);
         }
     }
-}
-
-fn report_unknown(policy: &Policy, field: &str, name: &str, findings: &mut Findings<'_>) {
-    let known: Vec<&str> = policy.limits().map(|limit| limit.name.as_str()).collect();
-    let remedy = nearest(name, known.iter().copied()).map_or_else(
-        || format!("the policy has `{}`", known.join("`, `")),
-        |near| format!("did you mean `{near}`?"),
-    );
-    findings.error(field, format!("the policy has no limit `{name}`"), &remedy);
 }
 
 /// Costs that are more than the limit holds: errors if they are for every key, since `certain` is the most of all limits of the

@@ -51,10 +51,11 @@ pub fn names(node: &Node, field: &str, what: &str) -> bool {
     get(node, field).is_some_and(|value| any(value, &has))
 }
 
-/// Our configurations have `sidecar`, and `rules` or `version`; another plugin's are unlikely to.
+/// Our configurations have `sidecar` and `version`, or `rules` where they are of an earlier version; another plugin's are
+/// unlikely to.
 pub fn is_sluicegate(node: &Node) -> bool {
     let has = |name| get(node, name).is_some();
-    has("sidecar") && (has("rules") || has("version"))
+    has("sidecar") && (has("version") || has("rules"))
 }
 
 /// Whether a filter has this in its name or in its type's.

@@ -3,12 +3,11 @@
 use std::iter;
 
 use sluicegate_rules::Hasher;
-use sluicegate_rules::config::{from_value, mistakes, nearest};
+use sluicegate_rules::config::{from_json, nearest, settings};
 
 use super::envoy_yaml::Plugin;
 use super::findings::{Finding, Findings};
 use super::rule_sets::WrittenPolicy;
-use super::rules::lint_rules;
 use super::surroundings::Surroundings;
 use super::{envoy, surroundings};
 
@@ -26,14 +25,14 @@ pub fn lint(
         prefix: String::new(),
         found: Vec::new(),
     };
-    let configuration = match from_value(&plugin.configuration.value) {
+    let configuration = match from_json(&plugin.configuration.value) {
         Ok(configuration) => configuration,
         Err(error) => {
             findings.error(error.field, error.why, REJECTED);
             return findings.found;
         }
     };
-    for error in mistakes(&configuration) {
+    if let Err(error) = settings(plugin.configuration.value.clone()) {
         findings.error(error.field, error.why, REJECTED);
     }
     if let Some(manager) = &plugin.manager {
@@ -45,9 +44,7 @@ pub fn lint(
     }
     let cluster = &configuration.sidecar.cluster;
     surroundings::lint(plugin, cluster, surroundings, &mut findings);
-    let around = Some((plugin, &configuration));
     let limits = policy.and_then(|policy| policy.policy.as_ref().ok());
-    lint_rules(&configuration.rules, around, limits, &mut findings);
     let pepper = Hasher::new(&configuration.pepper).pepper_digest();
     if limits.is_some_and(|policy| policy.peppers().any(|other| other != pepper)) {
         findings.error(
@@ -57,14 +54,14 @@ pub fn lint(
         );
     }
     let readable = policy.filter(|policy| policy.policy.is_ok() || !policy.sets.is_empty());
-    let (2, Some(policy)) = (configuration.version, readable) else {
+    let Some(policy) = readable else {
         return findings.sorted();
     };
     let sets = configuration.rule_sets.clone().unwrap_or_default();
     let mut of_sets = Vec::new();
     let names = iter::once(&sets.default).chain(&sets.others);
     for (index, name) in names.enumerate() {
-        if let Some(found) = policy.lint_set(name, around) {
+        if let Some(found) = policy.lint_set(name, Some((plugin, &configuration))) {
             of_sets.extend(found);
             continue;
         }

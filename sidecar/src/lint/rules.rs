@@ -1,4 +1,4 @@
-//! Runs all lints on rules, wherever they stand.
+//! Runs all lints on the rules of a set.
 
 use sluicegate_rules::config::schema::{Configuration, Rule};
 

@@ -61,7 +61,7 @@ struct PolicyFile {
     /// a mapping from names that rules give as a limit to `pepper`, `keys` and `limits` (docs/consumers.md)
     #[serde(default, deserialize_with = "or_empty")]
     consumers: BTreeMap<String, Consumers>,
-    /// a mapping from the name of each rule set to its `rules`, for filters with `version: 2`
+    /// a mapping from the name of each rule set to its `rules`
     #[serde(default, deserialize_with = "or_empty")]
     #[schemars(with = "BTreeMap<String, sluicegate_rules::config::schema::RuleSetFile>")]
     rules: BTreeMap<String, Value>,

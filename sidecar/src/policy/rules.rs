@@ -59,7 +59,7 @@ fn check(
         format!("line {line}: `{}`: {why}", path.trim_end_matches('.'))
     };
     let file: RuleSetFile = from_value(&set.value).map_err(|error| vec![mistake(error)])?;
-    let (mut mistakes, expressions) = match document::validate(&file) {
+    let (mut mistakes, expressions) = match document::validate(&file, &set.value) {
         Ok((_, expressions)) => (Vec::new(), expressions),
         Err(mistakes) => (mistakes, Vec::new()),
     };
@@ -196,8 +196,9 @@ impl RuleSets {
 
     /// A set, compiled as a filter does it.
     pub fn compiled(&self, name: &str) -> Option<RuleSet> {
-        let file: RuleSetFile = from_value(self.sets.get(name)?).ok()?;
-        document::validate(&file).ok().map(|(set, _)| set)
+        let set = self.sets.get(name)?;
+        let file: RuleSetFile = from_value(set).ok()?;
+        document::validate(&file, set).ok().map(|(set, _)| set)
     }
 
     /// The document of a sidecar for a filter that may run these sets, of all sets without names; without rules for one that has

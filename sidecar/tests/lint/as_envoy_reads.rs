@@ -2,20 +2,21 @@
 //! excludes them and beside other filters, in one file or several.
 
 use super::{
-    ENVOY, GOOD, checked, envoy, has, indented, is_without_findings, lacks, run, run_with,
+    ENVOY, GOOD, checked, envoy, good, has, indented, is_without_findings, lacks, pushed, run,
+    run_with,
 };
 use crate::support::{printed, sluicegate};
 
 /// The valid file with another text in place of one that it has.
 fn with(from: &str, to: &str) -> String {
-    let file = envoy(GOOD);
+    let file = good();
     has(&file, from);
     file.replacen(from, to, 1)
 }
 
 /// The valid file with fields in lowerCamelCase, all or every other one.
 fn camel(all: bool) -> String {
-    let mut file = envoy(GOOD);
+    let mut file = good();
     for (index, field) in [
         "static_resources",
         "filter_chains",
@@ -51,7 +52,7 @@ fn camel(all: bool) -> String {
 fn fields_in_both_spellings_are_read_also_mixed() {
     for all in [true, false] {
         let file = camel(all);
-        is_without_findings(&run(&["check-config"], true, &file));
+        is_without_findings(&run(&["check-config"], &file));
         let weak = file.replace("FAIL_RELOAD", "fail_open");
         has(
             &checked(&weak),
@@ -62,12 +63,12 @@ fn fields_in_both_spellings_are_read_also_mixed() {
         has(&checked(&weak), "without `use_remote_address: true`");
     }
     // What is in the plugin's configuration has one spelling.
-    let plugin = GOOD.replace("when_unavailable: deny", "whenUnavailable: deny");
-    has(&checked(&envoy(&plugin)), "whenUnavailable");
+    let plugin = pushed(GOOD).0.replace("rule_sets", "ruleSets");
+    has(&checked(&envoy(&plugin)), "ruleSets");
     let lenient = camel(true)
         .replace("FAIL_RELOAD", "fail_reload")
         .replace("Address: true", "Address: \"true\"");
-    is_without_findings(&run(&["check-config"], true, &lenient));
+    is_without_findings(&run(&["check-config"], &lenient));
 }
 
 /// Public finding 3.
@@ -76,7 +77,7 @@ fn an_extension_that_finds_addresses_excludes_the_fields_that_do() {
     let extension =
         "original_ip_detection_extensions: [{ name: envoy.http.original_ip_detection.xff }]";
     let alone = with("use_remote_address: true", extension);
-    is_without_findings(&run(&["check-config"], true, &alone));
+    is_without_findings(&run(&["check-config"], &alone));
     for field in ["use_remote_address: true", "xffNumTrustedHops: 1"] {
         let both = alone.replace(extension, &format!("{extension}\n                {field}"));
         let says = "error: Envoy refuses `use_remote_address` and `xff_num_trusted_hops`";
@@ -134,7 +135,7 @@ fn filter(name: &str, message: &str, fields: &str) -> String {
 #[test]
 fn filters_that_change_paths_or_headers_before_ours_are_found() {
     let transcoder = filter("grpc_json_transcoder", "GrpcJsonTranscoder", "");
-    let path = "warning: `some` before this filter gives requests another path";
+    let path = "warning: `rules.gateway`: `some` before this filter gives requests another path";
     has(&checked(&behind(&transcoder)), path);
     let lua = |code: &str| {
         filter(
@@ -183,7 +184,7 @@ fn filters_that_change_paths_or_headers_before_ours_are_found() {
         ),
     ];
     for filter in removes {
-        let says = "file.yaml:28: warning: `rules[0].checks[0].key[0].header`: `some` before this filter removes `x-api-key`";
+        let says = "warning: `rules.gateway.rules[0].checks[0].key[0].header`: `some` before this filter removes `x-api-key`";
         has(&checked(&behind(&filter)), says);
         let kept = filter
             .replace("remove: true", "remove: false")
@@ -272,7 +273,7 @@ fn what_render_prints_and_a_file_lacks_is_found() {
         &checked(&routes("name: r")),
         "warning: `request_headers_to_remove` of the routes has no `ratelimit`",
     );
-    is_without_findings(&run(&["check-config"], true, &routes(strips)));
+    is_without_findings(&run(&["check-config"], &routes(strips)));
     let cors = |fields: &str| {
         let host = "virtual_hosts: [{ typedPerFilterConfig: { envoy.filters.http.cors: { allow_origin_string_match: [{ exact: a }] FIELDS } } }]";
         let file = routes(&format!("{strips}, {}", host.replace("FIELDS", fields)));
@@ -323,7 +324,7 @@ fn what_render_prints_and_a_file_lacks_is_found() {
 #[test]
 fn files_given_apart_are_read_together() {
     let folder = tempfile::tempdir().unwrap();
-    let mut listener = envoy(GOOD);
+    let mut listener = good();
     let (_, of_listener) = listener.split_once("    - filter_chains:\n").unwrap();
     listener = format!(
         "resources:\n    - '@type': type.googleapis.com/envoy.config.listener.v3.Listener\n      filter_chains:\n{of_listener}"
@@ -344,7 +345,10 @@ fn files_given_apart_are_read_together() {
     };
     let routes = "resources: [{ '@type': type.googleapis.com/envoy.config.route.v3.RouteConfiguration, name: public, virtual_hosts: [{ routes: [{ route: { prefixRewrite: / } }] }] }]\n";
     let check = |files: &[&str]| {
-        let mut run = sluicegate(&["check-config"]);
+        let policy = folder.path().join("policy.yaml");
+        std::fs::write(&policy, pushed(GOOD).1).unwrap();
+        let mut run = sluicegate(&["check-config", "--policy"]);
+        run.arg(policy);
         for (index, text) in files.iter().enumerate() {
             let file = folder.path().join(format!("{index}.yaml"));
             std::fs::write(&file, text).unwrap();
@@ -369,7 +373,7 @@ fn files_given_apart_are_read_together() {
         "warning: ",
     );
     let printed = check(&[routes, &listener, &bootstrap, &clusters("sluicegate")]);
-    has(&printed, "warning: a route changes the path");
+    has(&printed, ": a route changes the path");
     has(
         &printed,
         "warning: `request_headers_to_remove` of the routes",

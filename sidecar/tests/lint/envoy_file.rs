@@ -1,12 +1,20 @@
 //! Findings about the settings around the filter in an Envoy file.
 
-use super::{GOOD, checked, envoy, has, has_all, lacks, run_with};
+use super::{GOOD, checked, envoy, good, has, has_all, lacks, pushed, run_with};
 
-/// Changes the settings around the filter in a valid file; returns the output of `check-config`.
-fn around(from: &str, to: &str, plugin: &str) -> String {
-    let file = envoy(plugin);
-    has(&file, from);
-    checked(&file.replacen(from, to, 1))
+/// What `check-config` prints of a configuration's files, after this change of the Envoy file.
+fn changed(configuration: &str, change: impl FnOnce(String) -> String) -> String {
+    let (plugin, policy) = pushed(configuration);
+    let file = change(envoy(&plugin));
+    run_with(&["check-config"], Some(&policy), Some(&file)).1
+}
+
+/// The same of a change of the settings around the filter.
+fn around(from: &str, to: &str, configuration: &str) -> String {
+    changed(configuration, |file| {
+        has(&file, from);
+        file.replacen(from, to, 1)
+    })
 }
 
 #[test]
@@ -17,7 +25,7 @@ fn settings_around_the_filter_that_make_it_weaker_are_found() {
         (
             peer,
             "codec_type: AUTO",
-            "file.yaml:36: warning: `rules[1].checks[0].key[0].address`",
+            "warning: `rules.gateway.rules[1].checks[0].key[0].address`",
         ),
         (peer, "codec_type: AUTO", "use_remote_address"),
         (
@@ -70,7 +78,7 @@ fn a_connection_manager_that_allows_underscores_in_headers_is_found_once() {
     let plain = GOOD.replace("header: x-api-key", "header: key");
     lacks(&around(option, "idle_timeout: 1s", &plain), "underscores");
     // The file has no connection manager.
-    lacks(&checked(GOOD), "underscores");
+    lacks(&changed(GOOD, |_| pushed(GOOD).0), "underscores");
 }
 
 #[test]
@@ -79,17 +87,16 @@ fn a_token_that_is_verified_after_the_filter_is_found() {
     let plugin = GOOD.replace("{ header: x-api-key }", key);
     let jwt = "- name: envoy.filters.http.jwt_authn\n                  ";
     let filters = "http_filters:\n                  ";
-    let behind = format!("{}                  {jwt}\n", envoy(&plugin));
-    let printed = checked(&behind);
+    let behind = |file: String| format!("{file}                  {jwt}\n");
+    let printed = changed(&plugin, behind);
     has(&printed, "put `jwt_authn` before this filter");
-    let says = "file.yaml:27: warning: `rules[0].checks[0].key[0].jwt`";
+    let says = "warning: `rules.gateway.rules[0].checks[0].key[0].jwt`";
     has(&printed, says);
-    let before = behind.replacen(filters, &format!("{filters}{jwt}"), 1);
-    let by_header = behind.replace(key, "{ header: key }");
-    for fine in [before.clone(), by_header] {
-        lacks(&checked(&fine), "jwt_authn");
-    }
-    let none = checked(&envoy(&plugin));
+    let before = |file| behind(file).replacen(filters, &format!("{filters}{jwt}"), 1);
+    lacks(&changed(&plugin, before), "jwt_authn");
+    let by_header = plugin.replace(key, "{ header: key }");
+    lacks(&changed(&by_header, behind), "jwt_authn");
+    let none = changed(&plugin, |file| file);
     has(&none, "(none has one)");
     // Newcomers' finding 10: a payload that no provider writes.
     let providers = "typed_config: { providers: { one: { payload_in_metadata: PAYLOAD } } }";
@@ -97,7 +104,9 @@ fn a_token_that_is_verified_after_the_filter_is_found() {
         let providers = providers.replace("PAYLOAD", payload);
         let indent = jwt.rsplit('\n').next().unwrap();
         let jwt = format!("{jwt}  {providers}\n{indent}");
-        checked(&behind.replacen(filters, &format!("{filters}{jwt}"), 1))
+        changed(&plugin, |file| {
+            behind(file).replacen(filters, &format!("{filters}{jwt}"), 1)
+        })
     };
     lacks(&configured("p"), "jwt_authn");
     let says = "has `payload_in_metadata: p` (there is: `q`)";
@@ -107,12 +116,12 @@ fn a_token_that_is_verified_after_the_filter_is_found() {
 #[test]
 fn an_address_in_place_of_a_key_must_not_be_forged_either() {
     let plugin = GOOD.replacen("when_missing: deny", "when_missing: { address: {} }", 1);
-    let says = "file.yaml:29: warning: `rules[0].checks[0].when_missing.address`: without `use_remote_address: true`";
+    let says = "warning: `rules.gateway.rules[0].checks[0].when_missing.address`: without `use_remote_address: true`";
     has(
         &around("use_remote_address: true", "codec_type: AUTO", &plugin),
         says,
     );
-    lacks(&checked(&envoy(&plugin)), "use_remote_address");
+    lacks(&changed(&plugin, |file| file), "use_remote_address");
 }
 
 #[test]
@@ -120,7 +129,7 @@ fn a_route_that_changes_paths_is_found_if_rules_match_paths() {
     let route = "route_config: { virtual_hosts: [{ routes: [{ match: { prefix: /old/ }, route: { prefix_rewrite: /new/ } }] }] }";
     let with_route = format!("request_timeout: 30s\n                {route}");
     let printed = around("request_timeout: 30s", &with_route, GOOD);
-    has(&printed, "warning: a route changes the path");
+    has(&printed, ": a route changes the path");
     let redirect = with_route.replace(
         "route: { prefix_rewrite: /new/ }",
         "redirect: { prefix_rewrite: /new/ }",
@@ -167,9 +176,9 @@ fn consumers_of_another_pepper_and_without_keys_are_found() {
 fn a_filter_before_cors_is_found() {
     let cors = "- name: envoy.filters.http.cors\n                  ";
     let filters = "http_filters:\n                  ";
-    let behind = format!("{}                  {cors}\n", envoy(GOOD));
+    let behind = format!("{}                  {cors}\n", good());
     has(&checked(&behind), "put `cors` before this filter");
-    let before = envoy(GOOD).replacen(filters, &format!("{filters}{cors}"), 1);
+    let before = good().replacen(filters, &format!("{filters}{cors}"), 1);
     lacks(&checked(&before), "cors");
 }
 
@@ -177,9 +186,9 @@ fn a_filter_before_cors_is_found() {
 fn a_cluster_that_the_file_lacks_may_come_from_a_control_plane() {
     let plugin = GOOD.replace("cluster: sluicegate", "cluster: elsewhere");
     let says = "error: `sidecar.cluster`: nothing in these files provides a cluster `elsewhere`";
-    has(&checked(&envoy(&plugin)), says);
+    has(&changed(&plugin, |file| file), says);
     let typo = plugin.replace("elsewhere", "sluicegaet");
-    has(&checked(&envoy(&typo)), "did you mean `sluicegate`?");
+    has(&changed(&typo, |file| file), "did you mean `sluicegate`?");
     let dynamic = "dynamic_resources: { cds_config: { ads: {} } }\nstatic_resources:";
     let printed = around("static_resources:", dynamic, &plugin);
     has_all(&printed, "warning: `sidecar.cluster`, cds_config");

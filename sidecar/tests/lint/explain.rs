@@ -1,6 +1,6 @@
 //! `sluicegate explain`: the checks of a request, and the readings of its path.
 
-use super::{GOOD, envoy, has, pushed, run, run_with};
+use super::{GOOD, envoy, good, has, pushed, run_on, run_with};
 use crate::support::lacks;
 
 #[test]
@@ -9,7 +9,7 @@ fn explain_lists_the_checks_of_a_request() {
     let plain = GOOD.replace(key, "{ header: x-api-key, plain: true }");
     let request = "explain|--request|GET /x/../search?q=x|-H|X-Api-Key: k|--peer|198.51.100.7";
     let words: Vec<_> = request.split('|').collect();
-    let (status, printed) = run(&words, true, &envoy(&plain));
+    let (status, printed) = run_on(&words, &plain);
     assert_eq!(status, 0, "{printed}");
     let lines = "rule `search` matches|rule `all` matches|10 per 1s|100 per 1m|
         rule `search`: limit `per-key`, key `x-api-key=k`, cost 5, subject 752629eec0a1c5b3ac4f|
@@ -18,16 +18,16 @@ fn explain_lists_the_checks_of_a_request() {
     for line in lines.split('|') {
         has(&printed, line.trim());
     }
-    let (_, printed) = run(&["explain", "--request", "GET /other"], false, &envoy(GOOD));
+    let (_, printed) = run_on(&["explain", "--request", "GET /other"], GOOD);
     has(&printed, "rule `search` does not match");
 }
 
 #[test]
 fn explain_takes_a_host_as_envoy_does_and_names_what_a_key_lacks() {
-    let file = envoy(&GOOD.replace(
+    let file = GOOD.replace(
         "path_prefix: /search",
         "path_prefix: /search, hosts: [a.example.com]",
-    ));
+    );
     let requests = [
         "GET /search|-H|Host: a.example.com:443",
         "GET /search|-H|:authority: a.example.com",
@@ -39,7 +39,7 @@ fn explain_takes_a_host_as_envoy_does_and_names_what_a_key_lacks() {
             .into_iter()
             .chain(request.split('|'))
             .collect();
-        let (status, printed) = run(&words, false, &file);
+        let (status, printed) = run_on(&words, &file);
         assert_eq!(status, 0, "{printed}");
         has(&printed, "rule `search` matches");
         has(
@@ -47,7 +47,7 @@ fn explain_takes_a_host_as_envoy_does_and_names_what_a_key_lacks() {
             "rule `search`: the request has no `x-api-key`, which is in its key",
         );
     }
-    let (_, printed) = run(&["explain", "--request", "GET /search"], false, &file);
+    let (_, printed) = run_on(&["explain", "--request", "GET /search"], &file);
     has(&printed, "no host was given");
 }
 
@@ -57,7 +57,7 @@ fn explain_accepts_claims_and_attributes() {
     let file = GOOD.replace("{ header: x-api-key }", keys);
     let request = r#"explain|--request|GET /search|--claims|jwt={"sub":"alice"}|--attribute|connection.uri_san_peer_certificate=spiffe://a/b"#;
     let words: Vec<_> = request.split('|').collect();
-    let (_, printed) = run(&words, false, &envoy(&file));
+    let (_, printed) = run_on(&words, &file);
     let key = "key `@jwt/jwt/sub=alice;@mtls/spiffe=spiffe://a/b`";
     has(&printed, key);
 }
@@ -87,7 +87,7 @@ fn explain_strips_what_envoy_strips() {
             "-H",
             "x-api-key: k\u{a0}\u{feff}",
         ];
-        let (_, printed) = run(&request, false, &envoy(&rules));
+        let (_, printed) = run_on(&request, &rules);
         has(&printed, matches);
         assert_eq!(
             printed.contains("key `x-api-key=k`"),
@@ -97,25 +97,24 @@ fn explain_strips_what_envoy_strips() {
     }
 }
 
-const CONFIGURATION: &str = r#"
-sidecar: { cluster: sluicegate }
+const CONFIGURATION: &str = r#"sidecar: { cluster: sluicegate }
 UPSTREAM
 rules:
   - name: public
     match: { path_prefix: /public/ }
     stop: true
-    checks: [{ limit: lenient, key: [{ constant: c }] }]
+    checks: [{ limit: loose, key: [{ constant: c }] }]
     when_unavailable: allow
   - name: search
     match: { path_prefix: /search/, query: [{ name: debug, present: true }] }
-    checks: [{ limit: strict, key: [{ constant: c }] }]
+    checks: [{ limit: everyone, key: [{ constant: c }] }]
     when_unavailable: allow
 "#;
 
 fn explained(upstream: &str, target: &str) -> String {
     let request = format!("GET {target}");
     let file = CONFIGURATION.replace("UPSTREAM", upstream);
-    let (status, printed) = run(&["explain", "--request", &request], false, &file);
+    let (status, printed) = run_on(&["explain", "--request", &request], &file);
     assert_eq!(status, 0, "{printed}");
     printed
 }
@@ -131,8 +130,8 @@ fn explain_lists_the_readings_of_a_path_and_which_rules_match_each() {
         "  5: /public/x\n",
         "rule `public` matches in 5, 6\n",
         "rule `search` matches in 2, 4\n",
-        "limit `lenient`",
-        "limit `strict`",
+        "limit `loose`",
+        "limit `everyone`",
     ] {
         has(&printed, line);
     }
@@ -155,10 +154,8 @@ fn explain_takes_the_rules_of_a_policy() {
     let (plugin, policy) = pushed(GOOD);
     let explain = ["explain", "--request", "GET /search", "-H", "x-api-key: k"];
     let with = |policy: Option<&str>, file: Option<&str>| run_with(&explain, policy, file);
-    let inline = run(&explain, true, &envoy(GOOD));
     let of_plugin = with(Some(&policy), Some(&envoy(&plugin)));
-    assert_eq!(of_plugin, inline, "by the plugin's pepper");
-    assert_eq!(inline.0, 0, "{}", inline.1);
+    assert_eq!(of_plugin.0, 0, "{}", of_plugin.1);
 
     // Nobody's pepper: hashes are not the fleet's, and that is said where a key has one.
     let says = "are those of an empty `pepper`";
@@ -216,7 +213,7 @@ fn explain_names_each_of_several_rule_sets_or_shows_one() {
     let (status, printed) = run_with(
         &[&request[..], &["--set", "gateway"]].concat(),
         None,
-        Some(&envoy(GOOD)),
+        Some(&good()),
     );
     assert_eq!(status, 64, "{printed}");
 }

@@ -1,6 +1,8 @@
 //! One finding for each mistake in a good configuration, with its line, severity and remedy.
 
-use super::{ENVOY, GOOD, POLICY, envoy, has, has_all, is_without_findings, pushed, run, run_with};
+use super::{
+    ENVOY, GOOD, POLICY, envoy, has, has_all, is_without_findings, pushed, run, run_on, run_with,
+};
 use crate::support::rows;
 
 /// The finding's line in an Envoy file, its severity and a part of its text; what is changed in `GOOD`, and to what.
@@ -65,22 +67,18 @@ const CASES: &str = r"
     22 | warning | all rules has 42 checks; one with more than 32 is answered with 503, whatever | checks:\n      - limit: per-key\n        key: [{ address: {} }] | checks: &eight\n      [&c { limit: loose, key: [{ constant: c }] }, *c, *c, *c, *c, *c, *c, *c]\n    when_unavailable: allow\n  - { name: b, match: { methods: [GET] }, when_unavailable: allow, checks: *eight }\n  - { name: c, match: { path: /c }, when_unavailable: allow, checks: *eight }\n  - { name: d, match: { hosts: [d.example.com] }, when_unavailable: allow, checks: *eight }\n  - name: e\n    checks: *eight
 ";
 
+/// A configuration whose rules are where earlier versions had them is told where they belong.
 #[test]
-fn each_finding_has_its_file_line_severity_and_remedy() {
-    for [line, severity, says, from, to] in rows(CASES) {
-        has(GOOD, &from);
-        let file = envoy(&GOOD.replacen(&from, &to, 1));
-        let (given, printed) = run(&["check-config"], true, &file);
-        let at = format!("file.yaml:{line}: {severity}: ");
-        let parts = [at.as_str(), &says, "; "];
-        let has_all = |line: &str| parts.iter().all(|part| line.contains(part));
-        let found = printed.lines().any(has_all);
-        assert!(found, "{to}: no {at:?} with {says:?} in\n{printed}");
-        assert_eq!(given, if severity == "error" { 64 } else { 0 }, "{printed}");
+fn rules_in_envoys_configuration_are_refused_with_the_place_where_they_belong() {
+    for version in ["", "version: 1\n", "version: 2\n"] {
+        let (status, printed) = run(&["check-config"], &envoy(&format!("{GOOD}{version}")));
+        assert_eq!(status, 64, "{printed}");
+        let says = "file.yaml:22: error: `rules`: belongs to the policy: move it there, into the rule set `default`, and say `version: 2` here";
+        has(&printed, says);
+        has(&printed, "1 error, 0 warnings");
     }
 }
 
-/// The same of rules in the policy, which a plugin of version 2 names.
 #[test]
 fn each_finding_in_a_rule_set_is_at_its_line_of_the_policy() {
     // That of `rules:` in both files.
@@ -130,9 +128,9 @@ fn a_key_that_clients_choose_is_fine_beside_one_for_the_same_requests_that_they_
 /// Nobody else reads what is in the sidecar's memory.
 #[test]
 fn a_pepper_is_for_counts_in_redis() {
-    let plugin = GOOD.replacen("pepper: a-long-random-text", "version: 1", 1);
-    let in_memory = POLICY.replacen("redis://redis:6379", "memory", 1);
-    for (policy, warns) in [(POLICY, true), (&in_memory, false)] {
+    let (plugin, policy) = pushed(&GOOD.replacen("pepper: a-long-random-text\n", "", 1));
+    let in_memory = policy.replacen("redis://redis:6379", "memory", 1);
+    for (policy, warns) in [(&policy, true), (&in_memory, false)] {
         let (_, printed) = run_with(&["check-config"], Some(policy), Some(&envoy(&plugin)));
         assert_eq!(printed.contains("without a `pepper`"), warns, "{printed}");
     }
@@ -154,46 +152,42 @@ fn a_match_that_some_request_meets_is_not_reported() {
         "path: /a, not: { path_prefix: /b/ }",
     ] {
         let file = GOOD.replacen("path_prefix: /search", meets, 1);
-        let checked = run(&["check-config"], true, &envoy(&file));
-        is_without_findings(&checked);
+        is_without_findings(&run_on(&["check-config"], &file));
     }
 }
 
 /// Newcomers' finding 19: warnings came when all errors were corrected, and errors of a policy one at a time.
 #[test]
 fn all_findings_come_in_one_run_as_text_and_as_json() {
-    let two = GOOD
+    let wrong = GOOD
         .replace("path_prefix: /search", "path_prefix: search")
         .replace(
             "key: [{ address: {} }]",
             "key: [{ address: {} }]\n        cost: 0",
         );
-    let file = envoy(&two).replace("use_remote_address: true", "use_remote_address: false");
-    let folder = tempfile::TempDir::new().unwrap();
-    let limit = "{ algorithm: sliding_log, windows: [{ quota: 0, per: 1s }] }";
-    let policy = folder.path().join("policy.yaml");
-    std::fs::write(&policy, format!("limits:\n  a: {limit}\n  b: {limit}\n")).unwrap();
-    let policy = policy.to_str().unwrap();
-    let check = ["check-config", "--policy", policy];
-    let (status, printed) = run(&check, false, &file);
+    let (plugin, policy) = pushed(&wrong);
+    let file = envoy(&plugin).replace("timeout: 30s", "timeout: 0s");
+    let policy = policy.replace("quota: 10,", "quota: 0,");
+    let policy = policy.replace("quota: 5000,", "quota: 0,");
+    let check = |command: &[&str]| run_with(command, Some(&policy), Some(&file));
+    let (status, printed) = check(&["check-config"]);
     assert_eq!(status, 64, "{printed}");
     for part in [
-        "policy.yaml:2: error: limit `a`",
-        "policy.yaml:3: error: limit `b`",
+        "policy.yaml:5: error: limit `per-key`",
+        "policy.yaml:11: error: limit `everyone`",
         "begin with `/`",
-        "`rules[1].checks[0].cost`",
-        "use_remote_address",
+        "rules[1].checks[0].cost`",
+        "request_timeout",
     ] {
         has(&printed, part);
     }
     has(&printed, "errors, 1 warning\n");
-    let json = [&check[..], &["--output", "json"]].concat();
-    let (status, printed) = run(&json, false, &file);
+    let (status, printed) = check(&["check-config", "--output", "json"]);
     assert_eq!(status, 64, "{printed}");
     let end = printed.rfind('}').unwrap();
     let report: serde_json::Value = serde_json::from_str(&printed[..=end]).unwrap();
     let findings = report["findings"].as_array().unwrap();
-    assert_eq!(findings[1]["line"], 3, "{report}");
+    assert_eq!(findings[0]["line"], 11, "{report}");
     assert_eq!(report["warnings"], 1);
     let errors = findings.iter().filter(|one| one["severity"] == "error");
     assert_eq!(report["errors"], errors.count());

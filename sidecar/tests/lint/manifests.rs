@@ -2,7 +2,7 @@
 
 use tempfile::TempDir;
 
-use super::{GOOD, POLICY, check_stream, envoy, indented, is_without_findings};
+use super::{GOOD, check_stream, good, indented, is_without_findings, pushed};
 use crate::support::{has, has_all, printed, sluicegate};
 
 const SERVICE_ENTRY: &str = "kind: ServiceEntry
@@ -28,7 +28,7 @@ spec: { jsonPatches: [{ operation: { op: add, path: failure_policy, value: FAIL_
 const CLUSTER: &str = "cluster: \"outbound|9180||sluicegate.internal\"";
 
 fn wasm_plugin() -> String {
-    let plugin = GOOD.replace("cluster: sluicegate", CLUSTER);
+    let plugin = pushed(GOOD).0.replace("cluster: sluicegate", CLUSTER);
     format!(
         "kind: WasmPlugin\nmetadata: {{ name: sluicegate, namespace: shop }}\nspec:\n  failStrategy: FAIL_RELOAD\n  pluginConfig:\n{}",
         indented(&plugin, 4)
@@ -38,7 +38,7 @@ fn wasm_plugin() -> String {
 fn extension_policy() -> String {
     format!(
         "kind: EnvoyExtensionPolicy\nmetadata: {{ name: sluicegate, namespace: shop }}\nspec:\n  wasm:\n    - name: sluicegate\n      code: {{ type: Image }}\n      config:\n{}",
-        indented(GOOD, 8)
+        indented(&pushed(GOOD).0, 8)
     )
 }
 
@@ -52,7 +52,7 @@ fn config_map(namespace: &str, policy: &str) -> String {
 #[test]
 fn complete_manifests_have_no_findings() {
     let (istio, gateway) = (wasm_plugin(), extension_policy());
-    let policy = config_map("shop", POLICY);
+    let policy = config_map("shop", &pushed(GOOD).1);
     for documents in [
         [SERVICE_ENTRY, &istio, &policy].as_slice(),
         &[&policy, &istio, SERVICE_ENTRY],
@@ -158,7 +158,8 @@ fn a_plugin_that_stays_dead_or_fails_open_is_found() {
 #[test]
 fn a_policy_in_a_config_map_is_validated_and_its_limits_are_compared() {
     let istio = wasm_plugin();
-    let wrong = POLICY.replacen("quota: 10,", "quota: 0,", 1);
+    let policy = pushed(GOOD).1;
+    let wrong = policy.replacen("quota: 10,", "quota: 0,", 1);
     let (status, printed) = check_stream(&[SERVICE_ENTRY, &istio, &config_map("shop", &wrong)]);
     assert_eq!(status, 64);
     let says = "error: ConfigMap shop/sluicegate-policy: `data.policy.yaml`: limit `per-key`: window 1: `quota` is 0";
@@ -168,31 +169,34 @@ fn a_policy_in_a_config_map_is_validated_and_its_limits_are_compared() {
     let line = 1 + line.unwrap();
     has(&printed, &format!("standard input:{line}: error"));
 
-    let lacking = POLICY.replacen("everyone:", "somebody:", 1);
+    let lacking = policy.replacen("everyone:", "somebody:", 1);
     let (status, printed) = check_stream(&[SERVICE_ENTRY, &istio, &config_map("shop", &lacking)]);
     assert_eq!(status, 64);
     has(&printed, "no limit `everyone`");
 
     // Of two policies, the one of the plugin's namespace counts.
     let with_two = |maps: [String; 2]| check_stream(&[SERVICE_ENTRY, &istio, &maps[0], &maps[1]]);
-    let (status, printed) = with_two([config_map("shop", POLICY), config_map("other", &lacking)]);
+    let renamed = policy.replacen("gateway:", "edge:", 1);
+    let (status, printed) = with_two([config_map("shop", &policy), config_map("other", &renamed)]);
     assert_eq!(status, 0, "{printed}");
-    let (_, printed) = with_two(["one", "other"].map(|namespace| config_map(namespace, POLICY)));
+    let (_, printed) = with_two(["one", "other"].map(|namespace| config_map(namespace, &policy)));
     has(&printed, "several policies might be");
 }
 
 #[test]
 fn an_envoy_file_in_a_config_map_or_a_list_has_findings_at_its_lines() {
-    let file = envoy(&GOOD.replace("cost: 5", "cots: 5"));
+    let file = good().replace("cluster: sluicegate }", "clutser: sluicegate }");
     let map = format!(
         "kind: List\nitems:\n  - kind: ConfigMap\n    metadata: {{ name: envoy }}\n    data:\n      envoy.yaml: |\n{}",
         indented(&file, 8)
     );
     let (status, printed) = check_stream(&[&map]);
     assert_eq!(status, 64);
-    let line = 1 + map.lines().position(|line| line.contains("cots")).unwrap();
-    let says =
-        format!("standard input:{line}: error: ConfigMap envoy: `rules[0].checks[0].cots`: ");
+    let line = 1 + map
+        .lines()
+        .position(|line| line.contains("clutser"))
+        .unwrap();
+    let says = format!("standard input:{line}: error: ConfigMap envoy: `sidecar.clutser`: ");
     has(&printed, &says);
 }
 

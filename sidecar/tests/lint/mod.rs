@@ -40,7 +40,7 @@ limits:
     quota_from_request: { max: 500 }
 ";
 
-/// An Envoy file around these lines of a plugin configuration, which begin at line 20.
+/// An Envoy file around these lines of a plugin configuration, which begin at line 21.
 const ENVOY: &str = r#"stats_config: { stats_tags: [{ tag_name: rule, regex: '^wasmcustom\.sluicegate\.(rule=\.=(.+?);\.;)' }] }
 static_resources:
   clusters: [{ name: sluicegate }]
@@ -63,7 +63,7 @@ static_resources:
                           value:
 "#;
 
-/// Two rules with valid checks: no findings.
+/// A plugin and two rules with valid checks, which [`pushed`] puts into a policy: no findings.
 const GOOD: &str = r#"sidecar: { cluster: sluicegate }
 rules:
   - name: search
@@ -93,7 +93,7 @@ fn envoy(plugin: &str) -> String {
     format!("{ENVOY}{}", indented(plugin, 28))
 }
 
-/// A configuration of version 1 as a plugin of version 2, and a policy that has its rules as the set `gateway`.
+/// The plugin of a configuration, and a policy that has its rules as the set `gateway`.
 fn pushed(configuration: &str) -> (String, String) {
     let (of_plugin, of_set): (Vec<_>, Vec<_>) = configuration.lines().partition(|line| {
         ["sidecar:", "pepper:", "version:"]
@@ -107,9 +107,20 @@ fn pushed(configuration: &str) -> (String, String) {
     (plugin, format!("{POLICY}rules:\n  gateway:\n{set}"))
 }
 
-/// Runs a command on an Envoy file, with or without the policy; returns its status and all that it printed.
-fn run(command: &[&str], policy: bool, file: &str) -> (i32, String) {
-    run_with(command, policy.then_some(POLICY), Some(file))
+/// The Envoy file with the valid plugin.
+fn good() -> String {
+    envoy(&pushed(GOOD).0)
+}
+
+/// Runs a command on an Envoy file and the policy with the valid rules; returns its status and all that it printed.
+fn run(command: &[&str], file: &str) -> (i32, String) {
+    run_with(command, Some(&pushed(GOOD).1), Some(file))
+}
+
+/// The same on the files of a configuration.
+fn run_on(command: &[&str], configuration: &str) -> (i32, String) {
+    let (plugin, policy) = pushed(configuration);
+    run_with(command, Some(&policy), Some(&envoy(&plugin)))
 }
 
 /// The same with this policy, or without an Envoy file.
@@ -130,9 +141,9 @@ fn run_with(command: &[&str], policy: Option<&str>, file: Option<&str>) -> (i32,
     printed(&run.output().unwrap())
 }
 
-/// The same of `check-config`, without the policy.
+/// What `check-config` prints of an Envoy file and the valid rules.
 fn checked(file: &str) -> String {
-    run(&["check-config"], false, file).1
+    run(&["check-config"], file).1
 }
 
 /// Checks these documents as one stream on standard input.
@@ -156,14 +167,15 @@ fn is_without_findings((status, printed): &(i32, String)) {
 
 #[test]
 fn a_valid_configuration_has_no_findings_in_any_kind_of_file() {
-    let json: serde_json::Value = serde_saphyr::from_str(GOOD).unwrap();
+    let (plugin, _) = pushed(GOOD);
+    let json: serde_json::Value = serde_saphyr::from_str(&plugin).unwrap();
     let in_string = format!(
         "config:\n  name: x\n  failure_policy: FAIL_RELOAD\n  vm_config: {{}}\n  configuration:\n    \"@type\": type.googleapis.com/google.protobuf.StringValue\n    value: '{json}'\n"
     );
-    for file in [envoy(GOOD), GOOD.to_owned(), in_string] {
-        let checked = run(&["check-config"], true, &file);
+    for file in [good(), plugin, in_string] {
+        let checked = run(&["check-config"], &file);
         is_without_findings(&checked);
-        has(checked.1.lines().next().unwrap(), "configuration ");
+        has(&checked.1, ": configuration ");
     }
 }
 
@@ -173,7 +185,7 @@ fn a_file_without_a_configuration_or_with_invalid_yaml_is_refused() {
         ("a: b", "contains no configuration"),
         ("a: [", "is not YAML"),
     ] {
-        let (status, printed) = run(&["check-config"], false, file);
+        let (status, printed) = run_with(&["check-config"], None, Some(file));
         assert_eq!(status, 64);
         has(&printed, says);
     }

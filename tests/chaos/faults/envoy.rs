@@ -4,15 +4,18 @@ use std::time::Duration;
 
 use serde_json::json;
 use sluicegate_tests::client::post;
-use sluicegate_tests::envoy::at;
+use sluicegate_tests::envoy::{PLUGIN, at};
 use sluicegate_tests::process::eventually;
 
 use super::super::campaign::Campaign;
 use super::super::chain::Chain;
 use super::super::fault::Fault;
 
-/// The filter's rules in the listener.
-pub const FIRST_RULE: &str = "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config/configuration/value/rules/0";
+/// Another configuration for the filter, which changes no decision.
+pub fn changed(chain: &mut Chain, number: u64) {
+    let hold = format!("{}ms", 9_000 + number);
+    at(&mut chain.listener, PLUGIN)["until_rules"] = json!({ "hold": hold });
+}
 
 const REPLACEMENTS: u64 = 5;
 
@@ -20,8 +23,7 @@ pub async fn all(campaign: &mut Campaign) {
     let fault = Fault::new("Envoy's filter configuration replaced five times").unnoticed();
     let breaks = async |chain: &mut Chain| {
         for generation in 0..REPLACEMENTS {
-            at(&mut chain.listener, FIRST_RULE)["reply"] =
-                json!({ "headers": "draft", "on_admitted": true, "body": format!("{generation}") });
+            changed(chain, generation);
             chain.listener_replaced().await;
             tokio::time::sleep(Duration::from_millis(500)).await;
         }

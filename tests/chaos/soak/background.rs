@@ -3,7 +3,8 @@
 
 use std::process::{Command, Output};
 
-use serde_json::{Value, json};
+use serde_json::json;
+use sluicegate_tests::policy::with_sets;
 use tokio::task::JoinHandle;
 
 use super::super::rules;
@@ -44,19 +45,15 @@ pub fn policy(store: &str) -> String {
         "  churn: {{ algorithm: sliding_log, windows: [{{ quota: {CHURN_QUOTA}, per: 2s }}] }}\n"
     );
     let hot = "  hot: { algorithm: sliding_window, lease: {}, windows: [{ quota: 100000000, per: 10s, precision: 1s }] }\n";
-    rules::policy(store) + &own + hot
-}
-
-/// Likewise the filter's configuration.
-pub fn plugin() -> Value {
-    let mut plugin = rules::plugin();
+    let mut set = rules::rules();
     for name in ["churn", "hot"] {
-        plugin["rules"].as_array_mut().expect("a list").push(json!({
+        set["rules"].as_array_mut().expect("a list").push(json!({
             "name": name, "match": { "path": format!("/{name}") }, "when_unavailable": "deny",
             "checks": [{ "limit": name, "key": [{ "header": "x-client", "plain": true }] }],
         }));
     }
-    plugin
+    let limits = rules::policy_of_limits(store) + &own + hot;
+    with_sets(&limits, &json!({ "default": set }))
 }
 
 /// wrk, running.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use sluicegate_tests::envoy::{Envoy, MANAGER, SIDECAR, at};
-use sluicegate_tests::policy::Policy;
+use sluicegate_tests::policy::{Policy, with_rules};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::upstream;
@@ -166,7 +166,7 @@ async fn start(name: &'static str, upstream: u16, scale: Scale) -> Variant {
         let windows = format!("windows: [{{ quota: {quota}, per: {per} }}]");
         let limit = format!("algorithm: {algorithm}, {windows}{lease}");
         let policy = Policy::on(store).timeout("1s").limit("per-key", &limit);
-        let policy = policy.text();
+        let policy = with_rules(&policy.text(), &rules());
         let mut sidecar = Sidecar::with(&policy);
         if name == SOCKET {
             sidecar = sidecar.socket(&socket);
@@ -226,15 +226,19 @@ async fn start(name: &'static str, upstream: u16, scale: Scale) -> Variant {
 
 fn plugin(name: &str) -> Value {
     json!({
-        "version": 1,
+        "version": 2,
         "sidecar": { "cluster": "sluicegate", "timeout": "2s", "together": name != EACH },
-        "rules": [{
-            "name": "per-key",
-            "checks": [{ "limit": "per-key", "key": [{ "header": "x-api-key" }] }],
-            "when_unavailable": "deny",
-            "reply": { "headers": "both" },
-        }],
+        "rule_sets": { "default": "s" },
     })
+}
+
+fn rules() -> Value {
+    json!([{
+        "name": "per-key",
+        "checks": [{ "limit": "per-key", "key": [{ "header": "x-api-key" }] }],
+        "when_unavailable": "deny",
+        "reply": { "headers": "both" },
+    }])
 }
 
 /// Envoy's own limiter, which knows only its own process: one token a day, so that it denies.

@@ -10,16 +10,16 @@ const ROUNDS = 10;
 /// Requests that share a callout.
 const BATCH = 22;
 const OK = 0, NOT_FOUND = 1, PLUGIN_CONFIGURATION = 7;
-const CONFIGURATION = {
-  version: 1,
-  sidecar: { cluster: 'sluicegate', timeout: '2s' },
-  rules: [{
-    name: 'per-key',
-    checks: [{ limit: 'per-key', key: [{ header: 'x-api-key' }] }],
-    when_unavailable: 'deny',
-    reply: { headers: 'both' },
-  }],
+const CONFIGURATION = { version: 2, sidecar: { cluster: 'sluicegate', timeout: '2s' } };
+const RULE = {
+  name: 'per-key',
+  checks: [{ limit: 'per-key', key: [{ header: 'x-api-key' }] }],
+  when_unavailable: 'deny',
+  reply: { headers: 'both' },
 };
+/// As a sidecar pushes them.
+const RULES = [{ format: 1, digest: '0123456789ab', instance: 1, lines: 2 }, { set: 'default' }, { rule: RULE }]
+  .map((line) => `${JSON.stringify(line)}\n`).join('');
 const HEADERS = {
   ':authority': '127.0.0.1:10000', ':path': '/', ':method': 'GET', ':scheme': 'http', 'x-api-key': 'key-1',
   'x-forwarded-for': '127.0.0.1', 'x-forwarded-proto': 'http', 'x-envoy-internal': 'true',
@@ -41,6 +41,7 @@ class Host {
     this.name = file;
     this.replies = this.resumed = this.token = this.answered = 0;
     this.next = 2;
+    this.now = 0n;
     const module = new WebAssembly.Module(fs.readFileSync(file));
     const headers = pairs(HEADERS), configuration = Buffer.from(JSON.stringify(CONFIGURATION));
     const known = {
@@ -48,10 +49,10 @@ class Host {
       proxy_get_header_map_pairs: (_, ...to) => this.give(headers, ...to),
       proxy_get_header_map_value: (_, __, ___, ...to) => this.give(Buffer.from('200'), ...to),
       proxy_get_property: () => NOT_FOUND,
-      proxy_http_call: (...all) => this.number(all[9], ++this.token),
+      proxy_http_call: (...all) => this.number(all[9], this.called(++this.token, all)),
       proxy_send_local_response: () => (this.replies++, OK),
       proxy_continue_stream: () => (this.resumed++, OK),
-      clock_time_get: (_, __, to) => (new DataView(this.memory.buffer).setBigUint64(to, 1_000_000n, true), OK),
+      clock_time_get: (_, __, to) => (new DataView(this.memory.buffer).setBigUint64(to, this.now, true), OK),
     };
     const imports = {};
     for (const { module: from, name } of WebAssembly.Module.imports(module)) {
@@ -64,6 +65,24 @@ class Host {
     exports.proxy_on_context_create(1, 0);
     exports.proxy_on_vm_start(1, 0);
     if (!exports.proxy_on_configure(1, configuration.length)) throw new Error(`${file} refuses the configuration`);
+    // The first asks for rules, and the second compiles them.
+    for (let second = 1n; second <= 2n; second++) {
+      this.now = second * 1_000_000_000n;
+      exports.proxy_on_tick(1);
+      if (second === 1n) this.answerWith(this.rules, RULES);
+    }
+    this.answered = this.token;
+  }
+
+  /// Remembers which callout asks for rules.
+  called(token, [, , headers, size]) {
+    if (Buffer.from(this.memory.buffer, headers, size).includes('/v1/rules')) this.rules = token;
+    return token;
+  }
+
+  answerWith(token, text) {
+    this.answer = Buffer.from(text);
+    this.vm.proxy_on_http_call_response(1, token, 3, this.answer.length, 0);
   }
 
   number(to, value) {
@@ -96,9 +115,8 @@ class Host {
     if (this.token === this.answered) throw new Error(`${this.name} made no callout`);
     const hold = outcome === 'denied' ? ',"hold_ms":60000' : '';
     const verdict = `{"outcome":"${outcome}","check":0,"limit":"per-key","quota":1,"window_ms":10000,"remaining":0,"reset_ms":9000,"retry_after_ms":9000${hold}}`;
-    this.answer = Buffer.from(`{"epoch":1,"verdicts":[${Array(count).fill(verdict).join(',')}]}`);
     this.answered = this.token;
-    this.vm.proxy_on_http_call_response(1, this.token, 3, this.answer.length, 0);
+    this.answerWith(this.token, `{"epoch":1,"verdicts":[${Array(count).fill(verdict).join(',')}]}`);
   }
 }
 

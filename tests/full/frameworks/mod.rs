@@ -21,7 +21,7 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use sluicegate_tests::client;
 use sluicegate_tests::envoy::{Envoy, at};
-use sluicegate_tests::policy::policy;
+use sluicegate_tests::policy::{policy, pushed, with_sets};
 use sluicegate_tests::process::{Process, free_port, repository};
 use sluicegate_tests::sidecar::Sidecar;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -97,7 +97,7 @@ impl Framework {
 }
 
 /// A rule for each source, by the path of the same name.
-fn plugin() -> Value {
+fn sets() -> Value {
     let rule = |source: &Source| {
         json!({
             "name": source.name,
@@ -111,11 +111,10 @@ fn plugin() -> Value {
             "when_unavailable": "deny",
         })
     };
-    json!({
-        "sidecar": { "cluster": "sluicegate", "timeout": "3s" },
+    json!({ "s": {
         "reply": { "headers": "draft", "on_admitted": true },
         "rules": SOURCES.iter().map(rule).collect::<Vec<_>>(),
-    })
+    } })
 }
 
 /// What came of a request.
@@ -181,9 +180,9 @@ async fn counted_elsewhere(framework: &Framework) -> Vec<String> {
     let (name, port) = (framework.name, free_port());
     let log = folder.path().join("upstream.log");
     let _upstream = framework.start(port, log).await;
-    let policy = policy("memory", "sliding_log", QUOTA, "1h");
+    let policy = with_sets(&policy("memory", "sliding_log", QUOTA, "1h"), &sets());
     let sidecar = Sidecar::start(&policy, folder.path()).await;
-    let envoy = Envoy::asking(sidecar.port).upstream(port).plugin(plugin());
+    let envoy = Envoy::asking(sidecar.port).upstream(port).plugin(pushed());
     // Some of these servers close connections that Envoy is about to use again.
     let envoy = envoy.patch(|config| {
         let options = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";

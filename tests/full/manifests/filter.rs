@@ -9,7 +9,7 @@ use sluicegate_tests::process::repository;
 use sluicegate_tests_full::chart;
 use sluicegate_tests_full::documents::{is_up_to_date, yaml};
 
-use super::scenes::{self, NAMESPACE, UNKNOWN_LIMIT, VERSION_1, WITH_FILTER};
+use super::scenes::{self, NAMESPACE, UNKNOWN_LIMIT, WITH_FILTER};
 
 /// Runs the command of the hook's Job on the files that its pod mounts; `Err` is what it says of a mistake.
 fn hook(values: &Value, more: &[(&str, &str)]) -> Result<String, String> {
@@ -72,13 +72,6 @@ fn a_filter_without_a_configuration_runs_the_policys_default_set() {
     let more = json!({ "version": 2, "pepper": "salt", "sidecar": { "cluster": cluster },
         "rule_sets": { "default": "edge" } });
     assert_eq!(given, more);
-    let old = config(&[VERSION_1]);
-    assert_eq!(old["rules"][0]["name"], "old");
-    assert!(
-        old["version"].is_null() && old["rule_sets"].is_null(),
-        "{old}"
-    );
-    hook(&scenes::changed("istio.yaml", &[VERSION_1]), &[]).unwrap();
     let unknown = ["filter.config: { rule_sets: { default: edge } }"];
     let said = hook(&scenes::changed("istio.yaml", &unknown), &[]).unwrap_err();
     assert!(said.contains("no rule set `edge`"), "{said}");

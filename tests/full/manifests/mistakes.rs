@@ -34,11 +34,10 @@ istio.yaml
   sidecar.prot=1  =>  '/sidecar': additional properties 'prot' not allowed
   sidecar.port=0  =>  '/sidecar/port': minimum: got 0, want 1
   filter.config.sidecar={"cluster":"x"}  =>  '/filter/config/sidecar': additional properties 'cluster' not allowed
-  filter.config={"rules":[{"check":[]}]}  =>  '/filter/config/rules/0': additional properties 'check' not allowed
+  filter.config={"rules":[]}  =>  '/filter/config': additional properties 'rules' not allowed
   filter.config={"rule_set":{"default":"a"}}  =>  '/filter/config': additional properties 'rule_set' not allowed
-  filter.config={"version":1}  =>  filter.config.rules: set the rules
-  filter.config={"rules":[],"rule_sets":{"default":"a"}}  =>  '/filter/config/rule_sets': false schema
-  filter.config={"reply":{}}  =>  '/filter/config/reply': false schema
+  filter.config={"version":1}  =>  '/filter/config/version': minimum: got 1, want 2
+  filter.config={"reply":{}}  =>  '/filter/config': additional properties 'reply' not allowed
   consumers={}  =>  '/consumers': got object, want string
   policy="limits: ["  =>  policy: is not YAML
   policy="store: memory"  =>  store: set only one of

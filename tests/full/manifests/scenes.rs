@@ -36,10 +36,6 @@ pub fn values(name: &str) -> Value {
 pub const UNKNOWN_LIMIT: &str = "policy.rules: { more: { rules: [{ name: more, when_unavailable: deny, \
     checks: [{ limit: per-kye, key: [{ address: {} }] }] }] } }";
 
-/// Rules in the filter's configuration.
-pub const VERSION_1: &str = "filter.config: { pepper: salt, rules: [{ name: old, when_unavailable: allow, checks: \
-    [{ limit: per-key, key: [{ header: x-api-key }], cost: 1 }] }] }";
-
 /// The values in a file with changes: each a path and a value as YAML.
 pub fn changed(name: &str, changes: &[&str]) -> Value {
     let mut values = values(name);

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use sluicegate_tests::client::{answers, client};
 use sluicegate_tests::envoy::{Envoy, at};
 use sluicegate_tests::listener::{from_file, replace_filter, set_filter};
+use sluicegate_tests::policy::{pushed, with_rules};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
@@ -42,10 +43,6 @@ impl Fleet {
     pub async fn start(sidecar: Version, filter: Version, when_unavailable: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let redis = Redis::start().await;
-        let sidecar = Sidecar::with(&format!("store: {}{POLICY}", redis.url()))
-            .program(&sidecar.sidecar())
-            .start(folder.path())
-            .await;
         let limits = ["log", "window", "fixed", "bucket", "everyone"];
         let rules = limits.map(|limit| {
             json!({
@@ -55,11 +52,14 @@ impl Fleet {
                 "when_unavailable": when_unavailable,
             })
         });
-        let plugin =
-            json!({ "sidecar": { "cluster": "sluicegate", "timeout": "3s" }, "rules": rules });
+        let policy = with_rules(&format!("store: {}{POLICY}", redis.url()), &json!(rules));
+        let sidecar = Sidecar::with(&policy)
+            .program(&sidecar.sidecar())
+            .start(folder.path())
+            .await;
         let mut listener = Value::Null;
         let envoy = Envoy::asking(sidecar.port)
-            .plugin(plugin)
+            .plugin(pushed())
             .patch(|config| {
                 set_filter(at(config, "/static_resources/listeners/0"), filter);
                 listener = from_file(config, folder.path());

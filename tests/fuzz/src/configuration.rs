@@ -1,14 +1,13 @@
-//! The filter's configuration: arbitrary bytes are a configuration or an error, JSON and `google.protobuf.Struct` are read
-//! alike, and a configuration that is accepted answers requests without a panic.
+//! The filter's configuration, and rules beside it as a sidecar pushes them: arbitrary bytes are accepted or an error, JSON and
+//! `google.protobuf.Struct` are read alike, and what is accepted answers requests without a panic.
 
-use std::rc::Rc;
 use std::sync::LazyLock;
 
 use prost::Message;
 use prost_types::{ListValue, Struct, Value as Protobuf, value::Kind};
 use serde_json::Value;
 use sluicegate_rules::config::{fingerprint, json};
-use sluicegate_rules::{Evaluation, Taken, parse, question_body};
+use sluicegate_rules::{Evaluation, Taken, question_body};
 
 use crate::support::{FakeRequest, Rules, get, request};
 
@@ -36,18 +35,17 @@ static REQUESTS: LazyLock<Vec<FakeRequest>> = LazyLock::new(|| {
 });
 
 pub fn run(data: &[u8]) {
-    let parsed = parse(data);
-    if let Err(error) = &parsed {
+    let value = json(data);
+    let read = json(data).and_then(Rules::read);
+    if let Err(error) = &read {
         let text = error.to_string();
         assert!(!error.field.is_empty() && !error.why.is_empty(), "{text}");
         assert!(text.len() < 4_000 + 20 * data.len(), "{text}");
     }
-    if let Ok(value) = json(data) {
-        same_as_struct(&value, parsed.is_ok());
+    if let Ok(value) = value {
+        same_as_struct(&value, read.is_ok());
     }
-    if let Ok((settings, rules)) = parsed {
-        let set = Rc::new(rules);
-        let rules = Rules { settings, set };
+    if let Ok(rules) = read {
         REQUESTS.iter().for_each(|request| ask(&rules, request));
     }
 }
@@ -67,7 +65,7 @@ fn same_as_struct(value: &Value, accepted: bool) {
     let bytes = structure.encode_to_vec();
     let again = json(&bytes).expect("a struct");
     assert_eq!(fingerprint(&again), fingerprint(value), "{value}");
-    assert_eq!(parse(&bytes).is_ok(), accepted, "{value}");
+    assert_eq!(Rules::read(again).is_ok(), accepted, "{value}");
 }
 
 /// `None` if a struct cannot hold it exactly.

@@ -4,9 +4,10 @@
 use std::rc::Rc;
 use std::sync::LazyLock;
 
+use serde_json::json;
 use sluicegate_rules::config::document::{Document, MAX_BYTES, MAX_EXPRESSIONS, MAX_LINE_BYTES};
-use sluicegate_rules::config::free_unused_expressions;
-use sluicegate_rules::{ConfigError, RuleSet, Settings, parse};
+use sluicegate_rules::config::{self, free_unused_expressions};
+use sluicegate_rules::{ConfigError, RuleSet, Settings};
 
 use crate::configuration;
 use crate::input::Input;
@@ -77,8 +78,8 @@ fn compiled(bytes: &[u8], names: &[String]) -> Result<Vec<Rc<RuleSet>>, ConfigEr
 }
 
 fn settings() -> Settings {
-    let text = br#"{"sidecar":{"cluster":"c"},"rules":[{"name":"r","when_unavailable":"deny","checks":[{"limit":"l","key":[{"constant":"c"}]}]}]}"#;
-    parse(text).expect("a configuration").0
+    let configuration = json!({ "version": 2, "sidecar": { "cluster": "c" } });
+    config::settings(configuration).expect("a configuration").0
 }
 
 fn answers(set: Rc<RuleSet>) {

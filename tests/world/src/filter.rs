@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::json;
 use sluicegate::clock;
 use sluicegate::decide::Service;
 use sluicegate_certificates::CallTimes;
@@ -13,9 +14,10 @@ use sluicegate_protocol::{
     Code, LEASES_HEADER, PartReport, RULES_WAIT_S, RulesReport, UNKNOWN_HEADER, Verdict,
     read_decisions,
 };
+use sluicegate_rules::config::document::FORMAT;
 use sluicegate_rules::{
-    LeaseReport, Question, ResolvedCheck, RuleSet, Taken, VerdictError, WhenUnavailable, config,
-    question_body, read_answer,
+    Document, LeaseReport, Question, ResolvedCheck, RuleSet, Taken, VerdictError, WhenUnavailable,
+    config, question_body, read_answer,
 };
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
@@ -72,6 +74,8 @@ impl Sidecars {
 /// A filter.
 pub struct Filter {
     plugin: Plugin,
+    /// It takes rules from sidecars.
+    follows: bool,
     updates: RuleUpdates,
     pub sidecars: Sidecars,
     /// It cannot use rules that it does not have.
@@ -129,27 +133,38 @@ fn us(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
+/// A set with a rule for each of so many limits.
+fn own_rules(limits: usize) -> Vec<Rc<RuleSet>> {
+    let head =
+        json!({"format": FORMAT, "digest": "0".repeat(12), "instance": 0, "lines": limits + 1});
+    let mut text = format!("{head}\n{}\n", json!({"set": "default"}));
+    for number in 0..limits {
+        let check = json!({"limit": format!("l{number}"), "key": [{"constant": "k"}]});
+        let rule =
+            json!({"name": format!("s0r{number}"), "when_unavailable": "deny", "checks": [check]});
+        text += &format!("{}\n", json!({"rule": rule}));
+    }
+    let mut document = Document::new(text.into()).expect("a document");
+    while document.compile_line().expect("a valid line") {}
+    document.finish(&["default".to_owned()]).expect("the set")
+}
+
 impl Filter {
     /// One that has the rules of sidecars, in sets by route or not, or else rules of its own for this number of limits.
     pub fn new(follows: bool, by_route: bool, limits: usize) -> Self {
-        let rule = |number| {
-            let check =
-                serde_json::json!({"limit": format!("l{number}"), "key": [{"constant": "k"}]});
-            serde_json::json!({"name": format!("s0r{number}"), "when_unavailable": "deny", "checks": [check]})
-        };
-        let mut configuration = serde_json::json!({"version": 2, "sidecar": {"cluster": "s"}});
+        let mut configuration = json!({"version": 2, "sidecar": {"cluster": "s"}});
         if by_route {
             configuration["rule_sets"] =
-                serde_json::json!({"default": SETS[0], "others": [SETS[1]], "by": "route_name"});
+                json!({"default": SETS[0], "others": [SETS[1]], "by": "route_name"});
         }
+        let (settings, pushed) = config::settings(configuration).expect("a configuration");
+        let plugin = Plugin::new(settings, pushed, String::new());
         if !follows {
-            configuration["version"] = 1.into();
-            configuration["rules"] = (0..limits).map(rule).collect();
+            plugin.replace_rules(own_rules(limits));
         }
-        let file = config::from_json(&configuration).expect("a configuration");
-        let (settings, rules) = config::validate(&file).expect("a valid configuration");
         Self {
-            plugin: Plugin::new(settings, rules, String::new()),
+            plugin,
+            follows,
             updates: RuleUpdates::default(),
             sidecars: Sidecars::default(),
             refuses: Cell::new(false),
@@ -269,7 +284,7 @@ impl Filter {
             .answered(leases, version, &answer.leases, times);
         let mut denials = plugin.denials.borrow_mut();
         let most_ms = denials.answered(version, answer.limits.as_deref(), times);
-        if plugin.pushed.is_some() {
+        if self.follows {
             self.updates.named(&answer, told, times.answered_us);
         }
         let Some((question, taken)) = asked else {
@@ -300,7 +315,7 @@ impl Filter {
             let now_us = host::monotonic_us();
             let renews = self.plugin.leases.borrow().wants_renewal();
             let mut has_report = self.plugin.leases.borrow_mut().has_report(now_us);
-            if self.plugin.pushed.is_some()
+            if self.follows
                 && now_us - announced_us
                     >= ANNOUNCE_EVERY_US[usize::from(self.updates.reports_often())]
             {
@@ -323,9 +338,11 @@ impl Filter {
 
     /// Tells a sidecar which rules it has.
     fn announce(&self, sidecar: &Service, now_us: u64) {
-        let report = self.plugin.pushed.as_ref();
-        let report = report.map(|pushed| self.updates.report(&self.plugin, pushed, now_us));
-        if let Some(report) = report.as_deref().and_then(RulesReport::read) {
+        if !self.follows {
+            return;
+        }
+        let report = self.updates.report(&self.plugin, now_us);
+        if let Some(report) = RulesReport::read(&report) {
             let at_us = clock::now_us();
             sidecar.filters.hears(&report, "world", at_us, 0);
         }
@@ -333,16 +350,15 @@ impl Filter {
 
     /// Puts rules in force that have come, and asks for others.
     fn follow(self: &Rc<Self>) {
-        let Some(pushed) = &self.plugin.pushed else {
+        if !self.follows {
             return;
-        };
+        }
         let now_us = host::monotonic_us();
-        self.updates
-            .compile(&self.plugin, pushed, now_us, COMPILE_FOR_US);
+        self.updates.compile(&self.plugin, now_us, COMPILE_FOR_US);
         if !self.updates.is_due(now_us) {
             return;
         }
-        self.updates.request(&self.plugin, pushed, now_us);
+        self.updates.request(&self.plugin, now_us);
         let Some((token, report)) = host::take_call() else {
             return;
         };
@@ -378,10 +394,8 @@ impl Filter {
     /// Whether it should have the rules with this digest, and has others. It does not try again what it has refused.
     pub fn lacks(&self, digest: Option<&str>) -> bool {
         let now_us = host::monotonic_us();
-        let report = self.plugin.pushed.as_ref();
-        let report = report.map(|pushed| self.updates.report(&self.plugin, pushed, now_us));
-        let report = report.as_deref().and_then(RulesReport::read);
-        report.is_some_and(|report| {
+        let report = self.updates.report(&self.plugin, now_us);
+        RulesReport::read(&report).is_some_and(|report| {
             let known = [report.in_force.as_deref(), report.refused.as_deref()];
             !known.contains(&digest)
         })

@@ -27,15 +27,10 @@ store: memory
 {{- end -}}
 {{- end }}
 
-{{/* The filter's configuration, with the sidecar's cluster filled in; version 2 unless it has rules. */}}
+{{/* The filter's configuration, with version and the sidecar's cluster filled in. */}}
 {{- define "sluicegate.filterConfig" -}}
-{{- $config := .Values.filter.config | default dict | deepCopy -}}
-{{- if not (or $config.rules $config.version) -}}
-{{- $_ := set $config "version" 2 -}}
-{{- end -}}
-{{- if and (eq (int $config.version) 2) (not $config.rule_sets) -}}
-{{- $_ := set $config "rule_sets" (dict "default" "default") -}}
-{{- end -}}
+{{- $defaults := dict "version" 2 "rule_sets" (dict "default" "default") -}}
+{{- $config := merge (.Values.filter.config | default dict | deepCopy) $defaults -}}
 {{- $sidecar := merge (dict "cluster" (include "sluicegate.cluster" .)) ($config.sidecar | default dict) -}}
 {{- toYaml (set $config "sidecar" $sidecar) -}}
 {{- end }}

@@ -57,9 +57,5 @@ the jobs `{{ $name }}` and `{{ $name }}-envoy`. Set `podMonitor.enabled` to have
 {{- end }}
 
 {{- define "sluicegate.withoutSidecar" -}}
-{{- if (.Values.filter.config).rules -}}
-Without the sidecar, rules with `when_unavailable: allow` let everything pass.
-{{- else -}}
 Without the sidecar there are no rules: 503, or what `filter.config.until_rules` says.
-{{- end -}}
 {{- end }}

@@ -16,9 +16,6 @@
 {{- if not (or .Values.existingPolicy $policy.limits) -}}
 {{- fail "policy.limits: set the limits, or existingPolicy to a ConfigMap with a policy.yaml" -}}
 {{- end -}}
-{{- if and (eq (int (.Values.filter.config).version) 1) .Values.filter.enabled (not .Values.filter.config.rules) -}}
-{{- fail "filter.config.rules: set the rules, or leave `version` out and set them in the policy" -}}
-{{- end -}}
 {{- if and .Values.filter.http.url (not .Values.filter.http.sha256) -}}
 {{- fail "filter.http.sha256: set the SHA-256 of the file at filter.http.url" -}}
 {{- end -}}

@@ -19,10 +19,15 @@ use serde_json::Value;
 use sluicegate_protocol::{DIGEST_DIGITS, is_digits};
 
 use super::error::{ConfigError, invalid};
-use super::{Builder, expressions, from_value, schema, strict};
+use super::fields::Fields;
+use super::rule_set::Builder;
+#[cfg(feature = "schema")]
+use super::schema;
+use super::{expressions, strict};
 use crate::rule::RuleSet;
 
-/// The version of this format.
+/// The newest format that this version reads. A field or value of rules that earlier filters do not know gets the next number,
+/// and documents whose rules have it: all others stay readable for these filters.
 pub const FORMAT: u64 = 1;
 /// Most bytes of a document.
 pub const MAX_BYTES: usize = 256 * 1024;
@@ -32,13 +37,11 @@ pub const MAX_LINE_BYTES: usize = 16 * 1024;
 pub const MAX_EXPRESSIONS: usize = 1_024;
 /// Longest of them. Compiling one takes at most 0.8 ms then; with 16 KiB it takes 1.8 ms before it is found to be too large.
 pub const MAX_EXPRESSION_BYTES: usize = 4_096;
-/// Most limits that the checks of a rule can select: texts are made for each, and 900 take 4 ms.
-const MAX_LIMITS: usize = 256;
 
 /// The first line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Head {
-    /// Should be [`FORMAT`].
+    /// The lowest that the rules need: a filter refuses those that are newer than its own.
     pub format: u64,
     /// Identifies the rules of the policy in force: twelve hexadecimal digits.
     pub digest: String,
@@ -122,8 +125,8 @@ impl Document {
     /// This version of the filter cannot use the document.
     pub fn check(&self) -> Result<(), ConfigError> {
         let Head { format, .. } = self.head;
-        if format != FORMAT {
-            let why = format_args!("{format} is another format than {FORMAT}: upgrade the filter");
+        if format > FORMAT {
+            let why = format_args!("{format} is newer than {FORMAT}: upgrade the filter");
             return invalid("format", why);
         }
         if self.bytes.len() > MAX_BYTES {
@@ -143,7 +146,7 @@ impl Document {
                 let why = format_args!("{} of {} lines arrived", self.lines, self.head.lines);
                 return invalid("rules", why);
             }
-            self.close()?;
+            self.close();
             return Ok(false);
         };
         if let Some(text) = line.get("regex").and_then(Value::as_str) {
@@ -151,43 +154,27 @@ impl Document {
                 let why = format_args!("there are more than {MAX_EXPRESSIONS}");
                 return invalid("regex", why);
             }
-            bounded_expression("regex", text)?;
-            let regex = expressions::whole(text);
-            let regex = regex.or_else(|why| invalid("regex", format_args!("`{text}`: {why}")))?;
-            self.expressions.push(regex);
+            self.expressions.push(compile_expression("regex", text)?);
         } else if let Some(rule) = line.get_mut("rule").map(Value::take) {
             let Some((set, builder)) = self.open.as_deref_mut() else {
                 return invalid("rule", "comes before any set");
             };
             let at = format!("rules.{set}.rules[{}]", builder.rules.len());
-            let rule: schema::Rule = from_value(&rule)?;
-            bounded(&at, &rule)?;
-            // One line must not compile several.
-            let mut unknown = None;
-            rule.matcher.expressions(&mut |text| {
-                unknown = unknown.or(expressions::known(text).is_none().then_some(text))
-            });
-            if let Some(text) = unknown {
-                return invalid(
-                    &at,
-                    format_args!("no line before it has the expression `{text}`"),
-                );
-            }
-            builder.add(&at, &rule)?;
+            builder.add(Fields::of(at, rule)?)?;
         } else {
-            let mut field = |name| line.get_mut(name).map(Value::take).unwrap_or_default();
-            let Value::String(set) = field("set") else {
-                return invalid("set", "a line is neither `set`, `regex` nor `rule`");
+            let neither = "a line is neither `set`, `regex` nor `rule`";
+            let Ok(mut line) = Fields::of(String::new(), line) else {
+                return invalid("set", neither);
             };
-            self.close()?;
+            let Some(set) = line.text("set")? else {
+                return invalid("set", neither);
+            };
+            self.close();
             if self.sets.iter().any(|(name, _)| *name == set) {
                 return invalid("set", format_args!("`{set}` is there already"));
             }
-            let upstream_paths: Option<_> = from_value(&field("upstream_paths"))?;
-            let reply = from_value(&field("reply"))?;
-            let windows = field("windows");
-            let builder = Builder::new(&reply, &upstream_paths.unwrap_or_default(), windows)?;
-            self.open = Some(Box::new((set, builder)));
+            self.open = Some(Box::new((set, Builder::new(&mut line)?)));
+            line.end()?;
         }
         Ok(true)
     }
@@ -210,12 +197,11 @@ impl Document {
         Ok(sets)
     }
 
-    fn close(&mut self) -> Result<(), ConfigError> {
+    fn close(&mut self) {
         if let Some(open) = self.open.take() {
             let (name, builder) = *open;
-            self.sets.push((name, builder.finish()?));
+            self.sets.push((name, builder.finish()));
         }
-        Ok(())
     }
 
     fn next_line(&mut self) -> Result<Option<Value>, ConfigError> {
@@ -239,56 +225,52 @@ impl Document {
     }
 }
 
-/// Refuses a rule for which a filter takes too long in one call.
-fn bounded(at: &str, rule: &schema::Rule) -> Result<(), ConfigError> {
-    let limits = rule.checks.iter().map(|check| match &check.limit {
-        schema::Limit::Name(_) => 1,
-        schema::Limit::Tiers(tiers) => tiers.map.len(),
-    });
-    let limits: usize = limits.sum();
-    if limits > MAX_LIMITS {
-        let why = format_args!("select {limits} limits: at most {MAX_LIMITS} are possible");
-        return invalid(&format!("{at}.checks"), why);
-    }
-    let (mut checked, at) = (Ok(()), format!("{at}.match"));
-    rule.matcher.expressions(&mut |text| {
-        if checked.is_ok() {
-            checked = bounded_expression(&at, text);
-        }
-    });
-    checked
-}
-
-fn bounded_expression(at: &str, text: &str) -> Result<(), ConfigError> {
-    if text.len() > MAX_EXPRESSION_BYTES {
+fn compile_expression(at: &str, text: &str) -> Result<Rc<Regex>, ConfigError> {
+    let size = text.len();
+    if size > MAX_EXPRESSION_BYTES {
         let why = format_args!(
-            "an expression has {} bytes: at most {MAX_EXPRESSION_BYTES} are possible",
-            text.len()
+            "an expression has {size} bytes: at most {MAX_EXPRESSION_BYTES} are possible"
         );
         return invalid(at, why);
     }
-    Ok(())
+    let regex = expressions::whole(text);
+    regex.or_else(|why| invalid(at, format_args!("`{text}`: {why}")))
 }
 
-/// Validates a rule set, for the sidecar: then a filter can compile it too. Also returns its regular expressions.
+/// Compiles a rule set that was read, for the sidecar, as a filter does it: also returns its regular expressions.
 ///
 /// # Errors
 /// Everything that is wrong, with field, value and remedy.
 #[cfg(feature = "schema")]
-pub fn validate(file: &schema::RuleSetFile) -> Result<(RuleSet, Vec<String>), Vec<ConfigError>> {
+pub fn validate(
+    file: &schema::RuleSetFile,
+    set: &Value,
+) -> Result<(RuleSet, Vec<String>), Vec<ConfigError>> {
     let one = |error| vec![error];
-    let builder = Builder::new(&file.reply, &file.upstream_paths, Default::default());
-    let mut builder = builder.map_err(one)?;
-    let mistakes = builder.add_all(&file.rules, bounded);
-    if !mistakes.is_empty() {
-        return Err(mistakes);
+    let mut fields = Fields::of(String::new(), set.clone()).map_err(one)?;
+    let mut builder = Builder::new(&mut fields).map_err(one)?;
+    let rules = fields.objects("rules").map_err(one)?;
+    let (mut texts, mut mistakes) = (Vec::new(), Vec::new());
+    for (rule, fields) in file.rules.iter().zip(rules) {
+        // Until the rule has looked them up.
+        let (mut compiled, mut wrong) = (Vec::new(), None);
+        let at = fields.at("match");
+        rule.matcher.expressions(&at, &mut |at, text| {
+            texts.push(text.to_owned());
+            match compile_expression(&at, text) {
+                Ok(regex) => compiled.push(regex),
+                Err(error) => wrong = wrong.take().or(Some(error)),
+            }
+        });
+        let added = wrong.map_or_else(|| builder.add(fields), Err);
+        mistakes.extend(added.err());
     }
-    let mut expressions = Vec::new();
-    for rule in &file.rules {
-        (rule.matcher).expressions(&mut |text| expressions.push(text.to_owned()));
+    if mistakes.is_empty() {
+        Ok((builder.finish(), texts))
+    } else {
+        Err(mistakes)
     }
-    Ok((builder.finish().map_err(one)?, expressions))
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

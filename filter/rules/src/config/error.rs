@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use super::reader::ReadError;
-
 /// Why a configuration is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ConfigError {
@@ -29,9 +27,14 @@ pub(super) fn invalid<T>(at: &str, why: impl fmt::Display) -> Result<T, ConfigEr
     })
 }
 
-/// Turns serde's error into a [`ConfigError`], suggests the nearest name for an unknown one, and names no type of Rust.
-pub(super) fn read_error(error: ReadError) -> ConfigError {
-    let ReadError { field, mut why } = error;
+/// Makes a [`ConfigError`] of serde's, suggests the nearest name for an unknown one, and names no type of Rust.
+#[cfg(feature = "schema")]
+pub(super) fn read_error(error: &serde_path_to_error::Error<serde_json::Error>) -> ConfigError {
+    let (path, mut why) = (error.path().to_string(), error.inner().to_string());
+    let field = match path.as_str() {
+        "" | "." => "configuration",
+        path => path,
+    };
     if why.starts_with("unknown ") {
         // For example: unknown field `cots`, expected one of `limit`, `key`, `cost`.
         let mut names = why.split('`').skip(1).step_by(2);
@@ -40,19 +43,22 @@ pub(super) fn read_error(error: ReadError) -> ConfigError {
             why = format!("{why}; did you mean `{name}`?");
         }
     }
-    let field = field
-        .filter(|field| !field.is_empty())
-        .unwrap_or_else(|| "configuration".to_owned());
     // For example: invalid type: string "POST", expected a sequence.
     if let Some((found, expected)) = why.rsplit_once(", expected ")
         && found.starts_with("invalid ")
     {
-        why = format!("{found}, expected {}", in_words(expected, &field));
+        let found = found.replace(": sequence", ": a list");
+        let found = found.replace(": map", ": an object");
+        why = format!("{found}, expected {}", in_words(expected, field));
     }
-    ConfigError { field, why }
+    ConfigError {
+        field: field.to_owned(),
+        why,
+    }
 }
 
 /// What serde expects in a field.
+#[cfg(feature = "schema")]
 fn in_words<'a>(expected: &'a str, field: &str) -> &'a str {
     match expected {
         "u8" => "a whole number from 0 to 255",
@@ -61,12 +67,15 @@ fn in_words<'a>(expected: &'a str, field: &str) -> &'a str {
         "a sequence" if field.ends_with(".key") => "a list such as `[{ header: x-api-key }]`",
         "a sequence" if field.ends_with(".methods") => "a list such as `[GET, POST]`",
         "a sequence" => "a list",
+        "string or map" => "a name",
+        "unit" | "unit variant" => "the name alone",
+        "newtype variant" => "a value, as in `{NAME: ...}`",
         _ if expected.starts_with("struct ") => "an object",
-        _ if expected.starts_with("enum ") => "a name",
         _ => expected,
     }
 }
 
+#[cfg(feature = "schema")]
 /// The name that this one misspells. If more than a third differs, it is another word, or a secret in the wrong place.
 pub fn nearest<'a>(given: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let (distance, name) = names
@@ -76,6 +85,7 @@ pub fn nearest<'a>(given: &str, names: impl Iterator<Item = &'a str>) -> Option<
 }
 
 #[cfg(test)]
+#[cfg(feature = "schema")]
 mod tests {
     use super::*;
 

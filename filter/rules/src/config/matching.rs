@@ -1,4 +1,4 @@
-//! Validates a rule's `match`.
+//! Compiles a rule's `match`.
 
 use std::rc::Rc;
 
@@ -6,9 +6,9 @@ use regex_lite::Regex;
 
 use super::error::{ConfigError, invalid};
 use super::expressions;
+use super::fields::Fields;
 use super::key_components::header_name;
-use super::schema;
-use super::values::{each, not_empty};
+use super::values::not_empty;
 use crate::matcher::{Condition, Host, Matcher, OnPath};
 use crate::template::{Template, unambiguous};
 
@@ -16,112 +16,121 @@ use crate::template::{Template, unambiguous};
 const MAX_DEPTH: usize = 8;
 
 /// The matcher, and the names of its template variables.
-pub(super) fn validate(
-    at: &str,
-    file: &schema::Match,
-) -> Result<(Matcher, Vec<String>), ConfigError> {
+pub(super) fn compile(file: Option<Fields>) -> Result<(Matcher, Vec<String>), ConfigError> {
     let mut variables = Vec::new();
-    let matcher = validate_match(at, file, MAX_DEPTH, &mut variables)?;
+    let matcher = match file {
+        None => Matcher::All(Vec::new()),
+        Some(file) => compile_match(file, MAX_DEPTH, &mut variables)?,
+    };
     Ok((matcher, variables))
 }
 
-fn validate_match(
-    at: &str,
-    file: &schema::Match,
+fn compile_match(
+    mut file: Fields,
     depth: usize,
     variables: &mut Vec<String>,
 ) -> Result<Matcher, ConfigError> {
     let Some(depth) = depth.checked_sub(1) else {
-        return invalid(at, format_args!("is more than {MAX_DEPTH} levels deep"));
+        return invalid(
+            &file.at,
+            format_args!("is more than {MAX_DEPTH} levels deep"),
+        );
     };
     let mut all = Vec::new();
-    if let Some(path) = &file.path {
+    if let Some(path) = file.text("path")? {
         all.push(Matcher::OnPath(OnPath::Exact(literal(
-            &format!("{at}.path"),
+            &file.at("path"),
             path,
         )?)));
     }
-    if let Some(prefix) = &file.path_prefix {
-        let at = format!("{at}.path_prefix");
-        all.push(Matcher::OnPath(OnPath::Prefix(literal(&at, prefix)?)));
+    if let Some(prefix) = file.text("path_prefix")? {
+        let prefix = literal(&file.at("path_prefix"), prefix)?;
+        all.push(Matcher::OnPath(OnPath::Prefix(prefix)));
     }
-    if let Some(text) = &file.path_template {
-        let template = template(&format!("{at}.path_template"), text)?;
+    if let Some(text) = file.text("path_template")? {
+        let template = template(&file.at("path_template"), &text)?;
         variables.extend(template.names().map(str::to_owned));
         all.push(Matcher::OnPath(OnPath::Template(template)));
     }
-    if let Some(text) = &file.path_regex {
-        let regex = regex(&format!("{at}.path_regex"), text)?;
+    if let Some(text) = file.text("path_regex")? {
+        let regex = regex(&file.at("path_regex"), &text)?;
         all.push(Matcher::OnPath(OnPath::Regex(regex)));
     }
-    if !file.methods.is_empty() {
-        let methods = methods(&format!("{at}.methods"), &file.methods)?;
+    let methods = methods(&mut file)?;
+    if !methods.is_empty() {
         all.push(Matcher::Methods(methods));
     }
-    if !file.hosts.is_empty() {
-        all.push(Matcher::Hosts(each(
-            &format!("{at}.hosts"),
-            &file.hosts,
-            |at, text| host(at, text),
-        )?));
+    let mut hosts = Vec::new();
+    for (at, text) in file.texts("hosts")? {
+        hosts.push(host(&at, &text)?);
     }
-    all.extend(each(
-        &format!("{at}.headers"),
-        &file.headers,
-        |at, entry| {
-            let name = header_name(&format!("{at}.name"), &entry.name)?;
-            Ok(Matcher::Header(name, condition(at, entry)?))
-        },
-    )?);
-    all.extend(each(&format!("{at}.query"), &file.query, |at, entry| {
-        let name = not_empty(&format!("{at}.name"), &entry.name)?.to_owned();
-        Ok(Matcher::Query(name, condition(at, entry)?))
-    })?);
-    let mut inner = |at: &str, inner: &schema::Match| validate_match(at, inner, depth, variables);
-    all.extend(each(&format!("{at}.all"), &file.all, &mut inner)?);
-    if !file.any.is_empty() {
-        let any = each(&format!("{at}.any"), &file.any, &mut inner)?;
+    if !hosts.is_empty() {
+        all.push(Matcher::Hosts(hosts));
+    }
+    for mut entry in file.objects("headers")? {
+        let name = entry.text("name")?;
+        let name = header_name(&entry.at("name"), &entry.needs("name", name)?)?;
+        all.push(Matcher::Header(name, condition(entry)?));
+    }
+    for mut entry in file.objects("query")? {
+        let name = entry.text("name")?;
+        let name = not_empty(&entry.at("name"), entry.needs("name", name)?)?;
+        all.push(Matcher::Query(name, condition(entry)?));
+    }
+    for inner in file.objects("all")? {
+        all.push(compile_match(inner, depth, variables)?);
+    }
+    let mut any = Vec::new();
+    for inner in file.objects("any")? {
+        any.push(compile_match(inner, depth, variables)?);
+    }
+    if !any.is_empty() {
         all.push(Matcher::Any(any));
     }
-    if let Some(inner) = &file.not {
+    if let Some(inner) = file.inner("not")? {
+        let at = inner.at.clone();
         // Variables under `not` have no value.
-        let inner = validate_match(&format!("{at}.not"), inner, depth, &mut Vec::new())?;
+        let inner = compile_match(inner, depth, &mut Vec::new())?;
         if matches!(&inner, Matcher::All(all) if all.is_empty()) {
             let why = "is empty, which matches every request, so the rule would match none";
-            return invalid(&format!("{at}.not"), why);
+            return invalid(&at, why);
         }
         all.push(Matcher::Not(Box::new(inner)));
     }
+    file.end()?;
     Ok(Matcher::All(all))
 }
 
-fn literal(at: &str, path: &str) -> Result<String, ConfigError> {
+fn literal(at: &str, path: String) -> Result<String, ConfigError> {
     if !path.starts_with('/') {
         return invalid(at, format_args!("`{path}` does not begin with `/`"));
     }
-    unambiguous(path).or_else(|why| invalid(at, format_args!("`{path}`: {why}")))?;
-    Ok(path.to_owned())
+    unambiguous(&path).or_else(|why| invalid(at, format_args!("`{path}`: {why}")))?;
+    Ok(path)
 }
 
 pub(super) fn template(at: &str, text: &str) -> Result<Template, ConfigError> {
     Template::parse(text).or_else(|why| invalid(at, why))
 }
 
+/// Only looks it up: one line must not compile several.
 fn regex(at: &str, text: &str) -> Result<Rc<Regex>, ConfigError> {
-    expressions::whole(text).or_else(|error| invalid(at, format_args!("`{text}`: {error}")))
+    let why = format_args!("no line before it has the expression `{text}`");
+    expressions::known(text).map_or_else(|| invalid(at, why), Ok)
 }
 
-pub(super) fn methods(at: &str, names: &[String]) -> Result<Vec<String>, ConfigError> {
-    each(at, names, |at, method| {
+pub(super) fn methods(file: &mut Fields) -> Result<Vec<String>, ConfigError> {
+    let mut methods = Vec::new();
+    for (at, method) in file.texts("methods")? {
         let capital = |byte: u8| byte.is_ascii_uppercase() || byte == b'-';
         if method.is_empty() || !method.bytes().all(capital) {
             let why = format_args!("`{method}` is not a method in capitals such as `GET`");
-            return invalid(at, why);
+            return invalid(&at, why);
         }
-        Ok(method.clone())
-    })
+        methods.push(method);
+    }
+    Ok(methods)
 }
-
 fn host(at: &str, text: &str) -> Result<Host, ConfigError> {
     let name = text.strip_prefix("*.").unwrap_or(text);
     let port = !name.starts_with('[') && name.contains(':');
@@ -141,15 +150,18 @@ fn host(at: &str, text: &str) -> Result<Host, ConfigError> {
     })
 }
 
-fn condition(at: &str, file: &schema::Condition) -> Result<Condition, ConfigError> {
-    match (&file.present, &file.equals, &file.prefix, &file.regex) {
+fn condition(mut file: Fields) -> Result<Condition, ConfigError> {
+    let (present, equals) = (file.flag("present")?, file.text("equals")?);
+    let (prefix, expression) = (file.text("prefix")?, file.text("regex")?);
+    file.end()?;
+    match (present, equals, prefix, expression) {
         (Some(true), None, None, None) => Ok(Condition::Present),
         (Some(false), None, None, None) => Ok(Condition::Absent),
-        (None, Some(text), None, None) => Ok(Condition::Equals(text.clone())),
-        (None, None, Some(text), None) => Ok(Condition::Prefix(text.clone())),
-        (None, None, None, Some(text)) => regex(&format!("{at}.regex"), text).map(Condition::Regex),
+        (None, Some(text), None, None) => Ok(Condition::Equals(text)),
+        (None, None, Some(text), None) => Ok(Condition::Prefix(text)),
+        (None, None, None, Some(text)) => regex(&file.at("regex"), &text).map(Condition::Regex),
         _ => invalid(
-            at,
+            &file.at,
             "needs exactly one of `present`, `equals`, `prefix` and `regex`",
         ),
     }

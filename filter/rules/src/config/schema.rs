@@ -2,34 +2,24 @@
 //! `docs/filter.md` are generated from these types and their doc comments, so the doc comments address operators.
 
 mod key_component;
-mod upstream;
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-pub use key_component::{Address, Jwt, KeyComponent, Metadata, Mtls, NamePath, TrustedSource};
-pub use upstream::{
-    Backslash, DotSegments, DoubleSlash, EncodedSlash, Escapes, Parameters, PathChoices,
-    QuerySemicolon, UpstreamName, UpstreamPaths,
+pub use super::terms::{
+    Address, Backslash, DotSegments, DoubleSlash, EncodedSlash, Escapes, Headers, Parameters,
+    PathChoices, QuerySemicolon, Reply, UpstreamName, WhenMissing, WhenUnavailable,
 };
+pub use key_component::{Jwt, KeyComponent, Metadata, Mtls, NamePath, TrustedSource};
 
 /// The whole configuration of the plugin.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[cfg_attr(feature = "schema", schemars(extend(
-    "if" = { "properties": { "version": { "const": 2 } }, "required": ["version"] },
-    "then" = { "properties": { "rules": false, "reply": false, "upstream_paths": false } },
-    "else" = {
-        "required": ["rules"],
-        "properties": { "rules": { "minItems": 1 }, "rule_sets": false, "until_rules": false },
-    },
-)))]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Configuration {
-    /// 1: the rules are here, in `rules`. 2: they are in the policy, and the sidecar pushes them (docs/rules.md).
-    #[serde(default = "version")]
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 2)))]
+    /// 2: the rules are in the policy, and the sidecar pushes them (docs/rules.md).
+    #[schemars(range(min = 2, max = 2))]
     pub version: u64,
     /// How the filter reaches the sidecar.
     pub sidecar: Sidecar,
@@ -37,33 +27,21 @@ pub struct Configuration {
     /// same pepper for the whole fleet.
     #[serde(default)]
     pub pepper: String,
-    /// What responses tell clients about limits; the default for rules without a `reply` of their own. Version 1 only.
-    pub reply: Option<Reply>,
-    /// How the upstream parses paths and queries: `strict` (the default), `go`, `wsgi`, `tomcat`, `nginx`, or every
-    /// choice by itself. `strict` means unknown: a rule applies if it matches in any possible reading. Version 1 only.
-    #[serde(default)]
-    pub upstream_paths: UpstreamPaths,
-    /// Rules, evaluated in order. The checks of all rules that match a request are made in one decision; a matching
-    /// rule with `stop` ends the list. Version 1 only.
-    #[serde(default)]
-    #[cfg_attr(feature = "schema", schemars(length(max = 256)))]
-    pub rules: Vec<Rule>,
-    /// Which of the policy's rule sets this filter may run, by default only the one called `default`. Version 2 only.
+    /// Which of the policy's rule sets this filter may run, by default only the one called `default`.
     pub rule_sets: Option<RuleSets>,
-    /// What happens to requests until the rules are known. Version 2 only.
+    /// What happens to requests until the rules are known.
     pub until_rules: Option<UntilRules>,
 }
 
 /// The policy's rule sets that a filter may run, and which requests each is for.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleSets {
     /// The set for all requests for which `by` names no other.
     pub default: String,
     /// The other sets that `by` may name.
     #[serde(default)]
-    #[cfg_attr(feature = "schema", schemars(length(max = 15)))]
+    #[schemars(length(max = 15))]
     pub others: Vec<String>,
     /// Where the name of a request's set is. A name that is not listed here means the default.
     pub by: Option<RouteProperty>,
@@ -80,8 +58,7 @@ impl Default for RuleSets {
 }
 
 /// A property of the request's route, which no client can write.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RouteProperty {
     /// The route's name.
@@ -91,8 +68,7 @@ pub enum RouteProperty {
 }
 
 /// What happens to requests until the sidecar has sent rules for the first time.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct UntilRules {
     /// How long a request waits for them, at most `10s`.
@@ -111,8 +87,7 @@ impl Default for UntilRules {
 }
 
 /// Rules that are in force together, as the policy has them.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleSetFile {
     /// What responses tell clients about limits; the default for rules without a `reply` of their own.
@@ -122,21 +97,16 @@ pub struct RuleSetFile {
     #[serde(default)]
     pub upstream_paths: UpstreamPaths,
     /// Rules, evaluated in order; `[]`: nothing is limited.
-    #[cfg_attr(feature = "schema", schemars(length(max = 256)))]
+    #[schemars(length(max = 256))]
     pub rules: Vec<Rule>,
 }
 
-const fn version() -> u64 {
-    1
-}
-
 /// How the filter reaches the sidecar.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sidecar {
     /// Name of the Envoy cluster that contains the sidecar.
-    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
+    #[schemars(length(min = 1))]
     pub cluster: String,
     /// How long a request waits for its verdict, `1ms` to `10s`.
     #[serde(default = "timeout")]
@@ -159,12 +129,11 @@ fn timeout() -> String {
 }
 
 /// Which requests to limit, and the checks to make for them.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[cfg_attr(feature = "schema", schemars(extend("anyOf" = [
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[schemars(extend("anyOf" = [
     { "required": ["when_unavailable"] },
     { "required": ["shadow"], "properties": { "shadow": { "const": true } } },
-])))]
+]))]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
     /// Unique name of the rule, used in statistics. 1 to 64 of the characters a-z A-Z 0-9 - _ .
@@ -177,7 +146,7 @@ pub struct Rule {
     #[serde(default, rename = "match")]
     pub matcher: Match,
     /// The checks to make for a request that matches.
-    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 8)))]
+    #[schemars(length(min = 1, max = 8))]
     pub checks: Vec<Check>,
     /// What to do without a verdict, when sidecar or store are down or too slow: let the request through, or answer
     /// 503. A limit's own `when_store_is_down: allow` or `deny` in the policy overrides it while the store is down. Not
@@ -195,37 +164,25 @@ pub struct Rule {
     pub reply: Option<Reply>,
 }
 
-/// What to do with a request that has no verdict.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum WhenUnavailable {
-    /// Let it through, unmetered.
-    Allow,
-    /// Answer 503.
-    Deny,
-}
-
 /// Which requests a rule applies to. All conditions that are present must match.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Match {
     /// The whole path, without its query. A trailing slash makes no difference.
-    #[cfg_attr(feature = "schema", schemars(regex(pattern = "^/")))]
+    #[schemars(regex(pattern = "^/"))]
     pub path: Option<String>,
     /// The path begins with this. `/admin/` is also for `/admin`.
-    #[cfg_attr(feature = "schema", schemars(regex(pattern = "^/")))]
+    #[schemars(regex(pattern = "^/"))]
     pub path_prefix: Option<String>,
     /// The path, segment by segment: `/v1/videos/{id}` captures a segment as `id`, `*` matches any one segment, `**` at
     /// the end any number of them.
-    #[cfg_attr(feature = "schema", schemars(regex(pattern = "^/")))]
+    #[schemars(regex(pattern = "^/"))]
     pub path_template: Option<String>,
     /// A regular expression that matches the whole path. If all readings of the path together exceed 4 KiB, the request
     /// is answered with 414.
     pub path_regex: Option<String>,
     /// One of these methods, in capitals. `GET` includes HEAD; `HEAD` alone matches HEAD only.
-    #[cfg_attr(feature = "schema", schemars(inner(regex(pattern = "^[A-Z-]+$"))))]
+    #[schemars(inner(regex(pattern = "^[A-Z-]+$")))]
     pub methods: Vec<String>,
     /// One of these hosts, without port: `api.example.com`, or `*.example.com` for all of its subdomains.
     pub hosts: Vec<String>,
@@ -242,26 +199,37 @@ pub struct Match {
 }
 
 impl Match {
-    /// Calls this with each regular expression.
-    pub fn expressions<'a>(&'a self, one: &mut dyn FnMut(&'a str)) {
-        let fields = self.headers.iter().chain(&self.query);
-        let of_fields = fields.filter_map(|field| field.regex.as_deref());
-        let here = self.path_regex.as_deref().into_iter().chain(of_fields);
-        here.for_each(&mut *one);
-        let inner = self.all.iter().chain(&self.any).chain(self.not.as_deref());
-        inner.for_each(|inner| inner.expressions(one));
+    /// Calls this with each regular expression, and its path under this one.
+    pub fn expressions<'a>(&'a self, at: &str, one: &mut dyn FnMut(String, &'a str)) {
+        if let Some(text) = &self.path_regex {
+            one(format!("{at}.path_regex"), text);
+        }
+        for (list, fields) in [("headers", &self.headers), ("query", &self.query)] {
+            for (index, field) in fields.iter().enumerate() {
+                if let Some(text) = &field.regex {
+                    one(format!("{at}.{list}[{index}].regex"), text);
+                }
+            }
+        }
+        for (list, inner) in [("all", &self.all), ("any", &self.any)] {
+            for (index, inner) in inner.iter().enumerate() {
+                inner.expressions(&format!("{at}.{list}[{index}]"), one);
+            }
+        }
+        if let Some(inner) = &self.not {
+            inner.expressions(&format!("{at}.not"), one);
+        }
     }
 }
 
 /// A condition on a header or query parameter: its `name` and exactly one test. If it is sent several times, one value
 /// that passes is enough.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[cfg_attr(feature = "schema", schemars(extend("minProperties" = 2, "maxProperties" = 2)))]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[schemars(extend("minProperties" = 2, "maxProperties" = 2))]
 #[serde(deny_unknown_fields)]
 pub struct Condition {
     /// Name of the header (case-insensitive) or query parameter (case-sensitive).
-    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
+    #[schemars(length(min = 1))]
     pub name: String,
     /// It must be present (`true`) or absent (`false`).
     pub present: Option<bool>,
@@ -275,14 +243,13 @@ pub struct Condition {
 }
 
 /// One check: a limit, a key and a cost.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Check {
     /// A limit in the policy, or tiers from which the request selects one.
     pub limit: Limit,
     /// Whom to count: 1 to 8 key components.
-    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 8)))]
+    #[schemars(length(min = 1, max = 8))]
     pub key: Vec<KeyComponent>,
     /// Units to consume: a number from 1 (the default), a table, or the value of a trusted header.
     #[serde(default)]
@@ -302,35 +269,32 @@ pub struct Check {
 }
 
 /// The limit of a check: a name, or tiers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(untagged))]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[schemars(untagged)]
 pub enum Limit {
     /// Name of a limit in the policy.
-    Name(#[cfg_attr(feature = "schema", schemars(length(min = 1, max = 64)))] String),
+    Name(#[schemars(length(min = 1, max = 64))] String),
     /// Tiers from which the request selects one.
     Tiers(Box<Tiers>),
 }
 
 /// Limits from which a value in the request selects one.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tiers {
     /// Where the request names its tier. Never hashed.
     pub by: KeyComponent,
     /// A limit for each tier. `default` is required; it is used for unknown tiers and for requests that name none.
-    #[cfg_attr(feature = "schema", schemars(extend("required" = ["default"])))]
+    #[schemars(extend("required" = ["default"]))]
     pub map: BTreeMap<String, String>,
 }
 
 /// What a request costs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(untagged))]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[schemars(untagged)]
 pub enum Cost {
     /// A fixed cost.
-    Constant(
-        #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 2_147_483_648_u64)))] u64,
-    ),
+    Constant(#[schemars(range(min = 1, max = 2_147_483_648_u64))] u64),
     /// A cost from a table or a header.
     Varying(VaryingCost),
 }
@@ -342,22 +306,21 @@ impl Default for Cost {
 }
 
 /// A cost that depends on the request: `table` and `default`, or `header`, `max`, `trusted` and `default`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[cfg_attr(feature = "schema", schemars(extend("oneOf" = [
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[schemars(extend("oneOf" = [
     { "required": ["table"], "properties": { "header": false, "max": false, "trusted": false } },
     { "required": ["header", "max", "trusted"], "properties": { "table": false, "trusted": { "const": true } } },
-])))]
+]))]
 #[serde(deny_unknown_fields)]
 pub struct VaryingCost {
     /// The first entry that matches gives the cost. If the path can be read in several ways, the largest cost of them
     /// counts.
-    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
+    #[schemars(length(min = 1))]
     pub table: Option<Vec<CostEntry>>,
     /// The header that contains the cost. Any value that is not a number from 1 to `max` costs `max`.
     pub header: Option<String>,
     /// Largest cost that the header can set.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 2_147_483_648_u64)))]
+    #[schemars(range(min = 1, max = 2_147_483_648_u64))]
     pub max: Option<u64>,
     /// Must be `true`, to confirm that something in front of this filter sets the header and removes what clients send.
     /// Otherwise clients could set their own cost.
@@ -365,7 +328,7 @@ pub struct VaryingCost {
     pub trusted: bool,
     /// Cost if no entry matches, or if the header is absent.
     #[serde(default = "one")]
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 2_147_483_648_u64)))]
+    #[schemars(range(min = 1, max = 2_147_483_648_u64))]
     pub default: u64,
 }
 
@@ -374,72 +337,38 @@ const fn one() -> u64 {
 }
 
 /// An entry of a cost table.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CostEntry {
     /// Path template that the entry applies to, by default any path.
-    #[cfg_attr(feature = "schema", schemars(regex(pattern = "^/")))]
+    #[schemars(regex(pattern = "^/"))]
     pub template: Option<String>,
     /// Methods that the entry applies to, in capitals, by default any. `GET` includes HEAD.
     #[serde(default)]
-    #[cfg_attr(feature = "schema", schemars(inner(regex(pattern = "^[A-Z-]+$"))))]
+    #[schemars(inner(regex(pattern = "^[A-Z-]+$")))]
     pub methods: Vec<String>,
     /// Cost in units.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 2_147_483_648_u64)))]
+    #[schemars(range(min = 1, max = 2_147_483_648_u64))]
     pub cost: u64,
 }
 
-/// What to do with a request that lacks a key component.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum WhenMissing {
-    /// Skip the check.
-    #[default]
-    Skip,
-    /// Answer the request with 403.
-    Deny,
-    /// Use the client's address as the component's value. The key differs from that of any client that sends the
-    /// address itself. Clients whose address is missing too share one key.
-    Address(Address),
-    /// Use this text as the component's value. The key differs from that of any client that sends the text itself.
-    Use(#[cfg_attr(feature = "schema", schemars(length(min = 1)))] String),
+/// How the upstream parses the request's target (path and query): the name of a server, or every choice by itself.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[schemars(untagged)]
+pub enum UpstreamPaths {
+    /// The name of a known way.
+    Name(UpstreamName),
+    /// Every choice by itself.
+    Choices(PathChoices),
 }
 
-/// What responses tell clients about limits.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Reply {
-    /// Which rate limit header fields to send, by default `both`. Every denial has `Retry-After` in any case.
-    pub headers: Headers,
-    /// Send the header fields with admitted responses too.
-    pub on_admitted: bool,
-    /// Body of a 429, in place of a problem detail.
-    pub body: Option<String>,
-    /// Media type of `body`, by default `text/plain`.
-    pub content_type: Option<String>,
-}
-
-/// Header fields that report the status of a limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Headers {
-    /// No rate limit header fields.
-    None,
-    /// `RateLimit` and `RateLimit-Policy`, as in draft-ietf-httpapi-ratelimit-headers.
-    Draft,
-    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (in seconds from now).
-    Legacy,
-    /// All five header fields.
-    #[default]
-    Both,
+impl Default for UpstreamPaths {
+    fn default() -> Self {
+        Self::Name(UpstreamName::Strict)
+    }
 }
 
 /// The JSON Schema of the configuration, for editors and pipelines.
-#[cfg(feature = "schema")]
 pub fn json_schema() -> serde_json::Value {
     let mut schema = schemars::schema_for!(Configuration).to_value();
     if let Some(fields) = schema.as_object_mut() {
@@ -450,7 +379,6 @@ pub fn json_schema() -> serde_json::Value {
 
 /// Sorts fields by name: whether `serde_json` sorts them or keeps their order depends on features that other crates of
 /// the build enable.
-#[cfg(feature = "schema")]
 pub fn sorted(value: serde_json::Value) -> serde_json::Value {
     use serde_json::Value;
     match value {

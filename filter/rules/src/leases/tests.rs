@@ -3,7 +3,8 @@
 use std::rc::Rc;
 
 use super::*;
-use crate::config::schema::WhenUnavailable;
+use crate::config::document::tests::set_of;
+use crate::config::terms::WhenUnavailable;
 use crate::question::Shadow;
 use crate::rule::RuleSet;
 use crate::wire::question_body;
@@ -17,11 +18,10 @@ const VERSION: PolicyVersion = PolicyVersion {
 
 /// A rule with two checks, and one that is a shadow.
 fn rules() -> Rc<RuleSet> {
-    let text = r#"{"version":1,"sidecar":{"cluster":"s"},"rules":[
-        {"name":"real","checks":[{"limit":"l","key":[{"constant":"c"}]},{"limit":"m","key":[{"constant":"c"}]}],
-         "when_unavailable":"deny"},
-        {"name":"trial","shadow":true,"checks":[{"limit":"l","key":[{"constant":"c"}]}],"when_unavailable":"deny"}]}"#;
-    Rc::new(crate::parse(text.as_bytes()).unwrap().1)
+    set_of(&[
+        r#"{"name":"real","checks":[{"limit":"l","key":[{"constant":"c"}]},{"limit":"m","key":[{"constant":"c"}]}],"when_unavailable":"deny"}"#,
+        r#"{"name":"trial","shadow":true,"checks":[{"limit":"l","key":[{"constant":"c"}]}],"when_unavailable":"deny"}"#,
+    ])
 }
 
 /// One check for each limit of the first rule that is named.

@@ -11,7 +11,7 @@
 
 use std::borrow::Cow;
 
-use crate::config::schema::{EncodedSlash, Escapes};
+use crate::config::terms::{EncodedSlash, Escapes};
 
 /// One transformation that an upstream may apply to a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

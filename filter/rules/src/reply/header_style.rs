@@ -4,7 +4,7 @@ use sluicegate_protocol::LimitStatus;
 
 use super::LimitTexts;
 use super::header_fields::{HeaderFields, number};
-use crate::config::schema::Headers;
+use crate::config::terms::Headers;
 
 /// Largest integer in a structured field (RFC 9651).
 const LARGEST: u64 = 999_999_999_999_999;

@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::rc::Rc;
 
+use serde_json::{Value, json};
 use sluicegate_rules::{
-    Document, Evaluation, Headers, Question, Request, ResolvedCheck, RuleSet, Settings, parse,
+    ConfigError, Document, Evaluation, Headers, Question, Request, ResolvedCheck, RuleSet,
+    Settings, config,
 };
 
 /// One configuration.
@@ -27,35 +29,63 @@ impl Deref for Rules {
 
 impl Rules {
     pub fn parse(configuration: &str) -> Self {
-        let (settings, set) = parse(configuration.as_bytes())
-            .unwrap_or_else(|error| panic!("{error}\n{configuration}"));
-        Self {
-            settings,
-            set: Rc::new(set),
-        }
+        let value = serde_json::from_str(configuration).expect(configuration);
+        Self::read(value).unwrap_or_else(|error| panic!("{error}\n{configuration}"))
     }
 
-    /// As a sidecar pushes them: one set with this line, and these rules.
+    /// The settings of this configuration, and its `rules`, `reply` and `upstream_paths` as a sidecar pushes them.
+    pub fn read(mut settings: Value) -> Result<Self, ConfigError> {
+        let (mut set, mut rules) = (json!({ "set": "s" }), Value::Null);
+        if let Some(fields) = settings.as_object_mut() {
+            fields.insert("version".to_owned(), json!(2));
+            for field in ["reply", "upstream_paths"] {
+                set[field] = fields.remove(field).unwrap_or_default();
+            }
+            rules = fields.remove("rules").unwrap_or_default();
+        }
+        let rules = rules.as_array().map(Vec::as_slice);
+        Self::of(&settings, set, rules.unwrap_or_default())
+    }
+
+    /// One set with this line, and these rules.
     pub fn pushed(set: &str, rules: &[&str]) -> Self {
-        let lines = rules.iter().map(|rule| format!(r#"{{"rule":{rule}}}"#));
-        let lines: Vec<String> = std::iter::once(set.to_owned()).chain(lines).collect();
-        let head = format!(
-            r#"{{"format":1,"digest":"a41c09d2e7f3","instance":1,"lines":{}}}"#,
-            lines.len()
-        );
-        let text = format!("{head}\n{}\n", lines.join("\n"));
-        let mut document = Document::new(text.clone().into_bytes()).unwrap();
-        while document
-            .compile_line()
-            .unwrap_or_else(|error| panic!("{error}\n{text}"))
-        {}
-        let (settings, _) = parse(configuration(rules[0]).as_bytes()).unwrap();
-        let set = document.finish(&["s".to_owned()]).unwrap().remove(0);
-        Self { settings, set }
+        let read = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
+        let settings = json!({ "version": 2, "sidecar": { "cluster": "sluicegate" } });
+        let rules: Vec<_> = rules.iter().map(|rule| read(rule)).collect();
+        Self::of(&settings, read(set), &rules).expect("valid rules")
+    }
+
+    fn of(settings: &Value, set: Value, rules: &[Value]) -> Result<Self, ConfigError> {
+        let mut lines = vec![set];
+        rules.iter().for_each(|rule| expressions(rule, &mut lines));
+        lines.extend(rules.iter().map(|rule| json!({ "rule": rule })));
+        let head =
+            json!({ "format": 1, "digest": "a41c09d2e7f3", "instance": 1, "lines": lines.len() });
+        let lines = std::iter::once(head).chain(lines);
+        let lines: Vec<_> = lines.map(|line| format!("{line}\n")).collect();
+        let mut document = Document::new(lines.concat().into_bytes())?;
+        while document.compile_line()? {}
+        let (settings, _) = config::settings(settings.clone())?;
+        let set = document.finish(&["s".to_owned()])?.remove(0);
+        Ok(Self { settings, set })
     }
 
     pub fn evaluate(&self, request: &FakeRequest) -> Evaluation {
         self.set.evaluate(&self.settings, request)
+    }
+}
+
+/// Adds a line for each regular expression in a rule.
+fn expressions(value: &Value, lines: &mut Vec<Value>) {
+    let Some(fields) = value.as_object() else {
+        let list = value.as_array().into_iter().flatten();
+        return list.for_each(|one| expressions(one, lines));
+    };
+    for (name, field) in fields {
+        if name == "regex" || name == "path_regex" {
+            lines.push(json!({ "regex": field }));
+        }
+        expressions(field, lines);
     }
 }
 

@@ -39,6 +39,17 @@ fn compiled(text: &str, names: &[&str]) -> Result<Vec<Rc<RuleSet>>, ConfigError>
     document.finish(&names)
 }
 
+/// A set with these rules.
+pub(crate) fn set_of(rules: &[&str]) -> Rc<RuleSet> {
+    let lines: Vec<String> = rules
+        .iter()
+        .map(|rule| format!(r#"{{"rule":{rule}}}"#))
+        .collect();
+    let (set, lines) = (set("s"), lines.iter().map(String::as_str));
+    let lines: Vec<&str> = std::iter::once(set.as_str()).chain(lines).collect();
+    compiled(&document(&lines), &["s"]).unwrap().remove(0)
+}
+
 fn refused(text: &str, field: &str, why: &str) {
     let error = compiled(text, &["gateway"]).expect_err(why);
     assert_eq!(error.field, field, "{error}");
@@ -189,8 +200,15 @@ fn what_a_line_says_is_refused_with_the_rule_and_the_field() {
     refused(&after(&[r#"{"regex":"("}"#]), "regex", "`(`");
     refused(&after(&[r#"{"regex":5}"#]), "set", "neither");
     refused(&after(&["null"]), "set", "neither");
-    let text = after(&[r#"{"rule":{"nmae":"r"}}"#]);
-    refused(&text, "nmae", "did you mean `name`");
+    // What a later version may know.
+    let text = after(&[&one.replace(r#""name""#, r#""nmae":1,"name""#)]);
+    refused(
+        &text,
+        "rules.gateway.rules[0].nmae",
+        "is no field that this version knows",
+    );
+    let text = document(&[r#"{"set":"gateway","replies":{}}"#]);
+    refused(&text, "replies", "is no field that this version knows");
     let many: Vec<String> = (0..257).map(|n| rule(&n.to_string(), "{}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     refused(&after(&many), "rules", "more than 256");
@@ -221,7 +239,8 @@ fn an_expression_is_compiled_by_a_line_of_its_own_and_nowhere_else() {
     let nested = r#"{"any":[{"not":{"query":[{"name":"q","regex":"only-here"}]}}]}"#;
     let text = document(&[&set("gateway"), &rule("r", nested)]);
     let why = "no line before it has the expression `only-here`";
-    refused(&text, "rules.gateway.rules[0]", why);
+    let at = "rules.gateway.rules[0].match.any[0].not.query[0].regex";
+    refused(&text, at, why);
     let line = r#"{"regex":"only-here"}"#;
     assert!(
         compiled(
@@ -242,10 +261,7 @@ fn what_a_filter_would_take_too_long_for_is_refused() {
     let long = "a".repeat(MAX_EXPRESSION_BYTES + 1);
     let line = format!(r#"{{"regex":"{long}"}}"#);
     refused(&document(&[&line]), "regex", "4097 bytes");
-    let matcher = format!(r#"{{"not":{{"path_regex":"{long}"}}}}"#);
-    let text = document(&[&set("gateway"), &rule("r", &matcher)]);
-    refused(&text, "rules.gateway.rules[0].match", "4097 bytes");
-    let tiers: Vec<String> = (1..=MAX_LIMITS)
+    let tiers: Vec<String> = (1..=super::super::checks::MAX_LIMITS)
         .map(|n| format!(r#""t{n}":"l{n}","#))
         .collect();
     let limit =

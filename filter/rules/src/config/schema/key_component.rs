@@ -1,15 +1,17 @@
 //! Key components: what a configuration says of the parts of a key.
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::Address;
+
 /// One component of a key: exactly one source, and how the key contains its value.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[cfg_attr(feature = "schema", schemars(extend("oneOf" = [
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[schemars(extend("oneOf" = [
     { "required": ["header"] }, { "required": ["cookie"] }, { "required": ["query"] }, { "required": ["path"] },
     { "required": ["template"] }, { "required": ["method"] }, { "required": ["host"] }, { "required": ["address"] },
     { "required": ["jwt"] }, { "required": ["metadata"] }, { "required": ["mtls"] }, { "required": ["attribute"] }, { "required": ["constant"] },
-])))]
+]))]
 #[serde(default, deny_unknown_fields)]
 pub struct KeyComponent {
     /// Name of a header. Hashed.
@@ -46,37 +48,8 @@ pub struct KeyComponent {
     pub trusted: bool,
 }
 
-/// The client's address, and how many of its bits identify a client.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Address {
-    /// Take the N-th entry of X-Forwarded-For from the right, 1 being the last. By default, the address that Envoy
-    /// considers the client's.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub trusted_hops: Option<usize>,
-    /// Number of leading bits to use of an IPv4 address.
-    #[cfg_attr(feature = "schema", schemars(range(max = 32)))]
-    pub ipv4_bits: u8,
-    /// Number of leading bits to use of an IPv6 address.
-    #[cfg_attr(feature = "schema", schemars(range(max = 128)))]
-    pub ipv6_bits: u8,
-}
-
-impl Default for Address {
-    fn default() -> Self {
-        Self {
-            trusted_hops: None,
-            ipv4_bits: 32,
-            // An IPv6 customer usually has a whole /64, and could otherwise use a new address for each request.
-            ipv6_bits: 64,
-        }
-    }
-}
-
 /// A claim of a verified JWT.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Jwt {
     /// The `payload_in_metadata` of the provider in `jwt_authn`.
@@ -86,21 +59,19 @@ pub struct Jwt {
 }
 
 /// A value of the request's dynamic metadata.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Metadata {
     /// The namespace that the filter writes to, usually its own name: `envoy.filters.http.ext_authz`.
-    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
+    #[schemars(length(min = 1))]
     pub namespace: String,
     /// The value's name, or a list of names that lead to it. Dots in a name are part of it.
     pub name: NamePath,
 }
 
 /// The source of a quota, which no client can choose. Exactly one of the two.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[cfg_attr(feature = "schema", schemars(extend("oneOf" = [{ "required": ["jwt"] }, { "required": ["metadata"] }])))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[schemars(extend("oneOf" = [{ "required": ["jwt"] }, { "required": ["metadata"] }]))]
 #[serde(default, deny_unknown_fields)]
 pub struct TrustedSource {
     /// A claim of a JWT that Envoy's `jwt_authn` filter, earlier in the chain, has verified.
@@ -110,8 +81,7 @@ pub struct TrustedSource {
 }
 
 /// Which identity from the client's certificate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Mtls {
     /// Its first URI SAN, if that is a SPIFFE ID.
@@ -125,8 +95,8 @@ pub enum Mtls {
 }
 
 /// A name, or the list of names that lead to a value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(untagged))]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[schemars(untagged)]
 pub enum NamePath {
     /// A name.
     Name(String),
