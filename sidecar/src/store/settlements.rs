@@ -74,8 +74,9 @@ pub fn apart(all: &Settlements, one: &Settlement, spent: &Settled) -> Vec<Settle
     one.entries.iter().filter_map(alone).collect()
 }
 
-/// Makes a call, and makes it again if its answer was lost and that is harmless. The units of each settlement; `None` where
-/// nothing was left to be done the second time, so that it is not known what the first did.
+/// Makes a call, and makes it again if the connection broke meanwhile and that is harmless; a store that is silent is not waited
+/// for twice. The units of each settlement; `None` where nothing was left to be done the second time, so that it is not known
+/// what the first did.
 ///
 /// # Errors
 /// What was settled is not known.
@@ -84,7 +85,7 @@ pub async fn settle<F: Future<Output = Result<Vec<u64>, StoreError>>>(
     make: impl Fn() -> F,
 ) -> Result<Vec<Option<u64>>, StoreError> {
     match make().await {
-        Err(error) if error.is_in_doubt() && call.is_repeatable() => {
+        Err(StoreError::Cut(_)) if call.is_repeatable() => {
             let units = make().await?.into_iter();
             Ok(units.map(|units| (units > 0).then_some(units)).collect())
         }
@@ -162,7 +163,7 @@ mod tests {
     #[tokio::test]
     async fn only_what_is_guarded_is_sent_again_and_nothing_done_then_says_nothing_of_the_first() {
         let mut call = settlements(&[(1, 1), (2, 1)]);
-        let lost = || Err(StoreError::Timeout(std::time::Duration::ZERO));
+        let lost = || Err(StoreError::Cut((redis::ErrorKind::Io, "cut").into()));
         let tried = std::cell::Cell::new(0);
         let make = async || {
             tried.set(tried.get() + 1);
