@@ -3,7 +3,8 @@
 
 use super::expiry::{every_algorithm, take};
 use super::lua::Lua;
-use super::made::{SECOND, back, bucket, decision, one};
+use super::made::{SECOND, bucket, decision, one};
+use super::settled::back;
 use redis::Commands;
 use sluicegate_engine::script::{BrokenState, Reply};
 use sluicegate_engine::{Algorithm, Batch, Bucket};

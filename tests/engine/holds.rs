@@ -8,6 +8,7 @@ use sluicegate_engine::{
 
 use super::lua::Lua;
 use super::made::{self, SECOND, START_US, batch, one, sliding};
+use super::settled;
 
 const ALGORITHMS: [Algorithm; 4] = [
     Algorithm::SlidingLog,
@@ -212,7 +213,7 @@ pub fn holds_agree(lua: &mut Lua) -> Result<(), String> {
                 at_us: START_US,
                 units: 1,
             };
-            made::more(&limit.buckets[0], Guard::Once { key, lasts_us }, &[record])
+            settled::more(&limit.buckets[0], Guard::Once { key, lasts_us }, &[record])
         };
         let asked = [
             (0, limit.batch(4, Some(1), false)),
@@ -475,7 +476,7 @@ fn a_hold_that_is_left_last_returns_to_each_bucket_what_was_taken_at_its_own_tim
         let settled = |units, of| Settled { units, of };
         assert_eq!(redeem(lua, now + 10, 9), settled(3, of));
         for (bucket, at_us) in limit.buckets.iter().zip(taken_at_us) {
-            let returned = lua.settle(Some(now + 10), &made::back(bucket, 3, at_us));
+            let returned = lua.settle(Some(now + 10), &settled::back(bucket, 3, at_us));
             assert_eq!(returned, Ok(vec![3]), "{bucket:?}");
         }
         assert_eq!(remaining(lua, now + SECOND), [10, 10]);

@@ -2,9 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use sluicegate_engine::{
-    Algorithm, Batch, Bucket, BucketSpec, Decision, Entry, Guard, Record, Settlements, Take,
-};
+use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Take};
 use std::fmt::{Debug, Display};
 
 pub const SECOND: u64 = 1_000_000;
@@ -64,23 +62,6 @@ pub fn batch(buckets: &[Bucket], cost: u64, peek: bool) -> Batch {
 /// One over one of them.
 pub fn one(bucket: &Bucket, cost: u64, peek: bool) -> Batch {
     batch(std::slice::from_ref(bucket), cost, peek)
-}
-
-/// Returns units that were taken then.
-pub fn back(bucket: &Bucket, units: u64, at_us: u64) -> Settlements {
-    let entry = Entry::back(0, Some(at_us), units);
-    Settlements::one(Guard::None, vec![bucket.clone()], vec![entry])
-}
-
-/// Adds units that were taken elsewhere.
-pub fn more(bucket: &Bucket, guard: Guard, records: &[Record]) -> Settlements {
-    let entry = |record: &Record| Entry {
-        bucket: 0,
-        at_us: Some(record.at_us),
-        units: record.units as i64,
-    };
-    let entries = records.iter().map(entry).collect();
-    Settlements::one(guard, vec![bucket.clone()], entries)
 }
 
 /// So many times more generated cases than `make test` has: `SLUICEGATE_CASES`, which `make test-full` sets.

@@ -22,6 +22,7 @@
 //! | `expiry.rs` | keys end: after their last unit, and all of them |
 //! | `sizes.rs` | the formula of docs/sizing.md beside MEMORY USAGE, and that a busy log keeps the blocks of one window |
 //! | `write_back.rs` | what was admitted elsewhere, recorded afterwards |
+//! | `settled.rs` | settlements of one bucket, in a word each |
 //! | `mutations.rs` | plausible bugs of the script, each of which has to turn a test red |
 
 mod agreement;
@@ -44,6 +45,7 @@ mod own_redis;
 mod policies;
 mod promises;
 mod replay;
+mod settled;
 mod sidecars_script;
 mod sizes;
 mod write_back;

@@ -3,8 +3,8 @@
 
 use super::events::{Clock, History, Step};
 use super::lua::Lua;
-use super::made;
 use super::model::Model;
+use super::settled;
 use sluicegate_engine::{
     Algorithm, Batch, Bucket, Decision, Guard, Memory, Outcome, Record, Settlements, Take,
 };
@@ -242,7 +242,7 @@ impl Replay<'_> {
         let mut records: Vec<Record> = taken.iter().map(record).collect();
         records.sort_by_key(|record| record.at_us);
         let model = self.model.write_back(self.now, bucket, &records);
-        let settlements = made::more(bucket, Guard::None, &records);
+        let settlements = settled::more(bucket, Guard::None, &records);
         self.settle(model, &settlements)
     }
 
@@ -253,7 +253,7 @@ impl Replay<'_> {
         self.calls += 1;
         let (bucket, cost) = (&self.world[bucket], cost.min(taken));
         let model = self.model.give_back(self.now, bucket, cost, at);
-        let settlements = made::back(bucket, cost, at);
+        let settlements = settled::back(bucket, cost, at);
         self.settle(model, &settlements)
     }
 

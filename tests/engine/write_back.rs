@@ -2,7 +2,8 @@
 
 use super::expiry::every_algorithm;
 use super::lua::Lua;
-use super::made::{SECOND, START_US, bucket, more, one};
+use super::made::{SECOND, START_US, bucket, one};
+use super::settled::more;
 use sluicegate_engine::{Algorithm, Bucket, Guard, MAX_RECORDS, Memory, Outcome, Record};
 
 fn ask(memory: &mut Memory, now_us: u64, bucket: &Bucket, cost: u64) -> Outcome {

@@ -66,6 +66,8 @@ mod model_calendar;
 #[allow(dead_code, reason = "the tests of the engine use the rest")]
 #[path = "../../engine/replay.rs"]
 mod replay;
+#[path = "../../engine/settled.rs"]
+mod settled;
 #[path = "../../../filter/rules/tests/support/mod.rs"]
 mod support;
 

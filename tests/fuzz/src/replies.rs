@@ -157,3 +157,60 @@ fn rows(batch: &Batch, reply: &[u8]) {
         Err(error) => assert!(error.to_string().len() < 200, "{error}"),
     }
 }
+
+fn overrides(input: &mut Input<'_>) {
+    let entries = input.list(16, |input| {
+        let field = match input.byte() % 4 {
+            0 => b":".to_vec(),
+            1 => input.bytes(16).to_vec(),
+            _ => format!("l:{}", input.text(4)).into_bytes(),
+        };
+        let mut state = input.bytes(12).to_vec();
+        if input.flag() {
+            state.resize(7, 0);
+            state.extend(br#"{"unlimited":true,"until":"2026-11-22T03:00:0"#);
+            state.extend(input.bytes(8));
+        }
+        (field, state)
+    });
+    let hash: HashMap<_, _> = entries.into_iter().collect();
+    let read = read_hash(&hash);
+    assert!(read.version < 1 << 56);
+    for (limit, whom) in read.entries.keys() {
+        let field = match whom {
+            Whom::Key(key) => format!("{limit}:{key}"),
+            Whom::Subject(digits) => format!("{limit}#:{digits}"),
+            Whom::AllKeys(_) => format!("{limit}*:"),
+        };
+        assert!(hash.contains_key(field.as_bytes()));
+    }
+}
+
+/// An error, which may point to another node.
+fn redirection(input: &mut Input<'_>) {
+    let kind = input.pick(&["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "ERR", ""]);
+    let more = input.text(64);
+    let to = input.pick(&["", "7 host-of-the-store:7000", "7 :7000", "70000 h:70000"]);
+    let line = format!("-{kind} {to}{more}\r\n").replace("\n", "");
+    let line = format!("{}\r\n", line.trim_end());
+    let answer = parse_redis_value(line.as_bytes());
+    let Some(error) = answer.ok().and_then(|answer| answer.extract_error().err()) else {
+        return;
+    };
+    let error = StoreError::from(error);
+    let asked = Endpoint::Tcp("asked".to_owned(), 1);
+    let referral = Referral::of(&error, &asked);
+    match &referral {
+        Some(Referral::Moved(to) | Referral::Ask(to)) => {
+            assert!(matches!(kind, "MOVED" | "ASK"));
+            assert!(matches!(to, None | Some(Endpoint::Tcp(..))));
+            assert!(!error.to_string().contains(SECRET), "{error}");
+            if let Some(Endpoint::Tcp(host, _)) = to {
+                assert!(!host.is_empty() && host != "?");
+            }
+        }
+        Some(Referral::Apart) => assert_eq!(kind, "TRYAGAIN"),
+        Some(Referral::Later) => assert_eq!(kind, "CLUSTERDOWN"),
+        None => {}
+    }
+}
