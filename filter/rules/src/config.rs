@@ -197,5 +197,9 @@ pub fn from_json(value: &Value) -> Result<schema::Configuration, ConfigError> {
 /// It does not have the right shape.
 #[cfg(feature = "schema")]
 pub fn from_value<T: serde::de::DeserializeOwned>(value: &Value) -> Result<T, ConfigError> {
+    if value.is_array() {
+        // `serde` would take its entries for the values of the fields.
+        return invalid("configuration", "invalid type: a list, expected an object");
+    }
     serde_path_to_error::deserialize(value).map_err(|error| error::read_error(&error))
 }
