@@ -193,6 +193,17 @@ impl Envoy {
         self.stat(&format!("wasmcustom.sluicegate.{name}")).await
     }
 
+    /// Waits until it has rules from a sidecar: those that rules count by have no value before.
+    ///
+    /// # Panics
+    /// It does not get any.
+    pub async fn has_rules(&self) {
+        eventually("it has rules", async || {
+            self.counted("rules_updated").await > 0
+        })
+        .await;
+    }
+
     /// Waits until these counters of the filter have these values. The filter tells Envoy of all of them together, once a
     /// second: so a zero holds, where another one of them has to rise.
     ///
