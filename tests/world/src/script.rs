@@ -221,8 +221,9 @@ impl World {
             return text;
         }
         let mut sets = String::new();
-        for set in 0..=usize::from(self.second_set.get(version) == Some(&true)) {
-            sets += &format!("  {}:\n    rules:\n", SETS[set]);
+        let many = 1 + usize::from(self.second_set.get(version) == Some(&true));
+        for (set, name) in SETS.iter().enumerate().take(many) {
+            sets += &format!("  {name}:\n    rules:\n");
             sets += &self.rules(version, set);
         }
         if let Some(has_first) = self.tiers.get(version) {

@@ -202,7 +202,7 @@ fn a_section_may_be_empty() {
         Ok(StoreAddress::Memory)
     );
     // A misspelt one is told all the same.
-    assert!(Policy::parse(&format!("{GOOD}    overides:\n")).is_err());
+    assert!(Policy::parse(&format!("{GOOD}    defualt:\n")).is_err());
 }
 
 #[test]

@@ -133,11 +133,11 @@ impl Judge<'_> {
                 .iter()
                 .any(|check| self.promises_nothing(check, before.to, entry.from));
             // A fleet's filter has cached denials by all of its sidecars, which may have different policies.
-            let anothers = matches!(before.what, What::Asked { by: By::Cache, .. })
+            let is_of_another = matches!(before.what, What::Asked { by: By::Cache, .. })
                 && checks
                     .iter()
                     .any(|check| self.is_disputed(check.limit, before.from));
-            if !disturbed && !leases && !unending && !anothers {
+            if !disturbed && !leases && !unending && !is_of_another {
                 let what = format!(
                     "{checks:?} denied at {:.3} s, promised for {:.3} s, denied again",
                     secs(before.from),
