@@ -46,7 +46,7 @@ const RENEWAL_PART: u64 = 2;
 /// Most commands that wait for the keeper.
 const MAX_COMMANDS: usize = 4_096;
 
-/// How long the keys that enter an epoch wait for each other, to be looked for once.
+/// After a policy change, old leases are returned this much later, so that one scan serves many keys.
 const ENTER_WITHIN_US: u64 = 10_000;
 
 /// What the keeper is to do.

@@ -242,7 +242,7 @@ impl Client {
 
     pub async fn overrides(&self) -> Result<StoredOverrides, StoreError> {
         let script = &self.common.script;
-        // What is too much is not asked for. A user who may not ask how much there is may still read it.
+        // HLEN comes first, so that an oversized hash is not read. A user without HLEN skips the check.
         let timeout = self.common.dialer.store_timeout;
         let length = script.on_key("HLEN", OVERRIDES_KEY);
         let length = self.ask_of_overrides(&length, timeout).await;

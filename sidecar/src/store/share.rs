@@ -166,7 +166,7 @@ impl Share {
 
     /// Finds buckets that can be written back now, and drops those of which nothing is held any more.
     fn find_ready(&mut self, now_us: impl Fn(&str) -> Option<u64>) {
-        // Those that are over take no place, however many there are: others wait behind them.
+        // Expired entries do not count towards the bound; otherwise they would starve the live ones.
         let mut over = Vec::new();
         for (key, pending) in &self.pending {
             // The store does not have the last level yet.

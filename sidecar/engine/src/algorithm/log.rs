@@ -147,7 +147,7 @@ impl Log {
         self.entries.truncate(keep);
         self.append(stamp_us, total);
         self.drop_expired(spec, now_us);
-        // Whose units are whose is blurred until the clock is there again.
+        // Until the clock passes the old time again, units cannot be attributed to a taking, so nothing is returned.
         self.born_us = newest_us + 1;
         true
     }

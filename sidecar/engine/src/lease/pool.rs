@@ -201,7 +201,7 @@ impl<T> Pool<T> {
     /// clock, if it is known.
     ///
     /// # Errors
-    /// None now.
+    /// No lease can be granted at present; the error says why.
     pub fn ask(
         &mut self,
         windows: &[BucketSpec],

@@ -93,7 +93,7 @@ impl LeaseTerms {
     /// has `remaining` left.
     ///
     /// # Errors
-    /// There is none now.
+    /// No lease can be granted at present; the error says why.
     pub fn size(
         &self,
         windows: &[BucketSpec],

@@ -21,7 +21,8 @@ use crate::telemetry::metrics::LeaseMetrics;
 const RETURN_WITHIN_US: u64 = 5_000_000;
 
 /// For how long after its grant units of a lease may be returned: the longest lease that a policy may have, plus the time for
-/// which the store then keeps its hold. Not by policy, since all sidecars read each other's markers.
+/// which the store then keeps its hold. A constant and not a policy
+/// field: every sidecar must interpret markers that others wrote under other policies.
 const MAY_COME_BACK_US: u64 = 10_000_000 + RETURN_WITHIN_US;
 /// The quota of markers: it is never used up.
 pub const MARKER_QUOTA: u64 = 2_147_483_647;
