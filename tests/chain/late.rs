@@ -153,9 +153,9 @@ async fn streams_that_were_closed_hold_no_place_in_the_queue() {
     let mut rules = plugin(per_key("deny"));
     rules["sidecar"]["timeout"] = json!("10s");
     let envoy = envoy(silent().await, rules).await;
+    envoy.has_rules().await;
     let port = envoy.port;
     let others = tokio::spawn(async move { burst(port, 90, |n| fields(&format!("k{n}"))).await });
-    envoy.has_rules().await;
     eventually("the queue is full", async || {
         envoy.counted("error_full").await > 0
     })

@@ -193,13 +193,14 @@ impl Envoy {
         self.stat(&format!("wasmcustom.sluicegate.{name}")).await
     }
 
-    /// Waits until it has rules from a sidecar: those that rules count by have no value before.
+    /// Waits until the filters of its main thread and of a worker have rules from a sidecar. Before, requests wait for rules and
+    /// not for verdicts, and the counters of rules have no value.
     ///
     /// # Panics
     /// It does not get any.
     pub async fn has_rules(&self) {
         eventually("it has rules", async || {
-            self.counted("rules_updated").await > 0
+            self.counted("rules_updated").await >= 2
         })
         .await;
     }
