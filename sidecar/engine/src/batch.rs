@@ -6,8 +6,8 @@
 
 use std::collections::HashMap;
 
-use crate::algorithm::BucketSpec;
 use crate::hold::Hold;
+use crate::key::Bucket;
 
 /// Most bucket visits in one call of a store ([`Batch::weight`]); a single decision with more gets its own call. They
 /// block Redis for 1.3 ms (counters) to 2.4 ms (logs) if each visits another bucket, and for 0.5 ms if all visit the
@@ -16,15 +16,6 @@ pub const MAX_CALL_WEIGHT: usize = 512;
 /// Most bucket visits that one request may ask for: its checks, each counted once for each window of its limit.
 /// Eight calls, because the caller waits for all of them.
 pub const MAX_REQUEST_WEIGHT: usize = 8 * MAX_CALL_WEIGHT;
-
-/// One window of one limit for one subject.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bucket {
-    /// The full key in the store, unique to this bucket.
-    pub key: String,
-    /// What the bucket counts. The key contains everything that the stored state depends on.
-    pub spec: BucketSpec,
-}
 
 /// Units to take from one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

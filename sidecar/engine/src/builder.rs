@@ -1,7 +1,8 @@
 //! Builds a batch in which a bucket of several decisions occurs once, unless they name it with several specs.
 
 use crate::algorithm::BucketSpec;
-use crate::batch::{Batch, Bucket, Decision, Take};
+use crate::batch::{Batch, Decision, Take};
+use crate::key::Bucket;
 use hashbrown::HashTable;
 use std::hash::{BuildHasher, RandomState};
 

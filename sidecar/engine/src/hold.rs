@@ -6,7 +6,7 @@
 //! and a bucket that another policy has put in place of its own gets nothing.
 
 use crate::algorithm::TokenRate;
-use crate::batch::Bucket;
+use crate::key::Bucket;
 
 /// What a take may leave.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

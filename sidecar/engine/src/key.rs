@@ -1,4 +1,4 @@
-//! The one spelling of a bucket's key.
+//! Buckets, and the one spelling of their keys.
 //!
 //! `sg:{subject}:limit:tag`. The braces make the subject the hash tag of Redis Cluster, so all windows and
 //! limits of a subject share a slot. The tag names all that the stored state depends on, the version of its layout
@@ -6,6 +6,15 @@
 
 use crate::algorithm::BucketSpec;
 use std::fmt::Write;
+
+/// One window of one limit for one subject.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// The full key in the store, unique to this bucket.
+    pub key: String,
+    /// What the bucket counts. The key contains everything that the stored state depends on.
+    pub spec: BucketSpec,
+}
 
 /// The key of one window of the limit named `limit` for `subject`. No two different triples share one.
 #[must_use]
@@ -20,9 +29,21 @@ pub fn bucket_key(subject: &str, limit: &str, spec: &BucketSpec) -> String {
 #[must_use]
 pub fn hold_key(subject: &str, limit: &str, secret: u128) -> String {
     let mut key = beginning(subject, limit);
+    push_hold(&mut key, secret);
+    key
+}
+
+/// The key of a hold beside this bucket, in its slot.
+#[must_use]
+pub fn hold_key_beside(bucket: &Bucket, secret: u128) -> String {
+    let mut key = format!("{}:", bucket.key);
+    push_hold(&mut key, secret);
+    key
+}
+
+fn push_hold(key: &mut String, secret: u128) {
     // Writing to a String cannot fail.
     let _ = write!(key, "hold:{secret:032x}");
-    key
 }
 
 fn beginning(subject: &str, limit: &str) -> String {

@@ -36,14 +36,14 @@ mod test;
 mod verdict;
 
 pub use algorithm::{Algorithm, BucketSpec, MAX_RECORDS, Record, TokenRate};
-pub use batch::{Batch, Bucket, Decision, MAX_CALL_WEIGHT, MAX_REQUEST_WEIGHT, Take};
+pub use batch::{Batch, Decision, MAX_CALL_WEIGHT, MAX_REQUEST_WEIGHT, Take};
 pub use builder::BatchBuilder;
 pub use calendar::{Calendar, CalendarUnit, DEFAULT_TIME_ZONE, UnknownTimeZone};
 pub use check::{
     MAX_HELD, MAX_UNITS, MAX_WINDOW_US, MIN_WINDOW_US, SpecError, greatest_common_divisor,
 };
 pub use hold::{ALL, Entry, Guard, Held, Hold, Settlement, Settlements};
-pub use key::{bucket_key, hold_key};
+pub use key::{Bucket, bucket_key, hold_key, hold_key_beside};
 pub use memory::{Full, Memory};
 pub use share::FleetPosition;
 pub use verdict::{Look, Outcome, outcome};

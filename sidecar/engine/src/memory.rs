@@ -11,8 +11,9 @@ mod stored;
 mod table;
 
 use crate::algorithm::{Record, Stored, of_stored};
-use crate::batch::{Batch, Bucket, Decision};
+use crate::batch::{Batch, Decision};
 use crate::hold::Hold;
+use crate::key::Bucket;
 use crate::verdict::{Look, Outcome, all_have_room, outcome};
 use stored::{StoredBucket, StoredHold};
 use table::Table;

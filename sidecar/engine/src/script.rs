@@ -7,8 +7,9 @@ mod reply;
 
 pub use reply::{BrokenState, Reply, ReplyError};
 
-use crate::batch::{Batch, Bucket, Decision};
+use crate::batch::{Batch, Decision};
 use crate::hold::{Guard, Held, Settlements, name_of};
+use crate::key::Bucket;
 use crate::verdict::Outcome;
 
 /// The script, whole, as a test assembles it from lua/. It takes, peeks and settles; to reset buckets, `UNLINK` their keys.

@@ -4,8 +4,8 @@ use super::Memory;
 use super::stored::StoredHold;
 use super::table::Ends;
 use crate::algorithm::{Back, Record, Stored, TokenRate, of_stored};
-use crate::batch::Bucket;
 use crate::hold::{Entry, Guard, Hold, Settlement, Settlements};
+use crate::key::Bucket;
 
 /// A hold's key, and how many units were taken off it.
 type Spent<'a> = (&'a str, u64);

@@ -2,8 +2,9 @@
 
 use super::{Full, Memory};
 use crate::algorithm::Algorithm;
-use crate::batch::{Batch, Bucket};
+use crate::batch::Batch;
 use crate::hold::{ALL, Guard, Held, Hold, Settlements};
+use crate::key::Bucket;
 use crate::test::{decision, spec};
 use crate::verdict::Outcome;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use sluicegate_engine::{
     ALL, Batch, BatchBuilder, Bucket, Decision, Entry, Guard, Held, Hold, Look, Outcome,
-    Settlement, Settlements, Take, outcome,
+    Settlement, Settlements, Take, hold_key_beside, outcome,
 };
 
 /// The takes of a batch from one subject, or from one key.
@@ -96,8 +96,7 @@ fn hold_rest(
         let rest: Vec<_> = buckets.filter(|bucket| !is_held(bucket)).collect();
         if let (Some(first), Some(take), Some(secret)) = (rest.first(), takes.first(), secret()) {
             holds.push(Hold {
-                // In the same slot.
-                key: format!("{}:hold:{secret:032x}", first.key),
+                key: hold_key_beside(first, secret),
                 units: take.cost,
                 lasts_us,
                 of: rest.into_iter().map(Held::of).collect(),
