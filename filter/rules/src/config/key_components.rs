@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::error::{ConfigError, invalid};
-use super::fields::{Fields, entries};
+use super::fields::{Fields, entries, texts};
 use super::terms::Address;
 use super::values::not_empty;
 use crate::claims::{Claim, JWT_AUTHN};
@@ -201,14 +201,8 @@ fn list_of(
     if let Value::String(name) = names {
         return Ok(of_one(name));
     }
-    let mut path = Vec::new();
-    for (at, name) in entries(at, names)? {
-        match name {
-            Value::String(name) => path.push(name),
-            _ => return invalid(&at, "is not a text"),
-        }
-    }
-    Ok(path)
+    let names = texts(entries(at, names)?)?;
+    Ok(names.into_iter().map(|(_, name)| name).collect())
 }
 
 /// Where a quota comes from.

@@ -131,6 +131,7 @@ pub(super) fn methods(file: &mut Fields) -> Result<Vec<String>, ConfigError> {
     }
     Ok(methods)
 }
+
 fn host(at: &str, text: &str) -> Result<Host, ConfigError> {
     let name = text.strip_prefix("*.").unwrap_or(text);
     let port = !name.starts_with('[') && name.contains(':');
