@@ -14,6 +14,7 @@
 //! | `proxy.rs` | a TCP proxy that slows, swallows, cuts, half-closes and corrupts |
 //! | `sidecar.rs` | a sidecar |
 //! | `recorder.rs` | a fake sidecar that admits everything and records the questions |
+//! | `document.rs` | documents of rules, as a sidecar sends them |
 //! | `pushing.rs` | rules for filters whose sidecar has none |
 //! | `envoy.rs` | an Envoy with the filter |
 //! | `listener.rs` | its listener in a file that it watches |
@@ -31,6 +32,7 @@ pub mod ask;
 pub mod client;
 pub mod clock;
 pub mod cluster;
+pub mod document;
 pub mod edge;
 pub mod envoy;
 pub mod link;

@@ -9,38 +9,15 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Mutex;
 
-/// The document of a sidecar whose policy has these rules as the set `s`.
-pub fn document(rules: &Value) -> String {
-    let rules = rules.as_array().expect("a list of rules");
-    let mut lines = vec![json!({ "set": "s" })];
-    rules.iter().for_each(|rule| expressions(rule, &mut lines));
-    lines.extend(rules.iter().map(|rule| json!({ "rule": rule })));
-    let head =
-        json!({ "format": 1, "digest": "0123456789ab", "instance": 1, "lines": lines.len() });
-    let lines: Vec<_> = lines.iter().map(|line| format!("{line}\n")).collect();
-    format!("{head}\n{}", lines.concat())
-}
-
-/// Adds a line for each regular expression in a rule.
-fn expressions(value: &Value, lines: &mut Vec<Value>) {
-    let Some(fields) = value.as_object() else {
-        let list = value.as_array().into_iter().flatten();
-        return list.for_each(|one| expressions(one, lines));
-    };
-    for (name, field) in fields {
-        if name == "regex" || name == "path_regex" {
-            lines.push(json!({ "regex": field }));
-        }
-        expressions(field, lines);
-    }
-}
+use crate::document::document;
 
 /// Starts it before the sidecar on this port; returns its own.
 ///
 /// # Panics
 /// There is no free port.
 pub async fn before(sidecar: u16, rules: &Value) -> u16 {
-    let document: Arc<str> = document(rules).into();
+    let rules = rules.as_array().expect("a list of rules");
+    let document: Arc<str> = document(json!({ "set": "s" }), rules).into();
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let port = listener.local_addr().expect("an address").port();
     tokio::spawn(async move {

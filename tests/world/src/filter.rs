@@ -14,7 +14,6 @@ use sluicegate_protocol::{
     Code, LEASES_HEADER, PartReport, RULES_WAIT_S, RulesReport, UNKNOWN_HEADER, Verdict,
     read_decisions,
 };
-use sluicegate_rules::config::document::FORMAT;
 use sluicegate_rules::{
     Document, LeaseReport, Question, ResolvedCheck, RuleSet, Taken, VerdictError, WhenUnavailable,
     config, question_body, read_answer,
@@ -22,6 +21,7 @@ use sluicegate_rules::{
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
+use super::document::document;
 use super::host;
 use super::plugin::Plugin;
 use super::rule_updates::RuleUpdates;
@@ -135,18 +135,15 @@ fn us(duration: Duration) -> u64 {
 
 /// A set with a rule for each of so many limits.
 fn own_rules(limits: usize) -> Vec<Rc<RuleSet>> {
-    let head =
-        json!({"format": FORMAT, "digest": "0".repeat(12), "instance": 0, "lines": limits + 1});
-    let mut text = format!("{head}\n{}\n", json!({"set": "default"}));
-    for number in 0..limits {
+    let rule = |number| {
         let check = json!({"limit": format!("l{number}"), "key": [{"constant": "k"}]});
-        let rule =
-            json!({"name": format!("s0r{number}"), "when_unavailable": "deny", "checks": [check]});
-        text += &format!("{}\n", json!({"rule": rule}));
-    }
+        json!({"name": format!("s0r{number}"), "when_unavailable": "deny", "checks": [check]})
+    };
+    let rules: Vec<_> = (0..limits).map(rule).collect();
+    let text = document(json!({"set": SETS[0]}), &rules);
     let mut document = Document::new(text.into()).expect("a document");
     while document.compile_line().expect("a valid line") {}
-    document.finish(&["default".to_owned()]).expect("the set")
+    document.finish(&[SETS[0].to_owned()]).expect("the set")
 }
 
 impl Filter {

@@ -16,6 +16,8 @@
 //! The simulated Redis is `sidecar/tests/simulated.rs`: the embedded engine behind links.
 
 mod determined;
+#[path = "../../src/document.rs"]
+mod document;
 mod filter;
 mod generate;
 mod host;

@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test file uses some of it")]
 
 pub mod answered;
+#[path = "../../../../tests/src/document.rs"]
+mod document;
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -12,6 +14,8 @@ use sluicegate_rules::{
     ConfigError, Document, Evaluation, Headers, Question, Request, ResolvedCheck, RuleSet,
     Settings, config,
 };
+
+use document::document;
 
 /// One configuration.
 #[derive(Debug)]
@@ -56,14 +60,7 @@ impl Rules {
     }
 
     fn of(settings: &Value, set: Value, rules: &[Value]) -> Result<Self, ConfigError> {
-        let mut lines = vec![set];
-        rules.iter().for_each(|rule| expressions(rule, &mut lines));
-        lines.extend(rules.iter().map(|rule| json!({ "rule": rule })));
-        let head =
-            json!({ "format": 1, "digest": "a41c09d2e7f3", "instance": 1, "lines": lines.len() });
-        let lines = std::iter::once(head).chain(lines);
-        let lines: Vec<_> = lines.map(|line| format!("{line}\n")).collect();
-        let mut document = Document::new(lines.concat().into_bytes())?;
+        let mut document = Document::new(document(set, rules).into_bytes())?;
         while document.compile_line()? {}
         let (settings, _) = config::settings(settings.clone())?;
         let set = document.finish(&["s".to_owned()])?.remove(0);
@@ -72,20 +69,6 @@ impl Rules {
 
     pub fn evaluate(&self, request: &FakeRequest) -> Evaluation {
         self.set.evaluate(&self.settings, request)
-    }
-}
-
-/// Adds a line for each regular expression in a rule.
-fn expressions(value: &Value, lines: &mut Vec<Value>) {
-    let Some(fields) = value.as_object() else {
-        let list = value.as_array().into_iter().flatten();
-        return list.for_each(|one| expressions(one, lines));
-    };
-    for (name, field) in fields {
-        if name == "regex" || name == "path_regex" {
-            lines.push(json!({ "regex": field }));
-        }
-        expressions(field, lines);
     }
 }
 
