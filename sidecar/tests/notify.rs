@@ -2,7 +2,7 @@
 
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::running::{Folder, Running};
 
@@ -34,7 +34,13 @@ fn a_signal_as_soon_as_a_port_is_open_ends_nothing() {
     // One start in five ended when the handlers were installed after the ports.
     for _ in 0..20 {
         let folder = Folder::with(POLICY);
-        let sidecar = Running::start(&folder, folder.serve());
+        let sidecar = Running::launch(&folder, folder.serve());
+        let deadline = Instant::now() + Duration::from_secs(60);
+        // Without a pause, so that the signal comes as soon as it may.
+        while UnixStream::connect(folder.path("admin")).is_err() {
+            assert!(Instant::now() < deadline, "it serves: never");
+            std::thread::yield_now();
+        }
         sidecar.reread();
         let told = || sidecar.log().contains("SIGHUP: reading the policy file");
         sidecar.eventually("it takes the signal", told);

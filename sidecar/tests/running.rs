@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -68,28 +68,32 @@ impl Drop for Running<'_> {
 
 impl<'a> Running<'a> {
     /// Starts a sidecar that logs to a file.
-    pub fn start(folder: &'a Folder, mut command: Command) -> Self {
+    pub fn start(folder: &'a Folder, command: Command) -> Self {
+        let running = Self::launch(folder, command);
+        running.serves();
+        running
+    }
+
+    /// The same, without waiting until it serves.
+    pub fn launch(folder: &'a Folder, mut command: Command) -> Self {
         let log = folder.path("log");
         let file = File::options().create(true).append(true).open(log);
         let file = file.unwrap();
         command.stdout(file.try_clone().unwrap());
-        Self::logging_to(file.into(), folder, command)
+        let process = command.stderr(file).spawn().unwrap();
+        Self { process, folder }
     }
 
     pub fn logging_to(stderr: Stdio, folder: &'a Folder, mut command: Command) -> Self {
         let process = command.stderr(stderr).spawn().unwrap();
         let running = Self { process, folder };
-        // Without a pause: what a signal meets as soon as the port is open is a test's business.
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while UnixStream::connect(folder.path("admin")).is_err() {
-            assert!(
-                Instant::now() < deadline,
-                "it serves: never\n{}",
-                running.log()
-            );
-            std::thread::yield_now();
-        }
+        running.serves();
         running
+    }
+
+    fn serves(&self) {
+        let serves = || UnixStream::connect(self.folder.path("admin")).is_ok();
+        self.eventually("it serves", serves);
     }
 
     /// Has it read its policy now and not within half a second.

@@ -1,8 +1,10 @@
 //! States that worlds have to reach: a world that never comes to one shows nothing about it.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::filter::{By, Said};
 use super::run::{Entry, Shown, What};
-use super::script::{Grant, Link, World};
+use super::script::{Check, Event, Grant, Link, World};
 
 /// What happened to a sidecar so far.
 #[derive(Clone, Copy, Default)]
@@ -42,14 +44,13 @@ pub const STATES: [&str; 22] = [
 pub fn reached(world: &World, shown: &Shown) -> [bool; STATES.len()] {
     let mut sidecars = vec![Sidecar::default(); world.sidecars];
     let mut has = [false; STATES.len()];
-    has[13] = world.fleet
-        && (world.events.iter())
-            .any(|(_, event)| matches!(event, super::script::Event::Refuse(true)));
+    has[13] =
+        world.fleet && (world.events.iter()).any(|(_, event)| matches!(event, Event::Refuse(true)));
     has[14] = world.second_set.contains(&false);
     has[16] = world.tiers.windows(2).any(|pair| pair[0] != pair[1]);
-    let before = |number: usize, is: &dyn Fn(&What) -> bool| {
-        shown.log[..number].iter().any(|one| is(&one.what))
-    };
+    // Keys of limits that were blocked, and the last reset of each.
+    let mut blocked = BTreeSet::new();
+    let mut resets = BTreeMap::new();
     let log = shown.log.iter().filter(|one| one.from < shown.healed);
     for (number, Entry { sidecar, what, .. }) in log.enumerate() {
         let of = &mut sidecars[*sidecar];
@@ -71,24 +72,11 @@ pub fn reached(world: &World, shown: &Shown) -> [bool; STATES.len()] {
                 has[4] |= *said == Said::Unknown;
                 has[5] |= *by == By::Cache;
                 has[6] |= *by == By::Lease;
-                let lacks = |check: &super::script::Check| {
-                    world.policies[of.version][check.limit].is_none()
-                };
+                let lacks = |check: &Check| world.policies[of.version][check.limit].is_none();
                 has[10] |= checks.iter().any(lacks) && (is_admitted || is_denied);
                 has[11] |= *said == Said::Refused;
-                let blocked = |what: &What| {
-                    let What::Override {
-                        limit, key, grant, ..
-                    } = what
-                    else {
-                        return false;
-                    };
-                    *grant == Some(Grant::Blocked)
-                        && checks
-                            .iter()
-                            .any(|one| (one.limit, one.key) == (*limit, *key))
-                };
-                has[17] |= is_denied && (has[17] || before(number, &blocked));
+                let is_blocked = |one: &Check| blocked.contains(&(one.limit, one.key));
+                has[17] |= is_denied && checks.iter().any(is_blocked);
                 has[18] |= *again && is_admitted;
             }
             What::Unmetered { .. } => has[12] = true,
@@ -96,11 +84,24 @@ pub fn reached(world: &World, shown: &Shown) -> [bool; STATES.len()] {
                 has[7] |= *units > 0;
                 has[8] |= *units == 0;
                 if let What::Asked { checks, .. } = &shown.log[*entry].what {
-                    let reset = |what: &What| {
-                        matches!(what, What::Reset { limit, key, done: true }
-                            if checks.iter().any(|one| (one.limit, one.key) == (*limit, *key)))
+                    let is_reset = |one: &Check| {
+                        resets
+                            .get(&(one.limit, one.key))
+                            .is_some_and(|at| at > entry)
                     };
-                    has[9] |= shown.log[*entry..number].iter().any(|one| reset(&one.what));
+                    has[9] |= checks.iter().any(is_reset);
+                }
+            }
+            What::Reset { limit, key, done } => {
+                if *done {
+                    resets.insert((*limit, *key), number);
+                }
+            }
+            What::Override {
+                limit, key, grant, ..
+            } => {
+                if *grant == Some(Grant::Blocked) {
+                    blocked.insert((*limit, *key));
                 }
             }
             What::Policy(version) => of.version = *version,
@@ -113,7 +114,7 @@ pub fn reached(world: &World, shown: &Shown) -> [bool; STATES.len()] {
             What::Clock(by_ms) => has[19] |= *by_ms < 0,
             What::Lost => has[20] = true,
             What::OverridesLost => has[21] = true,
-            What::Override { .. } | What::Reset { .. } | What::Up => {}
+            What::Up => {}
         }
     }
     has
