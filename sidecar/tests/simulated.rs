@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sluicegate_engine::{Batch, FleetPosition, Memory, Outcome, Settlements};
+use sluicegate_engine::{Batch, Done, FleetPosition, Memory, Outcome, Settlements};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -47,8 +47,8 @@ struct State {
 pub enum Call {
     /// Decisions.
     Decide(u64, Batch, Vec<Outcome>),
-    /// Settlements, and the units of each.
-    Settle(u64, Settlements, Vec<u64>),
+    /// Settlements, and what became of each.
+    Settle(u64, Settlements, Vec<Done>),
     /// A reset of these keys.
     Reset(Vec<String>),
     /// All data was lost.
@@ -312,11 +312,11 @@ impl Link {
         StoreReply::whole(batch, answer)
     }
 
-    pub(super) async fn settle(&self, settlements: &Settlements) -> Result<Vec<u64>, StoreError> {
+    pub(super) async fn settle(&self, settlements: &Settlements) -> Result<Vec<Done>, StoreError> {
         let settle = |state: &mut State, now_us| {
-            let units = state.engine.settle(now_us, settlements);
-            state.note(|| Call::Settle(now_us, settlements.clone(), units.clone()));
-            units
+            let done = state.engine.settle(now_us, settlements);
+            state.note(|| Call::Settle(now_us, settlements.clone(), done.clone()));
+            done
         };
         self.inner.call(self.inner.timeout, settle).await
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue};
 use sluicegate_engine::script::Operation;
-use sluicegate_engine::{Batch, Outcome, Settlements};
+use sluicegate_engine::{Batch, Done, Outcome, Settlements};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -158,7 +158,7 @@ impl Client {
         whole
     }
 
-    pub async fn settle(&self, settlements: &Settlements) -> Result<Vec<u64>, StoreError> {
+    pub async fn settle(&self, settlements: &Settlements) -> Result<Vec<Done>, StoreError> {
         self.settle_by(settlements, self.deadline()).await
     }
 
@@ -166,7 +166,7 @@ impl Client {
         &self,
         settlements: &Settlements,
         deadline: Deadline,
-    ) -> Result<Vec<u64>, StoreError> {
+    ) -> Result<Vec<Done>, StoreError> {
         let whole = self.invoke(settlements, deadline).await;
         if is_apart(&whole) {
             return self.settle_by_key(settlements, deadline).await;
@@ -174,7 +174,7 @@ impl Client {
         // Nothing comes back to a key that cannot be read, and trying again does not repair it.
         let each = whole?.into_iter();
         Ok(each
-            .map(|one| one.map_or(0, |settled| settled.units))
+            .map(|one| one.map_or(Done::Nothing, |settled| settled.done))
             .collect())
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use sluicegate_engine::{Batch, Settlements};
+use sluicegate_engine::{Batch, Done, Settlements};
 use tokio::sync::watch;
 
 use super::client::Client;
@@ -130,35 +130,35 @@ impl Store {
         }
     }
 
-    /// Settles: the units of each settlement, `None` where that is unknown, and why. Takes at most twice the deadline of a call,
+    /// Settles: what became of each settlement, `None` where that is unknown, and why. Takes at most twice the deadline of a call,
     /// however many settlements there are: those that have not been sent by then are not sent later.
-    pub async fn settle(&self, all: &Settlements) -> (Vec<Option<u64>>, Option<StoreError>) {
+    pub async fn settle(&self, all: &Settlements) -> (Vec<Option<Done>>, Option<StoreError>) {
         let calls = calls(all, self.has_parts());
         // On one Redis one after the other: all at once would block it for other callers.
         let at_once = if self.has_parts() { calls.len() } else { 1 };
         let deadline = Instant::now() + self.timeout * 2;
         let make = |call| settle(call, move || self.settle_call(call, deadline));
-        let (mut units, mut failed) = (Vec::with_capacity(all.each.len()), None);
+        let (mut done, mut failed) = (Vec::with_capacity(all.each.len()), None);
         for calls in calls.chunks(at_once.max(1)) {
             let answers = join_all(calls.iter().map(make)).await;
             for (call, answer) in calls.iter().zip(answers) {
                 match answer {
-                    Ok(settled) => units.extend(settled),
+                    Ok(settled) => done.extend(settled),
                     Err(error) => {
-                        units.extend(call.each.iter().map(|_| None));
+                        done.extend(call.each.iter().map(|_| None));
                         failed = Some(error);
                     }
                 }
             }
         }
-        (units, failed)
+        (done, failed)
     }
 
     async fn settle_call(
         &self,
         call: &Settlements,
         deadline: Instant,
-    ) -> Result<Vec<u64>, StoreError> {
+    ) -> Result<Vec<Done>, StoreError> {
         if Instant::now() < deadline {
             return of_each!(self, store => store.settle(call).await);
         }

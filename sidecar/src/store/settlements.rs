@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use sluicegate_engine::script::Settled;
 use sluicegate_engine::{
-    BatchBuilder, Entry, Guard, Held, MAX_CALL_WEIGHT, Settlement, Settlements,
+    BatchBuilder, Done, Entry, Guard, Held, MAX_CALL_WEIGHT, Settlement, Settlements,
 };
 
 use super::cluster::slots::tag;
@@ -62,8 +62,18 @@ pub fn apart(all: &Settlements, one: &Settlement, spent: &Settled) -> Vec<Settle
             let now = Held::of(bucket);
             let mut of = spent.of.iter();
             let held = of.find(|held| (held.name, held.rate) == (now.name, now.rate))?;
-            let units = entry.units.unsigned_abs().min(spent.units);
-            alone = Entry::back(0, Some(held.at_us), units);
+            alone = match spent.done {
+                // Later than any clock: as of now.
+                Done::Added(units) => Entry {
+                    at_us: Some(u64::MAX),
+                    units: i64::try_from(units).unwrap_or(i64::MAX),
+                    ..alone
+                },
+                done => {
+                    let units = entry.units.unsigned_abs().min(done.units());
+                    Entry::back(0, Some(held.at_us), units)
+                }
+            };
         }
         Some(Settlements::one(
             Guard::None,
@@ -75,19 +85,21 @@ pub fn apart(all: &Settlements, one: &Settlement, spent: &Settled) -> Vec<Settle
 }
 
 /// Makes a call, and makes it again if the connection broke meanwhile and that is harmless; a store that is silent is not waited
-/// for twice. The units of each settlement; `None` where nothing was left to be done the second time, so that it is not known
+/// for twice. What became of each settlement; `None` where nothing was left to be done the second time, so that it is not known
 /// what the first did.
 ///
 /// # Errors
 /// What was settled is not known.
-pub async fn settle<F: Future<Output = Result<Vec<u64>, StoreError>>>(
+pub async fn settle<F: Future<Output = Result<Vec<Done>, StoreError>>>(
     call: &Settlements,
     make: impl Fn() -> F,
-) -> Result<Vec<Option<u64>>, StoreError> {
+) -> Result<Vec<Option<Done>>, StoreError> {
     match make().await {
         Err(StoreError::Cut(_)) if call.is_repeatable() => {
-            let units = make().await?.into_iter();
-            Ok(units.map(|units| (units > 0).then_some(units)).collect())
+            let again = make().await?.into_iter();
+            Ok(again
+                .map(|done| Some(done).filter(|done| *done != Done::Nothing))
+                .collect())
         }
         first => Ok(first?.into_iter().map(Some).collect()),
     }
@@ -127,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_request_of_give_backs_is_few_calls_of_a_bounded_size() {
+    fn a_whole_request_of_settles_is_few_calls_of_a_bounded_size() {
         let subjects: Vec<_> = (0..1_024).map(|n| (n, 8)).collect();
         let all = settlements(&subjects);
         let calls = calls(&all, false);
@@ -168,10 +180,13 @@ mod tests {
             if tried.get() == 1 {
                 lost()
             } else {
-                Ok(vec![0, 3])
+                Ok(vec![Done::Nothing, Done::Returned(3)])
             }
         };
-        assert_eq!(settle(&call, make).await.unwrap(), [None, Some(3)]);
+        assert_eq!(
+            settle(&call, make).await.unwrap(),
+            [None, Some(Done::Returned(3))]
+        );
         if let Guard::Spend { units, .. } = &mut call.each[0].guard {
             *units = 2;
         }

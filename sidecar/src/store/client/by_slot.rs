@@ -13,7 +13,7 @@
 
 use futures_util::future::{join, join_all};
 use sluicegate_engine::script::Settled;
-use sluicegate_engine::{Batch, Guard, Settlements};
+use sluicegate_engine::{Batch, Done, Guard, Settlements};
 
 use super::Client;
 use crate::clock::micros;
@@ -29,7 +29,7 @@ use crate::store::settlements::{apart, calls, settle};
 impl Client {
     pub(super) async fn decide_by_slot(&self, batch: &Batch) -> StoreReply {
         let deadline = self.deadline();
-        // So long, a give-back may be repeated.
+        // So long, what it gives back may be repeated.
         let lasts_us = micros(self.common.dialer.store_timeout).saturating_mul(2);
         let parts = split(batch, tag, lasts_us, random::secret);
         let replies = parts
@@ -86,24 +86,32 @@ impl Client {
         &self,
         settlements: &Settlements,
         deadline: Deadline,
-    ) -> Result<Vec<u64>, StoreError> {
-        let mut units = Vec::with_capacity(settlements.each.len());
+    ) -> Result<Vec<Done>, StoreError> {
+        let mut done = Vec::with_capacity(settlements.each.len());
         for one in &settlements.each {
             let spent = match &one.guard {
                 Guard::None => Settled::default(),
-                Guard::Spend { .. } => {
+                Guard::Spend { .. } | Guard::Settle { .. } => {
                     let spend = Settlements::one(one.guard.clone(), Vec::new(), Vec::new());
                     let each = self.invoke(&spend, deadline).await?;
                     each.into_iter().flatten().next().unwrap_or_default()
                 }
                 Guard::Once { .. } => return Err(ConnectionError::Apart.into()),
             };
+            if one.guard != Guard::None && spent.done == Done::Nothing {
+                done.push(Done::Nothing);
+                continue;
+            }
             let apart = apart(settlements, one, &spent);
             let settled = apart.iter().map(|entry| self.invoke(entry, deadline));
             let settled: Result<Vec<_>, _> = join_all(settled).await.into_iter().collect();
             let settled = settled?.into_iter().flatten().flatten();
-            units.push(settled.map(|settled| settled.units).max().unwrap_or(0));
+            let units = settled.map(|settled| settled.done.units()).max();
+            done.push(match spent.done {
+                Done::Added(_) => Done::Added(units.unwrap_or(0)),
+                Done::Nothing | Done::Returned(_) => Done::Returned(units.unwrap_or(0)),
+            });
         }
-        Ok(units)
+        Ok(done)
     }
 }

@@ -72,6 +72,7 @@ pub fn split(
             sub_batch.builder.push(Decision {
                 takes,
                 peek: decision.peek,
+                asks: decision.asks,
                 holds,
             });
             sub_batch.sources.push((index, numbers));
@@ -135,6 +136,7 @@ pub fn combine(
                 alone.push(Decision {
                     takes: Vec::new(),
                     peek: false,
+                    asks: false,
                     holds: vec![with_times(hold, batch, decision, parts)],
                 });
                 combined.to_leave.push(alone.finish());

@@ -35,6 +35,7 @@ pub fn probe(tag: Option<&str>) -> Batch {
         decisions: vec![Decision {
             takes: vec![take(0), take(1)],
             peek: false,
+            asks: false,
             holds: Vec::new(),
         }],
     }
