@@ -10,6 +10,7 @@ use serde_json::json;
 use sluicegate::clock;
 use sluicegate::decide::Service;
 use sluicegate_certificates::CallTimes;
+use sluicegate_history::{By, Said};
 use sluicegate_protocol::{
     Code, LEASES_HEADER, PartReport, RULES_WAIT_S, RulesReport, UNKNOWN_HEADER, Verdict,
     read_decisions,
@@ -94,38 +95,15 @@ pub struct Asked {
     pub unknown: Vec<usize>,
 }
 
-/// What a request gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Said {
-    Admitted,
-    /// With Retry-After.
-    Denied {
-        retry_ms: u64,
-    },
-    /// No verdict: it may have been consumed or not.
-    Unknown,
-    /// The decision is not valid: nothing is consumed.
-    Refused,
-}
-
-/// By whom.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
-    Sidecar,
-    Cache,
-    Lease,
-}
-
-impl From<&Verdict<'_>> for Said {
-    fn from(verdict: &Verdict<'_>) -> Self {
-        match verdict {
-            Verdict::Admitted(_) => Self::Admitted,
-            Verdict::Denied(status) => Self::Denied {
-                retry_ms: status.retry_after_ms,
-            },
-            Verdict::Unavailable { .. } => Self::Unknown,
-            Verdict::Error(_) => Self::Refused,
-        }
+/// A verdict as the record has it.
+pub fn said(verdict: &Verdict<'_>) -> Said {
+    match verdict {
+        Verdict::Admitted(_) => Said::Admitted,
+        Verdict::Denied(status) => Said::Denied {
+            retry_ms: Some(status.retry_after_ms),
+        },
+        Verdict::Unavailable { .. } => Said::Unknown,
+        Verdict::Error(_) => Said::Refused,
     }
 }
 
@@ -205,7 +183,7 @@ impl Filter {
         let now_us = host::monotonic_us();
         let cached = plugin.denials.borrow_mut().covering(question, now_us);
         if let Some(verdict) = cached.as_ref().and_then(|verdicts| verdicts.first()) {
-            return (verdict.into(), By::Cache, Vec::new());
+            return (said(verdict), By::Cache, Vec::new());
         }
         let taken = plugin
             .leases
@@ -296,7 +274,7 @@ impl Filter {
             }
             _ => Vec::new(),
         };
-        (verdicts.first().map_or(Said::Unknown, Said::from), unknown)
+        (verdicts.first().map_or(Said::Unknown, said), unknown)
     }
 
     /// What its timer does, for ever.

@@ -8,7 +8,7 @@
 //! | `generate.rs` | a world from a seed |
 //! | `run.rs`, `filter.rs` | runs it with the sidecar's real service and the filter's real rules |
 //! | `host.rs` | what the filter's `plugin.rs` and `rule_updates.rs`, which run here as they are, have of Envoy |
-//! | `judge.rs` | what is wrong with what it showed |
+//! | `judge.rs` | has what it showed judged by `tests/history` |
 //! | `reached.rs` | the states that some of the first worlds have to reach |
 //! | `shrink.rs` | the same fault with fewer events |
 //! | `replay.rs` | the script gives each call of a world the same answer |
@@ -190,7 +190,7 @@ fn look(seed: u64, found: &Found) -> [bool; STATES.len()] {
         if all() || std::env::var_os("SHRINK").is_some_and(|shrink| shrink == "no") {
             return reached(&world, &shown);
         }
-        let small = shrink::shrink(&world, first.kind);
+        let small = shrink::shrink(&world, &first.kind);
         let shown = run(&small, false);
         let wrong = judge(&small, &shown);
         println!("{small}");
@@ -244,7 +244,7 @@ fn print_pairs(pairs: &BTreeMap<(usize, usize), u64>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::filter::Said;
+    use crate::run::Said;
     use crate::script::{Algorithm, Check, Event, Limit, Link, Window, World};
 
     /// C14: the first sidecars back were decided by a Redis that lacked the others' reports, besides what it had lost.

@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::filter::{By, Said};
-use super::run::{Entry, Shown, What};
+use super::run::{By, Entry, Said, Shown, What};
 use super::script::{Check, Event, Grant, Link, World};
 
 /// What happened to a sidecar so far.

@@ -13,6 +13,7 @@ use sluicegate::policy::StoreAddress;
 use sluicegate::store::Store;
 use sluicegate::store::simulated::{Call, Fault, Faults, Server};
 use sluicegate::telemetry::metrics::Metrics;
+pub use sluicegate_history::{By, Entry, Said, What};
 use sluicegate_protocol::{
     GiveBack, GivenBack, Reset, Verdict, WasReset, read_decisions, read_remove_override,
     read_set_override,
@@ -21,7 +22,7 @@ use tokio::task::{AbortHandle, LocalSet, spawn_local};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::determined;
-use super::filter::{Asked, By, Filter, Said};
+use super::filter::{Asked, Filter, said};
 use super::script::{Check, Event, Grant, LIMITS, Link, World, names};
 
 /// The policy's `store_timeout`.
@@ -32,58 +33,6 @@ const CALM: Duration = Duration::from_secs(8);
 const MOST_PATIENT_MS: u64 = 120_000;
 /// After that: longer than anything is kept. A large burst drains for months.
 const FORGOTTEN: Duration = Duration::from_secs(700 * 86_400);
-
-/// What happened, with microseconds since the begin.
-#[derive(Clone, Debug)]
-pub struct Entry {
-    pub from: u64,
-    pub to: u64,
-    pub sidecar: usize,
-    pub what: What,
-}
-
-#[derive(Clone, Debug)]
-pub enum What {
-    Asked {
-        checks: Vec<Check>,
-        peek: bool,
-        said: Said,
-        by: By,
-        remaining: Option<u64>,
-        again: bool,
-    },
-    /// A request at the filter of a fleet had no verdict on this limit.
-    Unmetered {
-        limit: usize,
-    },
-    /// So many units of the entry with this number were returned, for its first check.
-    GivenBack {
-        entry: usize,
-        units: u64,
-    },
-    Policy(usize),
-    Override {
-        limit: usize,
-        key: usize,
-        grant: Option<Grant>,
-        until: Option<u64>,
-        done: bool,
-    },
-    Reset {
-        limit: usize,
-        key: usize,
-        done: bool,
-    },
-    Link(Link),
-    Clock(i64),
-    Lost,
-    /// The store has lost the overrides.
-    OverridesLost,
-    /// Its state folder cannot be written, or can.
-    StateFull(bool),
-    Down,
-    Up,
-}
 
 /// What a world showed.
 #[derive(Debug, Default)]
@@ -551,7 +500,7 @@ impl Run {
         if let (
             true,
             Some(Said::Denied {
-                retry_ms: retry_ms @ ..=MOST_PATIENT_MS,
+                retry_ms: Some(retry_ms @ ..=MOST_PATIENT_MS),
             }),
         ) = (again, said)
         {
@@ -594,7 +543,7 @@ impl Run {
             Asked {
                 sidecar,
                 checks: checks.to_vec(),
-                said: verdict.map_or(Said::Unknown, Said::from),
+                said: verdict.map_or(Said::Unknown, said),
                 by: By::Sidecar,
                 unknown: Vec::new(),
             }

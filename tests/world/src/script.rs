@@ -2,42 +2,8 @@
 
 use std::fmt;
 
-/// How a limit's windows count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Algorithm {
-    Log,
-    /// With the precision in milliseconds.
-    Sliding(u64),
-    Fixed,
-    /// A day in this time zone.
-    Day(&'static str),
-    /// With the burst.
-    Token(u64),
-}
-
-/// A window of a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
-    pub quota: u64,
-    pub per_ms: u64,
-}
-
-/// A limit of a policy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limit {
-    pub algorithm: Algorithm,
-    pub windows: Vec<Window>,
-    /// Requests may have quotas of their own, up to this.
-    pub requests_up_to: Option<u64>,
-    /// How long leases are at most, if it has any.
-    pub lease_ms: Option<u64>,
-    /// A key that the policy's file blocks: its number.
-    pub blocked: Option<usize>,
-}
-
-/// A policy: limits by their number; one that is missing was removed. The last one, [`RENAMED`], is what its rules name in place of
-/// those that are missing.
-pub type Policy = Vec<Option<Limit>>;
+/// The last limit of a policy, [`RENAMED`], is what its rules name in place of those that are missing.
+pub use sluicegate_history::{Algorithm, Check, Grant, Limit, Link, Policy, Window};
 
 /// How many limits requests ask for.
 pub const LIMITS: usize = 3;
@@ -45,34 +11,6 @@ pub const LIMITS: usize = 3;
 pub const RENAMED: usize = LIMITS;
 /// What requests of consumers ask for: which limit counts them depends on the tier that a policy gives them.
 pub const CONSUMERS: usize = RENAMED + 1;
-
-/// A check of a request: limit, key, cost, quota of the request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Check {
-    pub limit: usize,
-    pub key: usize,
-    pub cost: u64,
-    pub quota: Option<u64>,
-}
-
-/// What an override says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Grant {
-    /// With the burst, if it has one of its own.
-    Quota(u64, Option<u64>),
-    Unlimited,
-    Blocked,
-}
-
-/// What is done to the link of a sidecar.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Link {
-    Good,
-    Cut,
-    LosesAnswers,
-    /// Milliseconds there, and back.
-    Slow(u64, u64),
-}
 
 /// What happens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -265,42 +203,40 @@ impl World {
     }
 }
 
-impl Limit {
-    fn yaml(&self, overrides: &str) -> String {
-        let windows = self.windows.iter().map(|window| {
-            let (quota, per) = (window.quota, format!("{}ms", window.per_ms));
-            match self.algorithm {
-                Algorithm::Log | Algorithm::Fixed => format!("{{ quota: {quota}, per: {per} }}"),
-                Algorithm::Sliding(ms) => {
-                    format!("{{ quota: {quota}, per: {per}, precision: {ms}ms }}")
-                }
-                Algorithm::Day(zone) => {
-                    format!("{{ quota: {quota}, per: day, time_zone: {zone} }}")
-                }
-                Algorithm::Token(burst) => {
-                    format!("{{ quota: {quota}, per: {per}, burst: {burst} }}")
-                }
+fn limit_yaml(limit: &Limit, overrides: &str) -> String {
+    let windows = limit.windows.iter().map(|window| {
+        let (quota, per) = (window.quota, format!("{}ms", window.per_ms));
+        match limit.algorithm {
+            Algorithm::Log | Algorithm::Fixed => format!("{{ quota: {quota}, per: {per} }}"),
+            Algorithm::Sliding(ms) => {
+                format!("{{ quota: {quota}, per: {per}, precision: {ms}ms }}")
             }
-        });
-        let name = match self.algorithm {
-            Algorithm::Log => "sliding_log",
-            Algorithm::Sliding(_) => "sliding_window",
-            Algorithm::Fixed | Algorithm::Day(_) => "fixed_window",
-            Algorithm::Token(_) => "token_bucket",
-        };
-        let windows: Vec<_> = windows.collect();
-        let mut text = format!(
-            "    algorithm: {name}\n    windows: [{}]\n{overrides}",
-            windows.join(", ")
-        );
-        if let Some(ms) = self.lease_ms {
-            text += &format!("    lease: {{ longest: {ms}ms, from: 2/s }}\n");
+            Algorithm::Day(zone) => {
+                format!("{{ quota: {quota}, per: day, time_zone: {zone} }}")
+            }
+            Algorithm::Token(burst) => {
+                format!("{{ quota: {quota}, per: {per}, burst: {burst} }}")
+            }
         }
-        if let Some(max) = self.requests_up_to {
-            text += &format!("    quota_from_request: {{ max: {max} }}\n");
-        }
-        text
+    });
+    let name = match limit.algorithm {
+        Algorithm::Log => "sliding_log",
+        Algorithm::Sliding(_) => "sliding_window",
+        Algorithm::Fixed | Algorithm::Day(_) => "fixed_window",
+        Algorithm::Token(_) => "token_bucket",
+    };
+    let windows: Vec<_> = windows.collect();
+    let mut text = format!(
+        "    algorithm: {name}\n    windows: [{}]\n{overrides}",
+        windows.join(", ")
+    );
+    if let Some(ms) = limit.lease_ms {
+        text += &format!("    lease: {{ longest: {ms}ms, from: 2/s }}\n");
     }
+    if let Some(max) = limit.requests_up_to {
+        text += &format!("    quota_from_request: {{ max: {max} }}\n");
+    }
+    text
 }
 
 /// The policy's file, without rules.
@@ -318,7 +254,10 @@ pub fn yaml(policy: &Policy, embedded: bool) -> String {
         let blocked = limit
             .blocked
             .map(|key| format!("    overrides: [{{ key: k{key}, blocked: true }}]\n"));
-        text += &format!("  l{number}:\n{}", limit.yaml(&blocked.unwrap_or_default()));
+        text += &format!(
+            "  l{number}:\n{}",
+            limit_yaml(limit, &blocked.unwrap_or_default())
+        );
     }
     text
 }
