@@ -105,8 +105,12 @@ impl<'a> Sums<'a> {
         }
         let leases = judge.longest_lease(counted.bucket.limit) > 0;
         let mut changes = judge.changes.iter();
-        let lost =
-            changes.any(|one| matches!(one.what, What::Down | What::Lost | What::Reset { .. }));
+        let lost = changes.any(|one| {
+            matches!(
+                one.what,
+                What::Down | What::Envoy | What::Lost | What::Reset { .. }
+            )
+        });
         let lost = lost || !judge.outages.is_empty() || !judge.clocks.is_empty();
         let loses_leases =
             leases && (lost || matches!(counted.bucket.algorithm, Algorithm::Token(_)));
