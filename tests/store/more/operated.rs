@@ -92,7 +92,8 @@ async fn a_name_that_moves_is_followed_while_the_old_redis_lives() {
         connections(&old).await.is_empty()
     })
     .await;
-    assert_eq!(made(&sidecar, "moved").await, 2.0);
+    // The other one was only planned.
+    assert_eq!(made(&sidecar, "moved").await, 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -86,7 +86,7 @@ impl Service {
         loop {
             let health = changes.borrow_and_update().clone();
             match &health.state {
-                HealthState::Unknown => store_up.set(0),
+                HealthState::Unknown => {}
                 HealthState::Up => {
                     was_up = true;
                     if lost >= often && timeout(soon, changes.changed()).await.is_ok() {
