@@ -229,7 +229,12 @@ impl ConnectionPool {
 
     /// Withdraws a connection from calls.
     pub fn withdraw(&self, number: usize, cause: StoreError) {
-        self.why.store(Arc::new(cause));
+        let is_sharded =
+            |why: &StoreError| matches!(why, StoreError::Connection(ConnectionError::Sharded));
+        let before = self.why.swap(Arc::new(cause.clone()));
+        if is_sharded(&cause) && !is_sharded(&before) {
+            warn!("no connection is used: {cause}");
+        }
         self.set(number, None);
     }
 
