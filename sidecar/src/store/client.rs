@@ -65,6 +65,10 @@ impl Client {
         self.nodes.map().owner(slot(key)).ok()
     }
 
+    pub fn home(&self, key: &str) -> usize {
+        self.nodes.map().home(slot(key))
+    }
+
     pub fn is_down(&self, key: &str) -> bool {
         self.owner(key).is_none_or(|node| node.pool.is_down())
     }

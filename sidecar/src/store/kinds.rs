@@ -188,6 +188,14 @@ impl Store {
         of_each!(self, store => store.reset(keys).await)
     }
 
+    /// The number of the node that keeps a bucket.
+    pub fn home(&self, key: &str) -> usize {
+        match &self.kind {
+            Kind::Redis(client) => client.home(key),
+            _ => 0,
+        }
+    }
+
     /// Whether the node that keeps a bucket is known to be down: nothing is sent to it, or it refuses.
     pub fn is_down(&self, key: &str) -> bool {
         of_each!(self, store => store.is_down(key))

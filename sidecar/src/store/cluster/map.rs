@@ -61,6 +61,12 @@ impl SlotMap {
         primary.cloned().ok_or_else(|| self.why.clone())
     }
 
+    /// The number of the primary of a slot; some number if there is none.
+    pub fn home(&self, slot: u16) -> usize {
+        let number = self.owners.get(usize::from(slot)).copied().flatten();
+        number.map_or(self.primaries.len(), usize::from)
+    }
+
     /// The primary at this address.
     pub fn at(&self, endpoint: &Endpoint) -> Option<Arc<Node>> {
         let mut primaries = self.primaries.iter();
