@@ -72,13 +72,16 @@ pub enum Link {
     Good,
     Cut,
     LosesAnswers,
+    /// Half of all keys are refused.
+    RefusesHalf,
     /// Milliseconds there, and back.
     Slow(u64, u64),
 }
 
 /// What becomes of the callouts of an Envoy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Way {
+    #[default]
     Good,
     /// They reach no sidecar.
     Lost,
