@@ -216,6 +216,9 @@ pub fn generate(seed: u64) -> World {
     let mut tiers = Vec::new();
     if fleet && maker.chance.one_in(2) {
         maker.consumers = true;
+        // Limits of consumers cannot have leases.
+        let limits = maker.policies.iter_mut().flatten().flatten();
+        limits.for_each(|limit| limit.lease_ms = None);
         let chance = &mut maker.chance;
         let of = maker.policies.iter();
         tiers.extend(of.map(|_| [(); KEYS].map(|()| chance.one_in(2))));

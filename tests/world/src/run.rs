@@ -498,6 +498,7 @@ impl Run {
                 for name in ["last-good-policy.new", "earlier-policies.new"] {
                     let path = self.state_folder(sidecar).join(name);
                     if full {
+                        let _ = std::fs::remove_file(&path);
                         std::fs::create_dir_all(path).expect("a folder");
                     } else {
                         let _ = std::fs::remove_dir(path);
