@@ -151,8 +151,14 @@ impl Judge<'_> {
     /// Leases that are lost come back with their window only. Those of token buckets are not told from what drains.
     fn loses_leases(&self, counted: &Counted) -> bool {
         let mut changes = self.changes.iter();
-        let mut are_lost =
-            || changes.any(|one| matches!(one.what, What::Down | What::Lost | What::Reset { .. }));
+        let mut are_lost = || {
+            changes.any(|one| {
+                matches!(
+                    one.what,
+                    What::Down | What::Envoy | What::Lost | What::Reset { .. }
+                )
+            })
+        };
         self.longest_lease(counted.bucket.limit) > 0
             && (matches!(counted.bucket.algorithm, Algorithm::Token(_))
                 || !self.outages.is_empty()

@@ -284,8 +284,10 @@ impl Counter for Level<'_> {
         if let Some(up_to) = self.of.requests {
             // A request's quota scales the burst.
             let of = counted.claims.iter();
-            let of =
-                of.map(|claim| (claim.burst * up_to.max(claim.quota)).div_ceil(claim.quota.max(1)));
+            let of = of.map(|claim| {
+                let scaled = claim.burst.saturating_mul(up_to.max(claim.quota));
+                scaled.div_ceil(claim.quota.max(1))
+            });
             (quota, burst) = (quota.max(up_to), burst.max(of.max().unwrap_or(0)));
         }
         if quota == u64::MAX {

@@ -267,6 +267,8 @@ pub enum What {
     OverridesLost,
     /// The sidecar's state folder cannot be written, or can again.
     StateFull(bool),
+    /// A VM before the sidecar has ended, or its callouts did not come through.
+    Envoy,
     /// The sidecar has ended.
     Down,
     /// The sidecar has started.

@@ -187,7 +187,7 @@ impl Judge<'_> {
     fn promises_nothing(&self, check: &Check, denied: u64, promised: u64) -> bool {
         let mut earlier = self.changes.iter().rev().filter(|one| one.from <= denied);
         let last = earlier.find_map(|one| match one.what {
-            What::Lost => Some(None),
+            What::Lost | What::OverridesLost => Some(None),
             What::Override {
                 limit,
                 key,

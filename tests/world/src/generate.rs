@@ -4,8 +4,9 @@ mod limits;
 mod written;
 
 use super::determined;
+use super::filter::WORKERS;
 use super::script::{
-    self, Algorithm, CONSUMERS, Check, Event, Grant, KEYS, Link, Policy, RENAMED, World,
+    self, Algorithm, CONSUMERS, Check, Event, Grant, KEYS, Link, Policy, RENAMED, Way, World,
 };
 use limits::{at_once, changed, limit};
 use written::{Sequence, asks};
@@ -96,6 +97,7 @@ impl Chance {
 
 /// A world that is being made.
 struct Maker {
+    seed: u64,
     chance: Chance,
     open: Open,
     sidecars: usize,
@@ -183,6 +185,7 @@ pub fn generate(seed: u64, open: Open) -> World {
     let midnight = chance.of(&[1_790_035_200, 1_790_089_200]);
     let before_ms = chance.of(&[3_000, 8_000, 25_000, 70_000]);
     let mut maker = Maker {
+        seed,
         length_ms: chance.of(&[20_000, 30_000, 60_000, 150_000]),
         chance,
         open,
@@ -253,6 +256,7 @@ pub fn generate(seed: u64, open: Open) -> World {
     if let Some(sequence) = sequence {
         maker.is_about(sequence);
     }
+    let hang_ups = if on[5] { maker.envoys() } else { None };
     maker.events.sort_by_key(|(at_ms, _)| *at_ms);
     World {
         seed,
@@ -265,6 +269,7 @@ pub fn generate(seed: u64, open: Open) -> World {
         tiers,
         second_set,
         keeps_state: maker.keeps_state,
+        hang_ups,
         events: maker.events,
     }
 }
@@ -467,6 +472,33 @@ impl Maker {
         }
     }
 
+    /// What happens to Envoys, by chance of its own: how often clients hang up; what becomes of callouts; VMs that end; and more
+    /// requests at once than may wait.
+    fn envoys(&mut self) -> Option<u32> {
+        let mut chance = Chance(self.seed ^ 0xE4F0);
+        let sidecar = chance.below(self.sidecars as u64) as usize;
+        if chance.one_in(3) {
+            let begins = chance.below(self.length_ms).max(600);
+            let ways = [Way::Lost, Way::Late(40), Way::Late(280), Way::Refused];
+            let way = chance.of(&ways);
+            let ends = begins + chance.of(&[300, 2_000, 6_000]);
+            self.happens(begins, Event::Callouts { sidecar, way });
+            let way = Way::Good;
+            self.happens(ends, Event::Callouts { sidecar, way });
+            self.load(begins, sidecar, true, 1, (100, 7));
+            if chance.one_in(3) {
+                self.load(begins, sidecar, true, 1, (4_000, 0));
+            }
+        }
+        for _ in 0..chance.of(&[0, 0, 0, 1, 2]) {
+            let at_ms = chance.below(self.length_ms).max(600);
+            let worker = chance.below(WORKERS as u64) as usize;
+            self.happens(at_ms, Event::EndVm { sidecar, worker });
+            self.load(at_ms - 200, sidecar, true, 1, (100, 4));
+        }
+        chance.one_in(3).then(|| chance.of(&[2, 5, 30]))
+    }
+
     fn overrides(&mut self) {
         for _ in 0..self.chance.between(1, 6) {
             let (limit, key) = self.asked();
@@ -561,9 +593,15 @@ impl Maker {
                 quota,
             }];
             if self.chance.one_in(6) {
+                let other = self.chance.below(KEYS as u64) as usize;
                 checks.push(Check {
                     limit: (limit + 1) % LIMITS as usize,
-                    key: self.chance.below(KEYS as u64) as usize,
+                    // A request has one key, and may be that of a consumer besides.
+                    key: if limit == CONSUMERS || !filters {
+                        other
+                    } else {
+                        key
+                    },
                     cost: 1,
                     quota: None,
                 });

@@ -6,8 +6,8 @@
 //! | `determined.rs` | the clocks and the chance of the process come from the seed |
 //! | `script.rs` | what happens in a world, as a person reads it |
 //! | `generate.rs` | a world from a seed |
-//! | `run.rs`, `filter.rs` | runs it with the sidecar's real service and the filter's real rules |
-//! | `host.rs` | what the filter's `plugin.rs` and `rule_updates.rs`, which run here as they are, have of Envoy |
+//! | `run.rs` | runs it with the sidecar's real service |
+//! | `filter.rs`, `host.rs` | an Envoy whose workers run the filter's own code, `filter/vm` |
 //! | `judge.rs` | has what it showed judged by `tests/history` |
 //! | `reached.rs` | the states that some of the first worlds have to reach |
 //! | `shrink.rs` | the same fault with fewer events |
@@ -16,8 +16,6 @@
 //! The simulated Redis is `sidecar/tests/simulated.rs`: the embedded engine behind links.
 
 mod determined;
-#[path = "../../src/document.rs"]
-mod document;
 mod filter;
 mod generate;
 mod host;
@@ -29,15 +27,9 @@ mod lua;
 #[cfg(test)]
 #[path = "../../engine/own_redis.rs"]
 mod own_redis;
-#[path = "../../../filter/src/plugin.rs"]
-#[allow(dead_code, missing_docs)]
-mod plugin;
 mod reached;
 #[cfg(test)]
 mod replay;
-#[path = "../../../filter/src/rule_updates.rs"]
-#[allow(dead_code, missing_docs)]
-mod rule_updates;
 mod run;
 mod script;
 mod shrink;
@@ -296,6 +288,7 @@ mod tests {
             tiers: Vec::new(),
             second_set: Vec::new(),
             keeps_state: false,
+            hang_ups: None,
             events,
         };
         let log = run(&world, false).log;

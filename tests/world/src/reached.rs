@@ -14,7 +14,7 @@ struct Sidecar {
 }
 
 /// The states; each seed counts once for each.
-pub const STATES: [&str; 22] = [
+pub const STATES: [&str; 28] = [
     "a key has nothing left",
     "a share admits",
     "a share denies",
@@ -37,12 +37,19 @@ pub const STATES: [&str; 22] = [
     "the clock steps back",
     "the store loses its data",
     "the store loses its overrides",
+    "a client hangs up before its verdict",
+    "a callout is refused",
+    "a queue is full",
+    "a VM ends while requests wait in it",
+    "the answer for a batch is late",
+    "workers of one Envoy have different rules",
 ];
 
 /// Which of them a world reached.
 pub fn reached(world: &World, shown: &Shown) -> [bool; STATES.len()] {
     let mut sidecars = vec![Sidecar::default(); world.sidecars];
-    let mut has = [false; STATES.len()];
+    // Those of the filter's own code are told by name.
+    let mut has = STATES.map(|state| shown.reached.contains(state));
     has[13] =
         world.fleet && (world.events.iter()).any(|(_, event)| matches!(event, Event::Refuse(true)));
     has[14] = world.second_set.contains(&false);
@@ -113,7 +120,7 @@ pub fn reached(world: &World, shown: &Shown) -> [bool; STATES.len()] {
             What::Clock(by_ms) => has[19] |= *by_ms < 0,
             What::Lost => has[20] = true,
             What::OverridesLost => has[21] = true,
-            What::Up => {}
+            What::Envoy | What::Up => {}
         }
     }
     has

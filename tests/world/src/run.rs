@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::determined;
 use super::filter::{Asked, Filter, said};
-use super::script::{Check, Event, Grant, LIMITS, Link, World, names};
+use super::script::{Check, Event, Grant, Link, World, names};
 
 /// The policy's `store_timeout`.
 const STORE_TIMEOUT: Duration = Duration::from_millis(100);
@@ -46,6 +46,8 @@ pub struct Shown {
     pub is_behind: bool,
     /// For each step of the clock: when an answer had told the last sidecar of it.
     pub told: Vec<u64>,
+    /// States of the filter's own code that it reached.
+    pub reached: BTreeSet<&'static str>,
     /// The store's calls, if they were to be recorded.
     pub calls: Vec<Call>,
 }
@@ -55,17 +57,16 @@ type Receipt = (String, usize, usize, usize);
 
 struct Sidecar {
     service: Arc<Service>,
-    filter: Rc<Filter>,
     tasks: Vec<AbortHandle>,
 }
 
 struct Run {
-    world: World,
+    world: Rc<World>,
     began: Instant,
     server: Arc<Server>,
     faults: Vec<Faults>,
-    /// The filter in front of all sidecars, if there is one.
-    fleet: Option<Rc<Filter>>,
+    /// The Envoy in front of all sidecars, or one beside each; none if nobody asks them.
+    filters: Vec<Rc<Filter>>,
     folder: PathBuf,
     sidecars: RefCell<Vec<Option<Rc<Sidecar>>>>,
     versions: RefCell<Vec<usize>>,
@@ -111,14 +112,19 @@ pub fn run(world: &World, records: bool) -> Shown {
 
 async fn go(world: World, records: bool) -> Shown {
     let folder = tempfile::tempdir().expect("a folder");
+    let world = Rc::new(world);
     let count = world.sidecars;
+    let asks = |event: &Event| matches!(event, Event::Ask { filter: true, .. });
+    let envoys = match world.events.iter().any(|(_, event)| asks(event)) {
+        true if world.fleet => 1,
+        true => count,
+        false => 0,
+    };
     let run = Rc::new(Run {
         began: Instant::now(),
         server: Server::new(world.start_us, records),
         faults: (0..count).map(|_| Faults::default()).collect(),
-        fleet: world
-            .fleet
-            .then(|| Rc::new(Filter::new(true, !world.second_set.is_empty(), LIMITS))),
+        filters: (0..envoys).map(|_| Filter::start(&world)).collect(),
         folder: folder.path().to_owned(),
         sidecars: RefCell::new((0..count).map(|_| None).collect()),
         versions: RefCell::new(vec![0; count]),
@@ -130,7 +136,6 @@ async fn go(world: World, records: bool) -> Shown {
         run.link(sidecar, Link::Good);
         run.start(sidecar);
     }
-    let follows = run.fleet.clone().map(|filter| spawn_local(filter.run()));
     let mut tasks = Vec::new();
     for (at_ms, event) in run.world.events.clone() {
         tokio::time::sleep_until(run.began + Duration::from_millis(at_ms)).await;
@@ -148,7 +153,11 @@ async fn go(world: World, records: bool) -> Shown {
     run.ask_all(true).await;
     run.ask_all(false).await;
     let is_behind = run.is_behind();
-    follows.inspect(|follows| follows.abort());
+    let mut reached = BTreeSet::new();
+    for filter in &run.filters {
+        filter.stop();
+        reached.append(&mut filter.reached.borrow_mut());
+    }
     for sidecar in 0..count {
         run.end(sidecar);
     }
@@ -172,6 +181,7 @@ async fn go(world: World, records: bool) -> Shown {
         healed,
         is_behind,
         told,
+        reached,
         calls: run.server.calls(),
     }
 }
@@ -199,6 +209,20 @@ impl Run {
 
     fn note_now(&self, sidecar: usize, what: What) {
         self.note(self.now(), sidecar, what);
+    }
+
+    /// The Envoy beside a sidecar, or that of the fleet.
+    fn filter(&self, sidecar: usize) -> Option<&Rc<Filter>> {
+        let index = if self.world.fleet { 0 } else { sidecar };
+        self.filters.get(index)
+    }
+
+    /// Says to the world which rules a sidecar has now.
+    fn knows(&self, sidecar: usize, service: &Service) {
+        if let Some(filter) = self.filter(sidecar) {
+            let digest = service.policy.current().policy.rules.told();
+            filter.knows(digest, self.versions.borrow()[sidecar]);
+        }
     }
 
     fn of(&self, sidecar: usize) -> Option<Rc<Sidecar>> {
@@ -235,9 +259,10 @@ impl Run {
             Store::simulated(Arc::clone(&self.server), faults, STORE_TIMEOUT)
         };
         let service = Arc::new(Service::new(policy, store, metrics));
-        let own = || Rc::new(Filter::new(false, false, LIMITS));
-        let filter = self.fleet.clone().unwrap_or_else(own);
-        filter.sidecars.set(sidecar, Some(Arc::clone(&service)));
+        if let Some(filter) = self.filter(sidecar) {
+            filter.sidecars.set(sidecar, Some(Arc::clone(&service)));
+        }
+        self.knows(sidecar, &service);
         let mut tasks = Vec::new();
         let mut task = |task: tokio::task::JoinHandle<()>| tasks.push(task.abort_handle());
         let its = || Arc::clone(&service);
@@ -252,14 +277,7 @@ impl Run {
         task(spawn_local(async move { three.watch_fleet().await }));
         task(spawn_local(async move { four.write_back().await }));
         task(spawn_local(async move { five.keep_leases().await }));
-        if self.fleet.is_none() {
-            task(spawn_local(Rc::clone(&filter).run()));
-        }
-        let started = Sidecar {
-            service,
-            filter,
-            tasks,
-        };
+        let started = Sidecar { service, tasks };
         self.sidecars.borrow_mut()[sidecar] = Some(Rc::new(started));
         self.note_now(sidecar, What::Up);
     }
@@ -277,7 +295,9 @@ impl Run {
         let gone = self.sidecars.borrow_mut()[sidecar].take();
         gone.is_some_and(|gone| {
             gone.tasks.iter().for_each(AbortHandle::abort);
-            gone.filter.sidecars.set(sidecar, None);
+            if let Some(filter) = self.filter(sidecar) {
+                filter.sidecars.set(sidecar, None);
+            }
             gone.service.filters.stop();
             true
         })
@@ -289,8 +309,8 @@ impl Run {
         let mut digests = digests.map(|of| of.service.policy.current().policy.rules.told());
         let newest = digests.next().flatten();
         let are_same = digests.all(|other| other == newest);
-        let mut fleet = self.fleet.iter();
-        are_same && fleet.any(|fleet| fleet.lacks(newest.as_deref()))
+        let mut filters = self.filters.iter().filter(|_| self.world.fleet);
+        are_same && filters.any(|filter| filter.lacks(newest.as_deref()))
     }
 
     fn link(&self, sidecar: usize, link: Link) {
@@ -345,6 +365,7 @@ impl Run {
                 self.write_policy(sidecar);
                 if let Some(of) = self.of(sidecar) {
                     of.service.reload();
+                    self.knows(sidecar, &of.service);
                 }
                 self.note_now(sidecar, What::Policy(version));
             }
@@ -372,9 +393,10 @@ impl Run {
             } => {
                 let Some(of) = self.of(sidecar) else { return };
                 let from = self.now();
+                let (name, text) = names(limit, key);
                 let asked = [Ok(Reset {
-                    limit: format!("l{limit}").into(),
-                    key: format!("k{key}").into(),
+                    limit: name.into(),
+                    key: text.into(),
                     subject: None,
                 })];
                 let answer = timeout(Duration::from_secs(2), of.service.reset(&asked)).await;
@@ -398,8 +420,20 @@ impl Run {
                 self.note_now(0, What::OverridesLost);
             }
             Event::Refuse(refuses) => {
-                if let Some(fleet) = &self.fleet {
-                    fleet.refuses.set(refuses);
+                if let Some(filter) = self.filter(0) {
+                    filter.refuses.set(refuses);
+                }
+            }
+            Event::Callouts { sidecar, way } => {
+                if let Some(filter) = self.filter(sidecar) {
+                    filter.set_way(way);
+                    self.note_now(sidecar, What::Envoy);
+                }
+            }
+            Event::EndVm { sidecar, worker } => {
+                if let Some(filter) = self.filter(sidecar) {
+                    filter.restart(worker);
+                    self.note_now(sidecar, What::Envoy);
                 }
             }
             Event::StateFull { sidecar, full } => {
@@ -520,7 +554,8 @@ impl Run {
         let (from, versions) = (self.now(), self.versions.borrow().clone());
         let (mut receipts, mut remaining) = (Vec::new(), None);
         let asked = if filter && !peek && !receipt {
-            of.filter.ask(self.world.set_of(checks), checks).await?
+            let filter = self.filter(sidecar)?;
+            filter.ask(self.world.set_of(checks), checks).await?
         } else {
             let check = |check: &Check| {
                 let (limit, key) = names(check.limit, check.key);
@@ -546,6 +581,8 @@ impl Run {
                 said: verdict.map_or(Said::Unknown, said),
                 by: By::Sidecar,
                 unknown: Vec::new(),
+                also: Vec::new(),
+                is_disturbed: false,
             }
         };
         let said = asked.said;
@@ -555,24 +592,28 @@ impl Run {
             unmetered.extend((unknown || said == Said::Unknown).then_some(check.limit));
             metered.extend((!unknown).then_some(check));
         }
-        if filter && self.world.fleet {
+        if filter && self.world.fleet && !asked.is_disturbed {
             for limit in unmetered {
                 self.note(from, asked.sidecar, What::Unmetered { limit });
             }
         }
+        for other in asked.also {
+            let version = self.versions.borrow()[other];
+            let checks = self.world.counted_of(version, &metered);
+            let (by, said) = (By::Sidecar, Said::Unknown);
+            let what = What::Asked {
+                checks,
+                peek,
+                said,
+                by,
+                remaining: None,
+                again: false,
+            };
+            self.note(from, other, what);
+        }
         // Of a change of tiers meanwhile nobody knows whether it came before. A cached denial may be from before.
-        let [before, after] = [&versions, &self.versions.borrow()].map(|versions| {
-            let version = versions[asked.sidecar];
-            let counted = metered.iter().map(|check| {
-                let (limit, key) = self.world.counted(version, check.limit, check.key);
-                Check {
-                    limit,
-                    key,
-                    ..*check
-                }
-            });
-            counted.collect::<Vec<_>>()
-        });
+        let [before, after] = [&versions, &self.versions.borrow()]
+            .map(|versions| self.world.counted_of(versions[asked.sidecar], &metered));
         let is_cached = asked.by == By::Cache && before != metered;
         let is_unsure = before != after;
         if (is_cached || is_unsure) && matches!(said, Said::Denied { .. }) {
@@ -609,9 +650,10 @@ impl Run {
             return;
         };
         let from = self.now();
+        let (name, text) = names(limit, key);
         let asked = [Ok(GiveBack {
-            limit: format!("l{limit}").into(),
-            key: format!("k{key}").into(),
+            limit: name.into(),
+            key: text.into(),
             receipt: receipt.into(),
             units: Some(units),
         })];
