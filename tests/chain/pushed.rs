@@ -21,11 +21,12 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::http::HeaderMap;
 use serde_json::{Value, json};
-use sluicegate_tests::client::{client, get};
+use sluicegate_tests::client::{client, get, status_for};
 use sluicegate_tests::envoy::{Envoy, MANAGER, at};
 use sluicegate_tests::process::{eventually, free_port};
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::upstream::serve;
+use tokio::task::JoinHandle;
 
 use super::late::{burst, fields};
 use super::support::{
@@ -76,12 +77,67 @@ async fn change(sidecar: &Sidecar, text: &str, count: usize) {
     let (before, _) = filters(sidecar).await;
     write(&sidecar.policy, text);
     sidecar.signal("HUP");
+    all_have_others(sidecar, &before, count).await;
+}
+
+/// Waits until so many filters have the same rules, which are not these.
+async fn all_have_others(sidecar: &Sidecar, before: &str, count: usize) {
     eventually("all filters have the rules", async || {
         let (rules, filters) = filters(sidecar).await;
         let has = |one: &Value| one["digest"] == rules.as_str();
         rules != before && filters.len() == count && filters.iter().all(has)
     })
     .await;
+}
+
+/// An Envoy that has the rules of a sidecar, by which `alice` has had what she may.
+async fn used_up(sidecar: &Sidecar, plugin: Value) -> Envoy {
+    let envoy = envoy(sidecar.port, plugin).await;
+    assert_eq!(body(&envoy, "/", "alice").await.0, 200);
+    envoy
+}
+
+/// Waits until a key is denied by the rules with this body.
+async fn denies(envoy: &Envoy, key: &str, by: &str) {
+    let what = format!("`{key}` is denied by the rules `{by}`");
+    let denied = (429, by.to_owned());
+    eventually(&what, async || body(envoy, "/", key).await == denied).await;
+}
+
+/// Clients with keys of their own, all of whose requests pass.
+struct Admitted {
+    go_on: Arc<AtomicBool>,
+    clients: Vec<JoinHandle<()>>,
+}
+
+impl Admitted {
+    fn start(envoys: &[Envoy], count: usize) -> Self {
+        let go_on = Arc::new(AtomicBool::new(true));
+        let clients = (0..count).map(|n| {
+            let (url, go_on) = (envoys[n % envoys.len()].url("/"), Arc::clone(&go_on));
+            tokio::spawn(async move {
+                let (client, key) = (client(), n.to_string());
+                while go_on.load(Ordering::Relaxed) {
+                    assert_eq!(status_for(&client, &url, &key).await, Some(200));
+                }
+            })
+        });
+        let clients = clients.collect();
+        Self { go_on, clients }
+    }
+
+    async fn stop(self) {
+        self.go_on.store(false, Ordering::Relaxed);
+        for client in self.clients {
+            client.await.unwrap();
+        }
+    }
+}
+
+/// Two Envoys with two workers each.
+async fn two_envoys(sidecar: &Sidecar) -> [Envoy; 2] {
+    let planned = || Envoy::asking(sidecar.port).plugin(pushed()).workers(2);
+    [planned().alone().await, planned().alone().await]
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -161,11 +217,7 @@ async fn a_change_under_load_reaches_all_workers_and_each_reply_belongs_to_one_v
     const CLIENTS: usize = 64;
     let text = |version: u64| one_each(&told(&format!("version {version}")));
     let sidecar = Sidecar::alone(&text(0)).await;
-    let mut envoys = Vec::new();
-    for _ in 0..2 {
-        let planned = Envoy::asking(sidecar.port).plugin(pushed()).workers(2);
-        envoys.push(planned.alone().await);
-    }
+    let envoys = two_envoys(&sidecar).await;
     // From now on everyone is denied.
     for key in 0..4 {
         let key = format!("k{key}");
@@ -198,12 +250,7 @@ async fn a_change_under_load_reaches_all_workers_and_each_reply_belongs_to_one_v
         let (before, _) = filters(&sidecar).await;
         newest.store(version, Ordering::Relaxed);
         write(&sidecar.policy, &text(version));
-        eventually("all filters have the rules", async || {
-            let (rules, filters) = filters(&sidecar).await;
-            let has = |one: &Value| one["digest"] == rules.as_str();
-            rules != before && filters.len() == 6 && filters.iter().all(has)
-        })
-        .await;
+        all_have_others(&sidecar, &before, 6).await;
         for envoy in &envoys {
             assert_eq!(body(envoy, "/", "k0").await.1, format!("version {version}"));
         }
@@ -226,8 +273,7 @@ async fn a_sidecar_that_goes_away_leaves_the_rules_in_force_and_may_come_back_wi
     let mut sidecar = Sidecar::alone(&one_each(&told("first"))).await;
     let mut plugin = pushed();
     plugin["sidecar"]["timeout"] = json!("300ms");
-    let envoy = envoy(sidecar.port, plugin).await;
-    assert_eq!(body(&envoy, "/", "alice").await.0, 200);
+    let envoy = used_up(&sidecar, plugin).await;
     sidecar.kill();
     // The rule's own `when_unavailable`.
     eventually("there are no verdicts", async || {
@@ -237,10 +283,7 @@ async fn a_sidecar_that_goes_away_leaves_the_rules_in_force_and_may_come_back_wi
     envoy.counts(&[("no_rules_denied", 0)]).await;
     write(&sidecar.policy, &one_each(&told("second")));
     sidecar.restart().await;
-    eventually("the new rules are in force", async || {
-        body(&envoy, "/", "alice").await == (429, "second".to_owned())
-    })
-    .await;
+    denies(&envoy, "alice", "second").await;
     envoy.is_well().await;
 }
 
@@ -248,8 +291,7 @@ async fn a_sidecar_that_goes_away_leaves_the_rules_in_force_and_may_come_back_wi
 async fn a_broken_file_changes_nothing_and_the_old_file_is_the_rollback() {
     let first = one_each(&told("first"));
     let sidecar = Sidecar::alone(&first).await;
-    let envoy = envoy(sidecar.port, pushed()).await;
-    assert_eq!(body(&envoy, "/", "alice").await.0, 200);
+    let envoy = used_up(&sidecar, pushed()).await;
     write(
         &sidecar.policy,
         &first.replace("\"per-key\"", "\"per-kee\""),
@@ -258,10 +300,7 @@ async fn a_broken_file_changes_nothing_and_the_old_file_is_the_rollback() {
     assert_eq!(body(&envoy, "/", "alice").await.1, "first");
     for version in ["second", "first"] {
         write(&sidecar.policy, &one_each(&told(version)));
-        eventually("the rules are in force", async || {
-            body(&envoy, "/", "alice").await == (429, version.to_owned())
-        })
-        .await;
+        denies(&envoy, "alice", version).await;
     }
     envoy.is_well().await;
 }
@@ -269,8 +308,7 @@ async fn a_broken_file_changes_nothing_and_the_old_file_is_the_rollback() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sidecar_that_starts_with_a_broken_file_serves_the_last_good_policy() {
     let (_state, mut sidecar) = with_state(&one_each(&told("first"))).await;
-    let envoy = envoy(sidecar.port, pushed()).await;
-    assert_eq!(body(&envoy, "/", "alice").await.0, 200);
+    let envoy = used_up(&sidecar, pushed()).await;
     sidecar.kill();
     write(&sidecar.policy, "limits: 7\n");
     sidecar.restart().await;
@@ -286,10 +324,7 @@ async fn a_sidecar_that_starts_with_a_broken_file_serves_the_last_good_policy() 
         0.0
     );
     write(&sidecar.policy, &one_each(&told("second")));
-    eventually("the mended file is in force", async || {
-        body(&envoy, "/", "carol").await.1 == "second"
-    })
-    .await;
+    denies(&envoy, "carol", "second").await;
     assert!(!sidecar.readyz().await.contains("last good"));
 }
 
@@ -297,8 +332,7 @@ async fn a_sidecar_that_starts_with_a_broken_file_serves_the_last_good_policy() 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restarted_sidecar_decides_by_the_rules_that_filters_keep() {
     let (_state, mut sidecar) = with_state(&one_each(&told("first"))).await;
-    let envoy = envoy(sidecar.port, pushed()).await;
-    assert_eq!(body(&envoy, "/", "alice").await.0, 200);
+    let envoy = used_up(&sidecar, pushed()).await;
     let other = one_each(&told("second")).replace("{\"s\":", "{\"other\":");
     write(&sidecar.policy, &other.replace("per-key", "uno"));
     eventually("both filters have refused it", async || {
@@ -308,19 +342,13 @@ async fn a_restarted_sidecar_decides_by_the_rules_that_filters_keep() {
     for user in ["bob", "carol"] {
         sidecar.restart().await;
         // A connection from before ends with the first request.
-        eventually("the limit is decided", async || {
-            body(&envoy, "/", user).await == (429, "first".to_owned())
-        })
-        .await;
+        denies(&envoy, user, "first").await;
     }
     // While it is away, the file changes again.
     sidecar.kill();
     write(&sidecar.policy, &other.replace("per-key", "due"));
     sidecar.restart().await;
-    eventually("the limit is decided", async || {
-        body(&envoy, "/", "dora").await == (429, "first".to_owned())
-    })
-    .await;
+    denies(&envoy, "dora", "first").await;
     assert_eq!(take(&sidecar, "uno", "k").await["outcome"], "admitted");
     envoy.is_well().await;
 }
@@ -347,16 +375,14 @@ async fn the_last_good_policy_is_written_again_until_it_is_on_disk() {
     sidecar.kill();
     write(&sidecar.policy, "limits: 7\n");
     sidecar.restart().await;
-    let envoy = envoy(sidecar.port, pushed()).await;
-    assert_eq!(body(&envoy, "/", "alice").await.0, 200);
+    let envoy = used_up(&sidecar, pushed()).await;
     assert_eq!(body(&envoy, "/", "alice").await.1, "second");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_set_that_does_not_exist_is_refused_and_said_to_be() {
     let sidecar = Sidecar::alone(&one_each(&told("first"))).await;
-    let envoy = envoy(sidecar.port, pushed()).await;
-    assert_eq!(body(&envoy, "/", "alice").await.0, 200);
+    let envoy = used_up(&sidecar, pushed()).await;
     let other = one_each(&told("second")).replace("{\"s\":", "{\"other\":");
     write(&sidecar.policy, &other);
     eventually("the log names both filters that list it", async || {
@@ -387,47 +413,29 @@ async fn documents_that_cannot_be_used_leave_the_rules_in_force() {
     let set = json!({ "set": "s" });
     let rule = json!({ "rule": told("first")[0] });
     let good = format!("{}\n{set}\n{rule}\n", head("aaaaaaaaaaaa", 1, 2));
+    let with = |digest: &str, format: u64, second: &str| {
+        let head = head(digest, format, 2);
+        format!("{head}\n{set}\n{second}")
+    };
     let documents = [
         (
-            format!("{}\n{set}\n{rule}\n", head("bbbbbbbbbbbb", 2, 2)),
+            with("bbbbbbbbbbbb", 2, &format!("{rule}\n")),
             "upgrade the filter",
         ),
+        (with("cccccccccccc", 1, ""), "lines arrived"),
         (
-            format!("{}\n{set}\n", head("cccccccccccc", 1, 2)),
-            "lines arrived",
-        ),
-        (
-            format!(
-                "{}\n{set}\n{}\n",
-                head("dddddddddddd", 1, 2),
-                r#"{"rule":7}"#
-            ),
+            with("dddddddddddd", 1, "{\"rule\":7}\n"),
             "is not an object",
         ),
         (
-            format!(
-                "{}\n{set}\n{}\n",
-                head("eeeeeeeeeeee", 1, 2),
-                "x".repeat(300_000)
-            ),
+            with("eeeeeeeeeeee", 1, &"x".repeat(300_000)),
             "more than 262144",
         ),
         (
-            format!(
-                "{}\n{set}\n{}\n",
-                head("999999999999", 1, 2),
-                "x".repeat(20_000)
-            ),
+            with("999999999999", 1, &"x".repeat(20_000)),
             "no end within",
         ),
-        (
-            format!(
-                "{}\n{set}\n{}\n",
-                head("ffffffffffff", 1, 2),
-                r#"{"regex":"("}"#
-            ),
-            "`regex`",
-        ),
+        (with("ffffffffffff", 1, "{\"regex\":\"(\"}\n"), "`regex`"),
         ("nonsense".to_owned(), "nonsense"),
         ("[".repeat(100_000), "nonsense"),
         (String::new(), "nonsense"),

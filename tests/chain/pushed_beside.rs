@@ -8,7 +8,7 @@ use axum::http::HeaderMap;
 use axum::routing::MethodRouter;
 use reqwest::Method;
 use serde_json::{Value, json};
-use sluicegate_tests::client::{client, get, get_with, post, status_for};
+use sluicegate_tests::client::{get, get_with, post};
 use sluicegate_tests::envoy::{Envoy, PLUGIN, SIDECAR, at};
 use sluicegate_tests::listener::{from_file, replace_listener};
 use sluicegate_tests::process::eventually;
@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use super::super::support::{
     Policy, envoy, filters as http_filters, per_key, pushed, question, sent, with_rules,
 };
-use super::{body, change, filters, one_each, told, write};
+use super::{Admitted, body, change, denies, filters, one_each, told, write};
 
 /// A document with one set, whose only rule has this body for a denial.
 fn document(digest: &str, body: &str) -> String {
@@ -77,25 +77,12 @@ async fn a_request_for_rules_that_is_not_answered_is_given_up_and_the_next_one_h
             answer(&question, "admitted", *named.lock().unwrap()).to_string()
         });
     let envoy = envoy(serve(router).await, pushed()).await;
-    let go_on = Arc::new(AtomicBool::new(true));
-    let clients = (0..4).map(|_| {
-        let (url, go_on) = (envoy.url("/"), Arc::clone(&go_on));
-        tokio::spawn(async move {
-            let client = client();
-            while go_on.load(Ordering::Relaxed) {
-                assert_eq!(status_for(&client, &url, "k").await, Some(200));
-            }
-        })
-    });
-    let clients: Vec<_> = clients.collect();
+    let clients = Admitted::start(std::slice::from_ref(&envoy), 4);
     eventually("the new rules are in force", async || {
         reached.load(Ordering::Relaxed)
     })
     .await;
-    go_on.store(false, Ordering::Relaxed);
-    for client in clients {
-        client.await.unwrap();
-    }
+    clients.stop().await;
     envoy.is_well().await;
 }
 
@@ -152,6 +139,15 @@ fn newest(documents: &watch::Sender<(&'static str, &'static str)>) -> MethodRout
     })
 }
 
+/// Replaces the rules of an Envoy with two filters.
+async fn replaces(documents: &watch::Sender<(&'static str, &'static str)>, envoy: &Envoy) {
+    documents.send_replace((SECOND, "second"));
+    eventually("the rules are replaced", async || {
+        envoy.counted("rules_updated").await >= 4
+    })
+    .await;
+}
+
 /// It is counted and answered by the rules with which it was evaluated.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_waits_while_the_rules_change_is_answered_by_its_own() {
@@ -179,11 +175,7 @@ async fn a_request_that_waits_while_the_rules_change_is_answered_by_its_own() {
         asked.load(Ordering::Relaxed)
     })
     .await;
-    documents.send_replace((SECOND, "second"));
-    eventually("the rules are replaced", async || {
-        envoy.counted("rules_updated").await >= 4
-    })
-    .await;
+    replaces(&documents, &envoy).await;
     waits.store(false, Ordering::Relaxed);
     assert_eq!(early.await.unwrap(), (429, "first".to_owned()));
     assert_eq!(body(&envoy, "/", "late").await, (429, "second".to_owned()));
@@ -216,11 +208,7 @@ async fn units_that_were_lent_are_spent_by_the_next_rules_too() {
     for _ in 0..LENT / 2 {
         assert_eq!(envoy.status("/", "k").await, 200);
     }
-    documents.send_replace((SECOND, "second"));
-    eventually("the rules are replaced", async || {
-        envoy.counted("rules_updated").await >= 4
-    })
-    .await;
+    replaces(&documents, &envoy).await;
     for _ in 0..LENT / 2 {
         assert_eq!(envoy.status("/", "k").await, 200);
     }
@@ -243,10 +231,7 @@ async fn a_shadow_rule_that_is_enforced_denies_by_what_it_has_counted_and_overri
         assert_eq!(envoy.status("/", "alice").await, 200);
     }
     write(&sidecar.policy, &rules(false));
-    eventually("the rule is enforced", async || {
-        body(&envoy, "/", "alice").await == (429, "enforced".to_owned())
-    })
-    .await;
+    denies(&envoy, "alice", "enforced").await;
     let all = json!({ "limit": "per-key", "all_keys": true, "unlimited": true }).to_string();
     let (status, why) = sidecar.change_override(Method::PUT, all).await;
     assert_eq!(status, 200, "{why}");
@@ -259,10 +244,7 @@ async fn a_shadow_rule_that_is_enforced_denies_by_what_it_has_counted_and_overri
     let all = json!({ "limit": "per-key", "all_keys": true }).to_string();
     let (status, why) = sidecar.change_override(Method::DELETE, all).await;
     assert_eq!(status, 200, "{why}");
-    eventually("the rule denies again", async || {
-        body(&envoy, "/", "alice").await == (429, "second".to_owned())
-    })
-    .await;
+    denies(&envoy, "alice", "second").await;
     envoy.is_well().await;
 }
 
@@ -281,24 +263,11 @@ async fn limits_and_rules_that_change_together_leave_no_request_without_a_verdic
     };
     let sidecar = Sidecar::alone(&text(0)).await;
     let envoy = envoy(sidecar.port, pushed()).await;
-    let go_on = Arc::new(AtomicBool::new(true));
-    let clients = (0..8).map(|n| {
-        let (url, go_on) = (envoy.url("/"), Arc::clone(&go_on));
-        tokio::spawn(async move {
-            let (client, key) = (client(), n.to_string());
-            while go_on.load(Ordering::Relaxed) {
-                assert_eq!(status_for(&client, &url, &key).await, Some(200));
-            }
-        })
-    });
-    let clients: Vec<_> = clients.collect();
+    let clients = Admitted::start(std::slice::from_ref(&envoy), 8);
     for version in 1..=3 {
         change(&sidecar, &text(version), 2).await;
     }
-    go_on.store(false, Ordering::Relaxed);
-    for client in clients {
-        client.await.unwrap();
-    }
+    clients.stop().await;
     envoy
         .counts(&[("error_decision", 0), ("rules_updated", 8)])
         .await;
@@ -321,10 +290,7 @@ async fn rules_come_over_a_unix_socket_one_by_one_and_with_the_shortest_timeout(
         .await;
     for version in ["first", "second"] {
         write(&sidecar.policy, &one_each(&told(version)));
-        eventually("a denial by the rules", async || {
-            body(&envoy, "/", "alice").await == (429, version.to_owned())
-        })
-        .await;
+        denies(&envoy, "alice", version).await;
     }
     envoy.is_well().await;
 }
@@ -344,10 +310,7 @@ async fn listeners_that_are_replaced_and_an_envoy_that_ends_leave_no_request_for
         at(&mut listener, PLUGIN)["pepper"] = json!(format!("pepper-{generation}"));
         replace_listener(&envoy, folder.path(), &listener).await;
         let key = generation.to_string();
-        eventually("the new listener's filter has rules", async || {
-            body(&envoy, "/", &key).await == (429, "first".to_owned())
-        })
-        .await;
+        denies(&envoy, &key, "first").await;
     }
     let waiting = "cluster.sluicegate.upstream_rq_active";
     eventually("only the last listener's filters ask", async || {
@@ -496,10 +459,7 @@ async fn a_vm_that_has_died_has_its_rules_again_before_its_first_request_is_answ
         .await;
         let began = Instant::now();
         // Envoy starts it again with a request, at the latest after a second; until then, requests get 503.
-        eventually("requests are metered again", async || {
-            body(&envoy, "/", "alice").await == (429, "first".to_owned())
-        })
-        .await;
+        denies(&envoy, "alice", "first").await;
         eprintln!("metered again after {:?}", began.elapsed());
         assert!(envoy.stat("wasm.sluicegate.vm_reload_success").await >= died);
         envoy.counts(&[("no_rules_denied", 0)]).await;

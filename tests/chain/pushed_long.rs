@@ -2,18 +2,16 @@
 //! does not depend on the machine's speed is asserted.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sluicegate_tests::client::{client, get, status_for};
+use sluicegate_tests::client::get;
 use sluicegate_tests::envoy::Envoy;
 use sluicegate_tests::process::{eventually, status};
 use sluicegate_tests::sidecar::Sidecar;
 
 use super::super::support::{check, decide, envoy, generous, per_key, pushed, with_rules};
-use super::{change, filters, write};
+use super::{Admitted, all_have_others, change, filters, two_envoys, write};
 
 /// Most rules with counters of their own, in a VM's life.
 const OWN_RULES: usize = 512;
@@ -113,24 +111,10 @@ async fn rollbacks_keep_no_rules_for_ever() {
     envoy.is_well().await;
 }
 
-/// How long each request takes for a while, in the order of length.
-async fn latencies(url: &str, busy: &AtomicBool) -> Vec<Duration> {
-    let client = client();
-    let mut taken = Vec::new();
-    while busy.load(Ordering::Relaxed) {
-        let began = Instant::now();
-        assert_eq!(status_for(&client, url, "k").await, Some(200));
-        taken.push(began.elapsed());
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    taken
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_that_no_rule_matches_are_served_while_256_expressions_arrive() {
     const EXPRESSIONS: usize = 256;
-    const CLIENTS: usize = 4;
-    const PAIRS: usize = 5;
+    const CHANGES: usize = 20;
     let text = |version: usize| {
         let rule = |index| {
             let mut rule = by_expression(&format!("r{index}"));
@@ -143,46 +127,11 @@ async fn requests_that_no_rule_matches_are_served_while_256_expressions_arrive()
     };
     let sidecar = Sidecar::alone(&text(0)).await;
     let envoy = envoy(sidecar.port, pushed()).await;
-    let mut version = 0;
-    let mut least: [[Duration; 3]; 2] = [[Duration::MAX; 3]; 2];
-    for _ in 0..PAIRS {
-        for with_changes in [false, true] {
-            let busy = Arc::new(AtomicBool::new(true));
-            let clients = (0..CLIENTS).map(|_| {
-                let (url, busy) = (envoy.url("/plain"), Arc::clone(&busy));
-                tokio::spawn(async move { latencies(&url, &busy).await })
-            });
-            let clients: Vec<_> = clients.collect();
-            let until = Instant::now() + Duration::from_secs(5);
-            while Instant::now() < until {
-                if with_changes {
-                    version += 1;
-                    change(&sidecar, &text(version), 2).await;
-                } else {
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-            }
-            busy.store(false, Ordering::Relaxed);
-            let mut taken = Vec::new();
-            for client in clients {
-                taken.extend(client.await.unwrap());
-            }
-            taken.sort();
-            let at = |thousandths: usize| taken[taken.len() * thousandths / 1_000];
-            let found = [at(500), at(990), at(999)];
-            let least = &mut least[usize::from(with_changes)];
-            for (least, found) in least.iter_mut().zip(found) {
-                *least = found.min(*least);
-            }
-            eprintln!(
-                "changes: {with_changes:5}, {} requests, p50 p99 p99.9: {found:?}",
-                taken.len()
-            );
-        }
+    let clients = Admitted::start(std::slice::from_ref(&envoy), 4);
+    for version in 1..=CHANGES {
+        change(&sidecar, &text(version), 2).await;
     }
-    let [without, with] = least;
-    eprintln!("{version} changes of {EXPRESSIONS} expressions; least without {without:?}");
-    eprintln!("least with {with:?}");
+    clients.stop().await;
     envoy.is_well().await;
 }
 
@@ -196,17 +145,8 @@ async fn two_envoys_under_load_have_each_change() {
         with_rules(&generous(), &rules)
     };
     let sidecar = Sidecar::alone(&text(0)).await;
-    let mut envoys = Vec::new();
-    for _ in 0..2 {
-        let planned = Envoy::asking(sidecar.port).plugin(pushed()).workers(2);
-        envoys.push(planned.alone().await);
-    }
-    let busy = Arc::new(AtomicBool::new(true));
-    let clients = (0..CLIENTS).map(|index| {
-        let (url, busy) = (envoys[index % 2].url("/"), Arc::clone(&busy));
-        tokio::spawn(async move { latencies(&url, &busy).await })
-    });
-    let clients: Vec<_> = clients.collect();
+    let envoys = two_envoys(&sidecar).await;
+    let clients = Admitted::start(&envoys, CLIENTS);
     let mut taken = Vec::new();
     for version in 1..=CHANGES {
         // So that the changes fall into all phases of the sidecar's reading, and of the filters' waiting.
@@ -214,18 +154,10 @@ async fn two_envoys_under_load_have_each_change() {
         let (before, _) = filters(&sidecar).await;
         write(&sidecar.policy, &text(version));
         let began = Instant::now();
-        eventually("all filters have the rules", async || {
-            let (rules, filters) = filters(&sidecar).await;
-            let has = |one: &Value| one["digest"] == rules.as_str();
-            rules != before && filters.len() == 6 && filters.iter().all(has)
-        })
-        .await;
+        all_have_others(&sidecar, &before, 6).await;
         taken.push(began.elapsed());
     }
-    busy.store(false, Ordering::Relaxed);
-    for client in clients {
-        client.await.unwrap();
-    }
+    clients.stop().await;
     taken.sort();
     let [median, worst] = [taken[CHANGES / 2], taken[CHANGES - 1]];
     eprintln!("from the file to all workers of two Envoys: median {median:?}, worst {worst:?}");

@@ -1,11 +1,9 @@
 //! Receipts over HTTP: each is another one, and a store that hangs holds no settle up. That they are settled once, and only by
-//! who holds them, `operations` and `tests/engine/holds.rs` show.
+//! who holds them, and to what they were taken from, `operations`, `tests/engine/holds.rs` and worlds show.
 
-use std::fs;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
@@ -65,38 +63,6 @@ async fn receipts_are_unique_and_a_denial_has_none() {
     assert_eq!(twice[0], twice[1]);
     let entry = entry("sliding_log", "twice", &twice[0]);
     assert_eq!(returned(&sidecar, entry).await, 4);
-}
-
-/// Windows of an hour, of two, and of an hour again: each counts by itself, and the receipt is of the second.
-#[tokio::test]
-async fn a_receipt_across_reloads_returns_nothing_to_windows_that_it_was_not_taken_from() {
-    let redis = Redis::start().await;
-    for store in ["memory", &redis.url()] {
-        for name in ["fixed_window", "sliding_window"] {
-            let per = |hours: u64| {
-                let windows = format!("windows: [{{ quota: 9, per: {hours}h }}]");
-                let limit = format!("algorithm: {name}, {windows}");
-                Policy::on(store).limit(name, &limit).text()
-            };
-            let sidecar = Sidecar::alone(&per(1)).await;
-            let change = async |hours| {
-                fs::write(&sidecar.policy, per(hours)).unwrap();
-                let window_ms = json!(hours * 3_600_000);
-                eventually("the new windows", async || {
-                    let peek = json!({ "checks": [check(name, "k")], "peek": true });
-                    decide(&sidecar, peek).await["window_ms"] == window_ms
-                })
-                .await;
-            };
-            take(&sidecar, &[name], "k", 1).await;
-            change(2).await;
-            let receipt = take(&sidecar, &[name], "k", 8).await.remove(0);
-            change(1).await;
-            take(&sidecar, &[name], "k", 8).await;
-            assert_eq!(returned(&sidecar, entry(name, "k", &receipt)).await, 0);
-            assert_eq!(left(&sidecar, name, "k").await, 0, "{name} on {store}");
-        }
-    }
 }
 
 #[tokio::test]

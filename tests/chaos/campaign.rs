@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sluicegate_history::{Record, Verdict};
+use sluicegate_history::Entry;
 
 use super::chain::Chain;
 use super::fault::Fault;
@@ -134,11 +134,7 @@ async fn run(
         if let Some(units) = &mut lost_units {
             *units += rules::taken(left).saturating_sub(admitted(&seen, rule));
         }
-        records.push(Record {
-            when: span(from, clock.now_us()),
-            checks,
-            verdict: Verdict::Left(left),
-        });
+        records.push(Entry::looked(span(from, clock.now_us()), checks, left));
     }
     let stalls = stalls.long().into_iter();
     let stalls = stalls.map(|(from, to)| span(clock.us_of(from), clock.us_of(to)));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate_history::{Disturbance, History, Record, Span, Verdict, check};
+use sluicegate_history::{Disturbance, Entry, History, Said, Span, check};
 
 use sluicegate_tests::process::repository;
 
@@ -46,32 +46,32 @@ pub struct Times {
 }
 
 /// What a client saw, for the checker.
-pub fn record(seen: &Seen, times: &Times) -> Record {
-    let (mut to, verdict) = match seen.answer {
-        Answer::Admitted => (seen.answered_us, Verdict::Admitted),
-        Answer::Denied(after) => (seen.answered_us, Verdict::Denied(Some(after))),
-        _ => (seen.answered_us + ON_ITS_WAY_US, Verdict::Unknown),
+pub fn record(seen: &Seen, times: &Times) -> Entry {
+    let (mut to, said) = match seen.answer {
+        Answer::Admitted => (seen.answered_us, Said::Admitted),
+        Answer::Denied(after) => {
+            let retry_ms = Some(after / 1_000);
+            (seen.answered_us, Said::Denied { retry_ms })
+        }
+        _ => (seen.answered_us + ON_ITS_WAY_US, Said::Unknown),
     };
     // What was on its way when something broke may arrive when it is mended.
     let during = seen.answered_us >= times.broken_us && seen.sent_us <= times.mended_us;
-    if verdict == Verdict::Unknown && during {
+    if said == Said::Unknown && during {
         to = to.max(times.mended_us + ON_ITS_WAY_US);
     }
-    Record {
-        when: span(seen.sent_us, to),
-        checks: rules::checks(seen.rule, seen.client, seen.cost),
-        verdict,
-    }
+    let checks = rules::checks(seen.rule, seen.client, seen.cost);
+    Entry::asked(span(seen.sent_us, to), checks, said)
 }
 
 /// What was seen, for the checker; `idle` units may be held by decisions that are taken back.
-pub fn history(records: Vec<Record>, disturbance: Disturbance, idle: u64) -> History {
+pub fn history(records: Vec<Entry>, disturbance: Disturbance, idle: u64) -> History {
     History {
-        limits: rules::limits(idle),
-        records,
         disturbances: vec![disturbance],
         cached_us: CACHED_US,
         retry_late_us: ROUNDED_UP_US,
+        idle,
+        ..History::new(rules::limits(), records)
     }
 }
 
@@ -80,7 +80,7 @@ pub fn history(records: Vec<Record>, disturbance: Disturbance, idle: u64) -> His
 pub struct Run {
     pub seen: Vec<Seen>,
     /// The same for the checker, with what is counted in the end.
-    pub records: Vec<Record>,
+    pub records: Vec<Entry>,
     pub times: Times,
     pub lost_units: Option<u64>,
     pub vm_deaths: u64,

@@ -189,25 +189,6 @@ fn idle_units_of_a_cluster_are_those_of_two_other_clients() {
 }
 
 #[test]
-fn a_slow_answer_excuses_no_retry_after_of_others() {
-    let late = |by: u64, slow_us: u64| {
-        let mut seen = right();
-        let last = |seen: &mut [Seen], rule: usize| -> usize {
-            let of = |one: &Seen| one.rule == rule && matches!(one.answer, Answer::Denied(_));
-            seen.iter().rposition(of).expect("a denial")
-        };
-        let (slow, shut) = (last(&mut seen, ALLOW), last(&mut seen, SHUT));
-        seen[slow].answered_us += slow_us;
-        if let Answer::Denied(after) = seen[shut].answer {
-            seen[shut].answer = Answer::Denied(after + by);
-        }
-        failures(NOBODY_NOTICES, seen).len()
-    };
-    assert_eq!(late(0, 1_000 * MS), 0);
-    assert_ne!(late(60 * MS, 1_000 * MS), 0);
-}
-
-#[test]
 fn a_denial_is_cached_for_a_second() {
     // Forty units in 0.4 s; a denial that promises a millisecond was true only before them.
     let at = |sent_us, answer| Seen {

@@ -10,7 +10,7 @@
 //! clients were admitted.
 
 use serde_json::{Value, json};
-use sluicegate_history::{Check, Kind, Limit, Window};
+use sluicegate_history::{Algorithm, Check, Limit};
 use sluicegate_tests::policy::with_sets;
 
 /// Rules, by their `when_unavailable` or what the store's absence means to them.
@@ -26,13 +26,13 @@ pub const FILTER_TIMEOUT_MS: u64 = 1_000;
 /// The length of the windows that fill.
 pub const WINDOW_US: u64 = 2_000_000;
 
-const PRECISION_US: u64 = 100_000;
+const PRECISION_MS: u64 = 100;
 /// What a client may have of its own in a window.
 pub const QUOTA: u64 = 40;
 const TOGETHER: u64 = 50;
 const NEVER: u64 = 1_000_000;
-/// The subject of limits for all clients together.
-const EVERYONE: u32 = 0;
+/// The key of limits for all clients together.
+const EVERYONE: usize = 0;
 
 /// The indices of a rule's limits, in the order of `limits`: those by client, those for all.
 const LIMITS: [(usize, &[usize]); 3] = [(0, &[1, 4]), (2, &[5]), (3, &[6])];
@@ -48,23 +48,18 @@ const NAMES: [(&str, u64); 7] = [
     ("shut-count", NEVER),
 ];
 
-/// The limits, as the checker knows them; `idle` units may be held by decisions that are taken back.
-pub fn limits(idle: u64) -> Vec<Limit> {
-    let limit = |(name, quota): &(&str, u64)| Limit {
-        name: (*name).to_owned(),
-        windows: vec![Window {
-            kind: match *name {
-                "together" => Kind::Steps(PRECISION_US),
-                _ => Kind::Trailing,
-            },
-            quota: *quota,
-            per_us: if *quota == NEVER {
-                3_600_000_000
-            } else {
-                WINDOW_US
-            },
-        }],
-        idle,
+/// The limits, as the checker knows them.
+pub fn limits() -> Vec<Limit> {
+    let limit = |(name, quota): &(&str, u64)| {
+        let algorithm = match *name {
+            "together" => Algorithm::Sliding(PRECISION_MS),
+            _ => Algorithm::Log,
+        };
+        let per_ms = match *quota {
+            NEVER => 3_600_000,
+            _ => WINDOW_US / 1_000,
+        };
+        Limit::new(algorithm, *quota, per_ms)
     };
     NAMES.iter().map(limit).collect()
 }
@@ -72,13 +67,9 @@ pub fn limits(idle: u64) -> Vec<Limit> {
 /// What a request of a rule asks for; clients are counted from 1.
 pub fn checks(rule: usize, client: u32, cost: u64) -> Vec<Check> {
     let (by_client, together) = LIMITS[rule];
-    let check = |limit, subject| Check {
-        limit,
-        subject,
-        cost,
-    };
+    let check = |limit, key| Check::new(limit, key, cost);
     let together = together.iter().map(|limit| check(*limit, EVERYONE));
-    [check(by_client, client)]
+    [check(by_client, client as usize)]
         .into_iter()
         .chain(together)
         .collect()
@@ -94,12 +85,7 @@ pub fn look_at_count(rule: usize) -> (Value, Vec<Check>) {
     let limit = count_of(rule);
     let check = json!({ "limit": NAMES[limit].0, "key": everyone() });
     let decision = json!({ "checks": [check], "peek": true });
-    let check = Check {
-        limit,
-        subject: EVERYONE,
-        cost: 0,
-    };
-    (decision, vec![check])
+    (decision, vec![Check::new(limit, EVERYONE, 0)])
 }
 
 /// A constant's key, as the filter encodes it. With another, a look would find that nothing was taken.
@@ -120,14 +106,14 @@ pub fn policy(store: &str) -> String {
 /// It without its rules.
 pub fn policy_of_limits(store: &str) -> String {
     let mut text = format!("store: {store}\nstore_timeout: 200ms\nlimits:\n");
-    for ((name, quota), limit) in NAMES.iter().zip(limits(0)) {
+    for ((name, quota), limit) in NAMES.iter().zip(limits()) {
         let window = &limit.windows[0];
-        let (algorithm, more) = match window.kind {
-            Kind::Steps(us) => ("sliding_window", format!(", precision: {}ms", us / 1_000)),
+        let (algorithm, more) = match limit.algorithm {
+            Algorithm::Sliding(ms) => ("sliding_window", format!(", precision: {ms}ms")),
             _ => ("sliding_log", String::new()),
         };
         let down = if *name == "shut" { "deny" } else { "share" };
-        let per = window.per_us / 1_000;
+        let per = window.per_ms;
         text += &format!(
             "  {name}: {{ algorithm: {algorithm}, when_store_is_down: {down}, windows: [{{ quota: {quota}, per: {per}ms{more} }}] }}\n"
         );

@@ -250,6 +250,25 @@ pub fn holds_agree(lua: &mut Lua) -> Result<(), String> {
                 return Err(format!("{algorithm:?}: {said:?}, not {rust:?}"));
             }
         }
+        // By itself, for calls that return its units one by one.
+        let alone = Settlements::one(limit.spend(1, 1), Vec::new(), Vec::new());
+        let told = lua.try_settle(Some(START_US), None, &alone)?.each;
+        let told = told.and_then(|each| each.into_iter().next()?.ok());
+        let told = told.ok_or("a hold that cannot be read")?;
+        let names = told.of.iter().map(|held| (held.name, held.at_us));
+        let names_of_limit = limit
+            .buckets
+            .iter()
+            .map(|bucket| (Held::of(bucket).name, START_US));
+        if told.done != Done::Returned(1) || !names.eq(names_of_limit) {
+            return Err(format!("{algorithm:?}: {told:?}"));
+        }
+        let key = limit.hold(1);
+        memory.settle(
+            START_US,
+            &Settlements::one(limit.spend(1, 1), Vec::new(), Vec::new()),
+        );
+        assert!(lua.ttl_ms(&key) > 0);
         let settle = |limit: &Limit, secret, used| {
             let mut settlements = Settlements::default();
             let hold = limit.hold(secret);

@@ -1,5 +1,5 @@
 //! The queue of requests that wait for a verdict, and the callouts in flight. Pure: it decides when to send a callout,
-//! for which requests, and which requests have waited too long; `filter/src/callouts.rs` carries that out.
+//! for which requests, and which requests have waited too long; `filter/vm/src/callouts.rs` carries that out.
 //!
 //! If no callout is in flight, a request is sent in the next turn of Envoy's event loop, together with all requests of
 //! the same turn. Otherwise it waits until the callout in flight completes or is slow, or until the queue holds a full

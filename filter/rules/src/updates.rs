@@ -181,8 +181,11 @@ impl Updates {
         // Then none of those that answer can decide by the rules in force here.
         let is_stuck = !recent.clone().any(|one| one.names(in_force));
         let since_us = self.behind_us.unwrap_or(now_us);
-        let all_heard = self.sidecars.iter().all(|one| one.names(digest))
-            || now_us.saturating_sub(since_us) >= RECENT_US;
+        // One that is idle may have forgotten since what it decided besides.
+        let has =
+            |one: &Sidecar| one.in_force == digest || one.is_recent(now_us) && one.names(digest);
+        let all_heard =
+            self.sidecars.iter().all(has) || now_us.saturating_sub(since_us) >= RECENT_US;
         (is_stuck && recent.count() == 1) || ((is_wanted || is_stuck) && all_heard)
     }
 
@@ -265,6 +268,15 @@ mod tests {
                     (1, B, "aaaaaa", 30_000, false),
                     (1, B, "aaaaaa", 31_900, false),
                     (1, B, "aaaaaa", 32_000, true),
+                ],
+            ),
+            (
+                "one that decided the next rules besides when it answered last, long ago",
+                &[
+                    (2, A, "bbbbbb", 0, false),
+                    (1, B, "aaaaaa", 60_000, false),
+                    (2, A, "", 60_500, false),
+                    (1, B, "aaaaaa", 61_000, false),
                 ],
             ),
             (

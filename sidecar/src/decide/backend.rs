@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::plan::{Fallback, Plan};
 use crate::policy::{Limit, WhenStoreIsDown};
-use crate::store::batch::{Answer, Batcher, part};
+use crate::store::batch::{Answer, Batcher};
 use crate::store::{NoShare, Outage, Store, StoreError};
 use crate::telemetry::traces::Parent;
 
@@ -54,9 +54,7 @@ impl Backend {
         }
         let held = self.held_back(plan).await;
         let is_held = |index: usize| held.get(index).is_some_and(|held| *held);
-        let Answer { outcomes, in_doubt } = if held.is_empty() && !plan.has_mixed_specs {
-            self.batcher.decide(Arc::clone(batch), parent).await
-        } else {
+        let some = (!held.is_empty() || plan.has_mixed_specs).then(|| {
             let may_go = (0..batch.decisions.len()).filter(|index| !is_held(*index));
             let mut order: Vec<_> = may_go.collect();
             if plan.has_mixed_specs {
@@ -64,8 +62,10 @@ impl Backend {
                 let ranks = batch.spec_ranks();
                 order.sort_by_key(|index| ranks.get(*index).copied());
             }
-            self.decide_some(batch, &order, parent).await
-        };
+            order
+        });
+        let answer = self.batcher.decide(Arc::clone(batch), some, parent);
+        let Answer { outcomes, in_doubt } = answer.await;
         if outcomes.iter().all(Option::is_some) {
             return (outcomes, Vec::new());
         }
@@ -127,20 +127,12 @@ impl Backend {
         }
     }
 
-    /// The store's outcomes for some decisions of a batch, in this order; none for the others.
-    async fn decide_some(&self, batch: &Batch, order: &[usize], parent: Option<Parent>) -> Answer {
-        let some = self.batcher.decide(part(batch, order), parent).await;
-        let mut whole = Answer::none(batch.decisions.len(), false);
-        whole.add(order, some);
-        whole
-    }
-
     /// The store's outcomes for decisions that take units in advance; none while the store lacks admissions for their keys.
     pub async fn take_in_advance(&self, batch: Arc<Batch>) -> Vec<Option<Outcome>> {
         if self.outage.awaits_others() || self.outage.lacks_some(batch.buckets.iter()) {
             return vec![None; batch.decisions.len()];
         }
-        self.batcher.decide(batch, None).await.outcomes
+        self.batcher.decide(batch, None, None).await.outcomes
     }
 
     /// The clock of the store that keeps a bucket, in microseconds, if it is up and its clock is known.

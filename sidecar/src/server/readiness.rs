@@ -34,6 +34,12 @@ impl Readiness {
             service.number(),
             describe(&store, service.sidecars(), clock::unix_ms())
         );
+        // The first reason says most, and the last one what to do next.
+        if let (StoreState::Lost { why, .. }, Some(now)) = (&store, service.store_failure())
+            && !why.ends_with(&now.to_string())
+        {
+            text += &format!("by now: {now}\n");
+        }
         if phase > Phase::Serving {
             text += "draining: this sidecar is shutting down\n";
         }

@@ -9,4 +9,4 @@ mod queue;
 mod worker;
 
 pub use queue::Answer;
-pub use worker::{Batcher, part};
+pub use worker::Batcher;

@@ -87,14 +87,10 @@ pub async fn check(store: &RedisStore, policy: &Policy) -> Vec<Finding> {
     findings
 }
 
-fn is_cluster(store: &RedisStore) -> bool {
-    matches!(store.url.topology, Topology::Cluster(_))
-}
-
 /// Each primary, and a tag of its slots, as all sentinels or seeds name them.
 async fn nodes(store: &RedisStore, findings: &mut Vec<Finding>) -> Vec<(Endpoint, String)> {
     let (asked, asks, dialer) = match &store.url.topology {
-        Topology::Single(endpoint) => return vec![(endpoint.clone(), "probe".to_owned())],
+        Topology::Single(endpoint) => return vec![(endpoint.clone(), String::new())],
         Topology::Cluster(seeds) => (
             seeds,
             "CLUSTER SLOTS".to_owned(),
@@ -130,10 +126,10 @@ fn read(
     asked: &Endpoint,
     findings: &mut Vec<Finding>,
 ) -> Result<Vec<(Endpoint, String)>, StoreError> {
-    if !is_cluster(store) {
+    if let Topology::Sentinel { .. } = store.url.topology {
         let primary = primary_of(answer).map_err(RedisError::from)?;
         let primary = primary.ok_or(ConnectionError::NoPrimary)?;
-        return Ok(vec![(primary, "probe".to_owned())]);
+        return Ok(vec![(primary, String::new())]);
     }
     let layout = Layout::read(&answer, asked)?;
     if let Err(unserved) = layout.is_whole() {
@@ -168,7 +164,11 @@ async fn node(
     }
     checked.extend(findings::of_info(&info));
     let script = &common.script;
-    let own = if is_cluster(store) { "ASKING" } else { "ROLE" };
+    let own = if common.is_cluster() {
+        "ASKING"
+    } else {
+        "ROLE"
+    };
     for text in COMMANDS.split(',').chain([own]) {
         let text = text
             .replace('*', "sg:{TAG}:check:probe")
@@ -181,22 +181,20 @@ async fn node(
         }
     }
     checked.extend(findings::permissions(&refused, prefix));
-    let clustered = is_cluster(store);
-    if !clustered {
-        let look = async || match is_sharded(connection, soon()).await {
-            Err(error) if is_elsewhere(&error) => Ok(true),
-            looked => looked,
+    if !common.is_cluster() {
+        let is_sharded = match is_sharded(connection).await {
+            Err(error) if is_elsewhere(&error) => true,
+            looked => looked?,
         };
-        let is_sharded = look().await? && look().await?;
         checked.push(findings::sharding(is_sharded));
         if is_sharded {
             return Ok(());
         }
     }
-    let (mut least, probe) = (Duration::MAX, probe(clustered.then_some(tag)));
+    let (mut least, probe) = (Duration::MAX, probe(tag));
     for _ in 0..ROUND_TRIPS {
         let began = Instant::now();
-        run(&probe, connection, clustered, soon()).await?;
+        run(&probe, connection, soon()).await?;
         least = least.min(began.elapsed());
     }
     checked.push(findings::round_trip(least, policy.store_timeout));

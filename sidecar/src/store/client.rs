@@ -1,4 +1,4 @@
-//! The calls to the Redis that a fleet shares: one Redis, or a Redis Cluster.
+//! The calls to the Redis that a fleet shares. A single Redis is a node that serves all keys.
 
 mod by_slot;
 
@@ -10,12 +10,11 @@ use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue};
 use sluicegate_engine::script::Operation;
 use sluicegate_engine::{Batch, Done, Outcome, Settlements};
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::cluster::map::SlotCache;
 use super::cluster::routing::is_apart;
-use super::cluster::slots::slot;
+use super::cluster::slots::{Atomic, slot};
 use super::commands::{
     AnnounceResult, Announced, Announcement, Each, Entry, Listed, OVERRIDES_KEY, SIDECARS_SLOT_KEY,
 };
@@ -24,12 +23,8 @@ use super::health::Monitor;
 use super::overrides::{self, StoredOverrides};
 use super::redis::common::Common;
 use super::redis::connection::{Deadline, is_no_script};
-use super::redis::dial::Dialer;
 use super::redis::node::Node;
-use super::redis::pool::{ConnectionPool, Recheck};
-use super::redis::sentinel::poll_all;
-use super::reply::StoreReply;
-use crate::policy::{MAX_OVERRIDES, RedisStore, Topology};
+use crate::policy::{MAX_OVERRIDES, RedisStore};
 
 /// For reading all overrides: some megabytes, which no decision waits for.
 const READ_OVERRIDES_WITHIN: Duration = Duration::from_secs(2);
@@ -38,50 +33,27 @@ const CHANGE_OVERRIDES_WITHIN: Duration = Duration::from_secs(1);
 
 /// A client of one Redis or of a Cluster. [`Store`](super::kinds::Store) documents the calls that all stores have.
 pub struct Client {
-    nodes: Nodes,
+    nodes: Arc<SlotCache>,
     common: Arc<Common>,
     /// Find out which nodes there are, until this is dropped.
     _tasks: JoinSet<()>,
-}
-
-enum Nodes {
-    /// One Redis, or the primary that sentinels name.
-    One(Arc<Node>),
-    /// The primaries of a Cluster.
-    Cluster(Arc<SlotCache>),
 }
 
 impl Client {
     /// Starts to connect, in the current runtime.
     pub fn open(store: &RedisStore, timeout: Duration, monitor: Arc<Monitor>) -> Self {
         let common = Arc::new(Common::new(store, timeout, monitor));
-        let (recheck, mut tasks) = (Recheck::new(()), JoinSet::new());
-        let address = match &store.url.topology {
-            // It never changes.
-            Topology::Single(endpoint) => watch::channel(Ok(endpoint.clone())).1,
-            Topology::Sentinel { sentinels, name } => {
-                let dialer = Dialer::to_sentinels(store, timeout);
-                poll_all(dialer, sentinels, name, &recheck, &mut tasks)
-            }
-            Topology::Cluster(seeds) => {
-                let slots = SlotCache::start(Arc::clone(&common), seeds.to_vec(), &mut tasks);
-                return Self {
-                    nodes: Nodes::Cluster(slots),
-                    common,
-                    _tasks: tasks,
-                };
-            }
-        };
-        let pool = ConnectionPool::new(Arc::clone(&common), address, recheck, None, None);
+        let mut tasks = JoinSet::new();
         Self {
-            nodes: Nodes::One(Arc::new(Node::start(pool))),
+            nodes: SlotCache::start(Arc::clone(&common), store, &mut tasks),
             common,
             _tasks: tasks,
         }
     }
 
-    pub const fn is_cluster(&self) -> bool {
-        matches!(self.nodes, Nodes::Cluster(_))
+    /// Which keys one call may have.
+    pub fn atomic(&self) -> Atomic {
+        self.common.atomic
     }
 
     fn deadline(&self) -> Deadline {
@@ -90,14 +62,19 @@ impl Client {
 
     /// The node that owns a key, if it is known.
     fn owner(&self, key: &str) -> Option<Arc<Node>> {
-        match &self.nodes {
-            Nodes::One(node) => Some(Arc::clone(node)),
-            Nodes::Cluster(slots) => slots.map().owner(slot(key)).ok().map(|owner| owner.node),
-        }
+        self.nodes.map().owner(slot(key)).ok()
+    }
+
+    pub fn home(&self, key: &str) -> usize {
+        self.nodes.map().home(slot(key))
     }
 
     pub fn is_down(&self, key: &str) -> bool {
         self.owner(key).is_none_or(|node| node.pool.is_down())
+    }
+
+    pub fn is_all_down(&self) -> bool {
+        self.nodes.is_all_down()
     }
 
     pub fn clock_us(&self, key: &str) -> Option<u64> {
@@ -115,10 +92,7 @@ impl Client {
         deadline: Deadline,
         call: impl Fn(Arc<Node>, bool) -> F,
     ) -> Result<T, StoreError> {
-        match &self.nodes {
-            Nodes::One(node) => call(Arc::clone(node), false).await,
-            Nodes::Cluster(slots) => slots.call(slot(key), deadline, call).await,
-        }
+        self.nodes.call(slot(key), deadline, call).await
     }
 
     async fn invoke<O: Operation>(
@@ -132,16 +106,6 @@ impl Client {
         };
         let key = operation.keys().next().unwrap_or_default();
         self.call(key, deadline, invoke).await
-    }
-
-    pub async fn decide(&self, batch: &Batch) -> StoreReply {
-        match self.nodes {
-            Nodes::One(_) => {
-                let whole = self.decide_whole(batch, self.deadline()).await;
-                StoreReply::whole(batch, whole)
-            }
-            Nodes::Cluster(_) => self.decide_by_slot(batch).await,
-        }
     }
 
     /// By one call, whose refusal concerns the whole node.
@@ -191,10 +155,11 @@ impl Client {
         join_all(keys.iter().map(one)).await.into_iter().collect()
     }
 
-    /// On one Redis the announcement and the version of the overrides are one call, as long as the user may read them.
+    /// The announcement and the version of the overrides are one call where they may be, as long as the user may read them.
     pub async fn announce(&self, name: &str) -> AnnounceResult {
         let entry = Entry::Sidecar(name);
-        if !self.is_cluster() {
+        let group = |key| self.common.atomic.group(key);
+        if group(SIDECARS_SLOT_KEY) == group(OVERRIDES_KEY) {
             match self.enter(entry, Announcement::PresentWithOverrides).await {
                 Ok(listed) => {
                     let version = overrides::version(listed.3.as_deref());

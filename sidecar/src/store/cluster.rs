@@ -1,12 +1,12 @@
-//! A Redis Cluster.
+//! The nodes of a store: those of a Redis Cluster, or one that serves all keys.
 //!
 //! | file | for |
 //! |---|---|
-//! | `slots.rs` | the slot of a key |
+//! | `slots.rs` | the slot of a key, and which keys one call may have; pure |
 //! | `lanes.rs` | which decisions share a queue; pure |
 //! | `sub_batch.rs` | splits a batch by subject or key and combines the answers; pure |
-//! | `layout.rs` | what a node answers to CLUSTER SLOTS; pure |
-//! | `map.rs` | the slot map and its refresh |
+//! | `layout.rs` | which node owns which slots; pure |
+//! | `map.rs` | the nodes, and how they are found |
 //! | `referral.rs` | which errors are redirections; pure |
 //! | `routing.rs` | the node for a call, and redirections |
 

@@ -8,6 +8,7 @@ use sluicegate_engine::{Batch, Done, Settlements};
 use tokio::sync::watch;
 
 use super::client::Client;
+use super::cluster::slots::Atomic;
 use super::commands::{AnnounceResult, Announcement, Entry, OVERRIDES_KEY};
 use super::error::StoreError;
 use super::health::{Health, HealthState, Monitor};
@@ -91,10 +92,10 @@ impl Store {
     }
 
     /// Its name in messages.
-    pub const fn name(&self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         match &self.kind {
             Kind::Memory(_) => "the sidecar's memory",
-            Kind::Redis(client) if client.is_cluster() => "Redis Cluster",
+            Kind::Redis(_) if self.has_parts() => "Redis Cluster",
             Kind::Redis(_) => "Redis",
             #[cfg(feature = "simulation")]
             Kind::Simulated(_) => "a simulated Redis",
@@ -107,8 +108,16 @@ impl Store {
     }
 
     /// Whether parts of it may be down while others answer.
-    pub const fn has_parts(&self) -> bool {
-        matches!(&self.kind, Kind::Redis(client) if client.is_cluster())
+    pub fn has_parts(&self) -> bool {
+        matches!(self.atomic(), Atomic::Slot)
+    }
+
+    /// Which keys one call may have.
+    fn atomic(&self) -> Atomic {
+        match &self.kind {
+            Kind::Redis(client) => client.atomic(),
+            _ => Atomic::Store,
+        }
     }
 
     /// The deadline of every call.
@@ -133,7 +142,7 @@ impl Store {
     /// Settles: what became of each settlement, `None` where that is unknown, and why. Takes at most twice the deadline of a call,
     /// however many settlements there are: those that have not been sent by then are not sent later.
     pub async fn settle(&self, all: &Settlements) -> (Vec<Option<Done>>, Option<StoreError>) {
-        let calls = calls(all, self.has_parts());
+        let calls = calls(all, self.atomic());
         // On one Redis one after the other: all at once would block it for other callers.
         let at_once = if self.has_parts() { calls.len() } else { 1 };
         let deadline = Instant::now() + self.timeout * 2;
@@ -179,6 +188,14 @@ impl Store {
         of_each!(self, store => store.reset(keys).await)
     }
 
+    /// The number of the node that keeps a bucket.
+    pub fn home(&self, key: &str) -> usize {
+        match &self.kind {
+            Kind::Redis(client) => client.home(key),
+            _ => 0,
+        }
+    }
+
     /// Whether the node that keeps a bucket is known to be down: nothing is sent to it, or it refuses.
     pub fn is_down(&self, key: &str) -> bool {
         of_each!(self, store => store.is_down(key))
@@ -190,9 +207,12 @@ impl Store {
         !is_unknown && self.is_down(OVERRIDES_KEY)
     }
 
-    /// Whether every bucket's node is known to be down, where that is one node.
+    /// Whether all nodes are known to be down.
     pub fn is_all_down(&self) -> bool {
-        !self.has_parts() && self.is_down(OVERRIDES_KEY)
+        match &self.kind {
+            Kind::Redis(client) => client.is_all_down(),
+            _ => self.is_down(OVERRIDES_KEY),
+        }
     }
 
     /// The clock of the node that keeps a bucket, in microseconds, if known; never late.

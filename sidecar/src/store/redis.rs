@@ -1,10 +1,10 @@
-//! The store that a fleet shares: the script of `lua/` in one Redis, or in the primary that sentinels name.
+//! A Redis that runs the script of `lua/`, and the connections to it.
 //!
 //! | file | for |
 //! |---|---|
 //! | `node.rs` | a Redis: its connections, and the one that a call uses |
 //! | `supervise.rs` | the owner of a connection: opens, probes and replaces it |
-//! | `inspect.rs` | whether a connection still leads to the right server |
+//! | `inspect.rs` | what a new connection tells of its server |
 //! | `pool.rs` | which connections are usable, and since when none is |
 //! | `connection.rs`, `common.rs` | a connection in use; what all of them share |
 //! | `open.rs`, `dial.rs`, `stream.rs`, `tls.rs` | one attempt to connect |

@@ -7,12 +7,12 @@ use sluicegate_engine::{
     BatchBuilder, Done, Entry, Guard, Held, MAX_CALL_WEIGHT, Settlement, Settlements,
 };
 
-use super::cluster::slots::tag;
+use super::cluster::slots::Atomic;
 use super::error::StoreError;
 
-/// Puts settlements, in their order, into as few calls as the bound of a call allows; none has two with one guard, and on a
-/// Cluster (`by_slot`) two subjects. So the answers of the calls, one after the other, are those of the settlements. Pure.
-pub fn calls(all: &Settlements, by_slot: bool) -> Vec<Settlements> {
+/// Puts settlements, in their order, into as few calls as the bound of a call allows; none has two with one guard, or keys that one
+/// call may not have. So the answers of the calls, one after the other, are those of the settlements. Pure.
+pub fn calls(all: &Settlements, atomic: Atomic) -> Vec<Settlements> {
     let mut calls: Vec<(Vec<Settlement>, BatchBuilder)> = Vec::new();
     let (mut weight, mut guards, mut last_slot) = (0, HashSet::new(), None);
     for one in &all.each {
@@ -21,7 +21,7 @@ pub fn calls(all: &Settlements, by_slot: bool) -> Vec<Settlements> {
         weight += visits;
         let first = one.entries.first();
         let first = first.and_then(|first| all.buckets.get(first.bucket));
-        let slot = first.filter(|_| by_slot).map(|first| tag(&first.key));
+        let slot = first.map(|first| atomic.group(&first.key));
         let guard = one.guard.key();
         let is_again = guard.is_some_and(|guard| !guards.insert(guard));
         if weight > MAX_CALL_WEIGHT || is_again || last_slot.is_none_or(|last| last != slot) {
@@ -142,7 +142,7 @@ mod tests {
     fn a_whole_request_of_settles_is_few_calls_of_a_bounded_size() {
         let subjects: Vec<_> = (0..1_024).map(|n| (n, 8)).collect();
         let all = settlements(&subjects);
-        let calls = calls(&all, false);
+        let calls = calls(&all, Atomic::Store);
         assert_eq!(calls.len(), 19);
         let each = calls.iter().map(|call| &call.each);
         let weights = each.clone().map(|each| 9 * each.len());
@@ -154,19 +154,19 @@ mod tests {
     #[test]
     fn a_call_names_each_bucket_and_each_guard_once() {
         let mut two = settlements(&[(1, 2), (1, 2)]);
-        let one = calls(&two, false);
+        let one = calls(&two, Atomic::Store);
         assert_eq!(one.len(), 1);
         let buckets: &[Bucket] = &one[0].buckets;
         assert_eq!(buckets.len(), 2);
         let named = one[0].each[1].entries.iter().map(|entry| entry.bucket);
         assert!(named.eq([0, 1]));
         two.each[1].guard = two.each[0].guard.clone();
-        assert_eq!(calls(&two, false).len(), 2);
+        assert_eq!(calls(&two, Atomic::Store).len(), 2);
     }
 
     #[test]
     fn on_a_cluster_no_call_has_two_subjects() {
-        let calls = calls(&settlements(&[(1, 1), (1, 2), (2, 1)]), true);
+        let calls = calls(&settlements(&[(1, 1), (1, 2), (2, 1)]), Atomic::Slot);
         assert!(calls.iter().map(|call| call.each.len()).eq([2, 1]));
     }
 

@@ -82,6 +82,8 @@ names! {
         Moved = "moved",
         /// Redis refused it, or what was sent.
         Refused = "refused",
+        /// The one before had its longest life.
+        Planned = "planned",
         /// A file with credentials has changed.
         Credentials = "credentials",
     }

@@ -19,47 +19,19 @@ fn around(from: &str, to: &str, configuration: &str) -> String {
 
 #[test]
 fn settings_around_the_filter_that_make_it_weaker_are_found() {
-    let policy = "failure_policy: FAIL_RELOAD";
-    let peer = "use_remote_address: true";
-    for (from, to, says) in [
-        (
-            peer,
-            "codec_type: AUTO",
-            "warning: `rules.gateway.rules[1].checks[0].key[0].address`",
-        ),
-        (peer, "codec_type: AUTO", "use_remote_address"),
-        (
-            policy,
-            "reloadable: true",
-            "warning: `failure_policy`: if the filter's VM fails once",
-        ),
-        (
-            policy,
-            "failure_policy: FAIL_OPEN",
-            "warning: `failure_policy`: all requests pass unmetered",
-        ),
-        (
-            policy,
-            "fail_open: true",
-            "warning: `fail_open`: all requests pass unmetered",
-        ),
-        (
-            "request_timeout: 30s",
-            "codec_type: AUTO",
-            "warning: `request_timeout`: requests that wait when the filter's VM dies hang",
-        ),
-        (
-            "request_timeout: 30s",
-            "stream_idle_timeout: 30s",
-            "0 warnings",
-        ),
-        (
-            policy,
-            "failure_policy: FAIL_CLOSED",
-            "warning: `failure_policy`: if the filter's VM fails once, every request gets an error",
-        ),
-    ] {
-        has(&around(from, to, GOOD), says);
+    let table = r"
+        use_remote_address: true | codec_type: AUTO | warning: `rules.gateway.rules[1].checks[0].key[0].address`
+        use_remote_address: true | codec_type: AUTO | use_remote_address
+        failure_policy: FAIL_RELOAD | reloadable: true | warning: `failure_policy`: if the filter's VM fails once
+        failure_policy: FAIL_RELOAD | failure_policy: FAIL_OPEN | warning: `failure_policy`: all requests pass unmetered
+        failure_policy: FAIL_RELOAD | fail_open: true | warning: `fail_open`: all requests pass unmetered
+        request_timeout: 30s | codec_type: AUTO | warning: `request_timeout`: requests that wait when the filter's VM dies hang
+        request_timeout: 30s | stream_idle_timeout: 30s | 0 warnings
+        failure_policy: FAIL_RELOAD | failure_policy: FAIL_CLOSED | warning: `failure_policy`: if the filter's VM fails once, every request gets an error
+    ";
+    for line in table.trim().lines() {
+        let row: Vec<_> = line.trim().split(" | ").collect();
+        has(&around(row[0], row[1], GOOD), row[2]);
     }
 }
 

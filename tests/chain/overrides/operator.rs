@@ -15,33 +15,22 @@ async fn what_cannot_be_meant_is_refused_with_field_and_remedy() {
         .limit("per-key", &format!("algorithm: sliding_log, {of_file}"))
         .limit("many", &format!("algorithm: fixed_window, {many}"));
     let sidecar = Sidecar::alone(&policy.text()).await;
-    let past = "2020-01-01T00:00:00Z";
-    for (terms, code, named) in [
-        (json!({}), "malformed_entry", "exactly one"),
-        (json!({ "qouta": 5 }), "malformed_entry", "qouta"),
-        (json!({ "quota": 0 }), "malformed_entry", "`quota` is 0"),
-        (
-            json!({ "quota": 5, "burst": 5 }),
-            "malformed_entry",
-            "token_bucket",
-        ),
-        (
-            json!({ "blocked": true, "until": past }),
-            "malformed_entry",
-            "has passed",
-        ),
-        (
-            json!({ "limit": "many", "quota": 5 }),
-            "malformed_entry",
-            "`1h`, `1day`",
-        ),
-        (
-            json!({ "limit": "per-kee", "quota": 5 }),
-            "unknown_limit",
-            "`per-key`",
-        ),
-        (json!({ "key": "", "blocked": true }), "empty_key", "`key`"),
-    ] {
+    let table = r#"
+        {} | malformed_entry | exactly one
+        { "qouta": 5 } | malformed_entry | qouta
+        { "quota": 0 } | malformed_entry | `quota` is 0
+        { "quota": 5, "burst": 5 } | malformed_entry | token_bucket
+        { "blocked": true, "until": "2020-01-01T00:00:00Z" } | malformed_entry | has passed
+        { "limit": "many", "quota": 5 } | malformed_entry | `1h`, `1day`
+        { "limit": "per-kee", "quota": 5 } | unknown_limit | `per-key`
+        { "key": "", "blocked": true } | empty_key | `key`
+    "#;
+    for line in table.trim().lines() {
+        let row: Vec<_> = line.split(" | ").collect();
+        let [terms, code, named] = row[..] else {
+            panic!("{line}")
+        };
+        let terms = serde_json::from_str(terms).unwrap();
         let answer = change(&sidecar, Method::PUT, ("per-key", "k"), &terms, 400).await;
         shows(&answer, &json!({ "code": code }));
         assert!(answer.to_string().contains(named), "{terms}: {answer}");

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use sluicegate_history::{Check, Disturbance, History, Limit, Record, Span, Verdict, Window};
+use sluicegate_history::{Algorithm, Check, Disturbance, Entry, History, Limit, Said, Span};
 use sluicegate_tests::client::client;
 use sluicegate_tests::policy::Policy;
 use sluicegate_tests::sidecar::Sidecar;
@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const WATCHED: Duration = Duration::from_secs(10);
 
 /// A request that was answered: when, whether for `hot`, and what.
-type Asked = (Span, bool, Verdict);
+type Asked = (Span, bool, Said);
 
 struct Fleet {
     store: Store,
@@ -163,9 +163,9 @@ impl Fleet {
                     };
                     let answer: Value = serde_json::from_str(&text).expect("an answer");
                     let verdict = match answer["verdicts"][0]["outcome"].as_str() {
-                        Some("admitted") => Verdict::Admitted,
-                        Some("denied") => Verdict::Denied(None),
-                        _ => Verdict::Unknown,
+                        Some("admitted") => Said::Admitted,
+                        Some("denied") => Said::Denied { retry_ms: None },
+                        _ => Said::Unknown,
                     };
                     let to = micros(began.elapsed());
                     let mut asked = asked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -213,7 +213,7 @@ impl Fleet {
         let asked = std::mem::take(&mut *self.asked.lock().unwrap_or_else(PoisonError::into_inner));
         let without = asked
             .iter()
-            .filter(|(_, _, verdict)| *verdict == Verdict::Unknown);
+            .filter(|(_, _, verdict)| *verdict == Said::Unknown);
         let last_us = without.clone().map(|(when, ..)| when.to).max().unwrap_or(0);
         let last_ms = last_us.saturating_sub(micros(over - self.began)) / 1_000;
         let lines = self.lines().saturating_sub(before.lines);
@@ -235,27 +235,12 @@ impl Fleet {
 
     /// The fullest window of the limit `hot`, by its quota. An outage may let the quota through once more.
     fn fullest(&self, asked: Vec<Asked>) -> f64 {
-        let record = |(when, is_hot, verdict): Asked| Record {
-            when,
-            checks: vec![Check {
-                limit: usize::from(!is_hot),
-                subject: 0,
-                cost: 1,
-            }],
-            verdict,
+        let record = |(when, is_hot, said): Asked| {
+            Entry::asked(when, vec![Check::new(usize::from(!is_hot), 0, 1)], said)
         };
-        let limit = |name: &str, quota| Limit {
-            name: name.to_owned(),
-            windows: vec![Window {
-                kind: sluicegate_history::Kind::Trailing,
-                quota,
-                per_us: micros(HOT_WINDOW),
-            }],
-            idle: 0,
-        };
+        let limit = |quota| Limit::new(Algorithm::Log, quota, micros(HOT_WINDOW) / 1_000);
+        let limits = vec![limit(HOT_QUOTA), limit(1_000_000_000)];
         let report = sluicegate_history::check(&History {
-            limits: vec![limit("hot", HOT_QUOTA), limit("per-key", 1_000_000_000)],
-            records: asked.into_iter().map(record).collect(),
             disturbances: vec![Disturbance {
                 when: Span {
                     from: 0,
@@ -265,8 +250,7 @@ impl Fleet {
                 forgets: true,
                 denials: true,
             }],
-            cached_us: 0,
-            retry_late_us: 1,
+            ..History::new(limits, asked.into_iter().map(record).collect())
         });
         let peak = report.peaks.iter().find(|peak| peak.limit == 0);
         peak.map_or(0.0, |peak| peak.units as f64 / HOT_QUOTA as f64)

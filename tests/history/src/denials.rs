@@ -1,94 +1,246 @@
-//! The second and third promise: a denial is needed, and takes nothing. A peek at the end shows what was taken in all.
+//! The second and third promise: a denial is needed, and takes nothing. What is reported was denied although it is certain that
+//! there was room.
 
-use crate::record::{Check, History, Limit, Record, Span, Verdict, Window};
+use std::collections::BTreeMap;
+
+use crate::bounds::{CLOCK, Counted, Judge, MS, SOON, Subject, Time, meets};
+use crate::record::{Algorithm, Check, Entry, Said, What};
 use crate::report::{Report, Wrong};
-use crate::uses::{Bucket, Ledger};
 
-pub(crate) fn check(history: &History, ledger: &Ledger, report: &mut Report) {
-    for record in &history.records {
-        match record.verdict {
-            Verdict::Denied(_) => denial(history, ledger, record, report),
-            Verdict::Left(left) => peek(history, ledger, record, left, report),
-            Verdict::Admitted | Verdict::Unknown => {}
-        }
-    }
+/// How fast the average forgets that decides how large leases are.
+const MEMORY_US: f64 = 250_000.0;
+
+/// After a sidecar has ended: until its share is divided among the others, if an outage does not keep it.
+const GONE: u64 = 60_000 * MS;
+
+/// A denial: when it was asked and answered, and since when what was taken counts.
+struct Denial {
+    from: u64,
+    to: u64,
+    since: u64,
+    /// A share may have decided.
+    share: bool,
 }
 
-/// The windows of a check, with its bucket.
-pub(crate) fn windows<'a>(
-    history: &'a History,
-    checks: &'a [Check],
-) -> impl Iterator<Item = (&'a Limit, &'a Window, Bucket, u64)> {
-    checks.iter().flat_map(|check| {
-        let limit = history.limits.get(check.limit).into_iter();
-        limit.flat_map(move |limit| {
-            let each = limit.windows.iter();
-            each.map(move |window| (limit, window, (check.limit, check.subject), check.cost))
-        })
-    })
-}
+/// When something was asked for a limit with leases, and all that was until then, weighted by its age.
+type Demand = Vec<(u64, f64)>;
 
-fn denial(history: &History, ledger: &Ledger, record: &Record, report: &mut Report) {
-    if history.disturbed(record.when, |one| one.denials) {
-        return;
-    }
-    report.denials += 1;
-    let full = |denials_take: bool| {
-        windows(history, &record.checks).any(|(limit, window, bucket, cost)| {
-            let most = |uses: &crate::uses::Uses| uses.at_most(window, record.when, record.when.to);
-            let mut used = most(ledger.possible(bucket)) + limit.idle;
-            if denials_take {
-                // Its own request is among them, and took nothing before it was made.
-                used += most(ledger.denied(bucket)).saturating_sub(cost);
+impl Judge<'_> {
+    /// Denials of keys of which it is certain that there was room.
+    pub(crate) fn denials(&self, report: &mut Report) {
+        let demands = self.subjects.iter();
+        let demands = demands.map(|(of, subject)| (*of, self.demand(of.0, subject)));
+        let demands: BTreeMap<_, _> = demands.collect();
+        for entry in &self.history.log {
+            let What::Asked {
+                checks,
+                said: Said::Denied { .. },
+                ..
+            } = &entry.what
+            else {
+                continue;
+            };
+            let subject = |check: &Check| &self.subjects[&(check.limit, check.key)];
+            if self.disturbing((entry.from, entry.to), |one| one.denials) > 0
+                || !checks.iter().all(|check| subject(check).simple)
+            {
+                continue;
             }
-            used + cost > window.quota
-        })
-    };
-    if !full(false)
-        && let Some((limit, _, bucket, _)) = windows(history, &record.checks).next()
-    {
-        let what = if full(true) {
-            Wrong::DenialsTook
-        } else {
-            Wrong::WronglyDenied
-        };
-        report.add(&limit.name, bucket, record.when, what);
-    }
-}
-
-/// A peek is told by the window with the least room: no window has less than it says, and one has no more.
-fn peek(history: &History, ledger: &Ledger, record: &Record, left: u64, report: &mut Report) {
-    let since = forgotten_until(history, record.when);
-    let until = record.when.from;
-    let each = windows(history, &record.checks).map(|(limit, window, bucket, _)| {
-        let (possible, certain) = (ledger.possible(bucket), ledger.certain(bucket));
-        let at_most = possible.at_most(window, record.when, record.when.to);
-        let at_least = certain.at_least(window, record.when, since, until);
-        let taken = window.quota.saturating_sub(left);
-        (limit, bucket, window.quota, taken, at_most, at_least)
-    });
-    let each: Vec<_> = each.collect();
-    // The window that can have the least room: if even that has more, none was emptied so far.
-    let fullest = each
-        .iter()
-        .min_by_key(|(_, _, quota, _, at_most, _)| quota.saturating_sub(*at_most));
-    if let Some((limit, bucket, _, taken, at_most, _)) = fullest.copied()
-        && taken > at_most
-    {
-        let what = Wrong::LessLeft { taken, at_most };
-        report.add(&limit.name, bucket, record.when, what);
-    }
-    for (limit, bucket, _, taken, _, at_least) in each {
-        if taken < at_least {
-            let what = Wrong::MoreLeft { taken, at_least };
-            report.add(&limit.name, bucket, record.when, what);
+            report.denials += 1;
+            let full = |denials_take: bool| {
+                checks.iter().any(|check| {
+                    let demand = &demands[&(check.limit, check.key)];
+                    self.may_be_full(entry, check, subject(check), demand, denials_take)
+                })
+            };
+            if !full(false) {
+                let what = if full(true) {
+                    Wrong::DenialsTook
+                } else {
+                    Wrong::WronglyDenied
+                };
+                let of = (checks[0].limit, checks[0].key);
+                report.add(of, (entry.from, entry.to), what);
+            }
         }
     }
-}
 
-/// What was admitted until then may be forgotten at `when`; 0 if nothing is.
-pub(crate) fn forgotten_until(history: &History, when: Span) -> u64 {
-    let each = history.disturbances.iter();
-    let forgets = each.filter(|one| one.forgets && one.when.from <= when.to);
-    forgets.map(|one| one.when.to).max().unwrap_or(0)
+    fn may_be_full(
+        &self,
+        entry: &Entry,
+        check: &Check,
+        subject: &Subject,
+        demand: &Demand,
+        denials_take: bool,
+    ) -> bool {
+        let denial = Denial {
+            from: entry.from,
+            to: entry.to,
+            since: self.reset_before(entry, check),
+            share: self.cut((entry.from, entry.to)),
+        };
+        let cost = check.cost + self.idle(&denial, check.limit, demand) + self.history.idle;
+        subject.counted.iter().any(|counted| {
+            let denied = if denials_take {
+                self.denied(counted, subject, entry)
+            } else {
+                0
+            };
+            self.is_full(counted, &denial, check.cost, cost + denied)
+        })
+    }
+
+    /// What was taken before a reset counts no longer, in the sidecar that was told, and in the windows of its policy.
+    fn reset_before(&self, entry: &Entry, check: &Check) -> u64 {
+        let version = |at| self.version(entry.sidecar, at);
+        let resets = self.changes.iter().filter(|one| {
+            matches!(one.what, What::Reset { limit, key, done: true } if check.is_of(limit, key))
+                && one.sidecar == entry.sidecar
+                && entry.from > one.to + SOON
+                && version(one.from) == version(entry.from)
+                && !self.cut((one.from, one.to))
+        });
+        resets.map(|one| one.from).max().unwrap_or(0)
+    }
+
+    /// What other denied decisions asked for in a window.
+    fn denied(&self, counted: &Counted, subject: &Subject, entry: &Entry) -> u64 {
+        let gone = self.gone_before(counted, (entry.from, entry.to), 0);
+        let asked = subject.asked.iter().filter(|(number, _)| {
+            let one = &self.history.log[*number];
+            let denied = matches!(
+                one.what,
+                What::Asked {
+                    said: Said::Denied { .. },
+                    ..
+                }
+            );
+            denied && one.from <= entry.to && one.to >= gone && !std::ptr::eq(one, entry)
+        });
+        asked.map(|(_, check)| check.cost).sum()
+    }
+
+    /// All that is asked for, if a limit has leases.
+    fn demand(&self, limit: usize, subject: &Subject) -> Demand {
+        let mut demand = Demand::new();
+        if self.longest_lease(limit) == 0 {
+            return demand;
+        }
+        let asked = subject.asked.iter();
+        let asked = asked.map(|(number, check)| (self.history.log[*number].from, check.cost));
+        let mut asked: Vec<_> = asked.collect();
+        asked.sort_unstable();
+        for (at, cost) in asked {
+            let (last, weight) = demand.last().copied().unwrap_or((at, 0.0));
+            let fades = (-((at - last) as f64) / MEMORY_US).exp();
+            demand.push((at, weight * fades + cost as f64));
+        }
+        demand
+    }
+
+    /// What may lie idle in leases at a denial, as `docs/leases.md` has it: 2 x D x L, by the most that was asked for lately.
+    fn idle(&self, denial: &Denial, limit: usize, demand: &Demand) -> u64 {
+        let longest = self.longest_lease(limit);
+        let first = demand.partition_point(|one| one.0 + longest + SOON < denial.from);
+        let recent = demand[first.saturating_sub(1)..].iter();
+        let recent = recent.take_while(|one| one.0 <= denial.to);
+        let most = recent.map(|one| one.1).fold(0.0, f64::max);
+        (2.0 * most / MEMORY_US * longest as f64) as u64
+    }
+
+    /// Leases that are lost come back with their window only. Those of token buckets are not told from what drains.
+    fn loses_leases(&self, counted: &Counted) -> bool {
+        let mut changes = self.changes.iter();
+        let mut are_lost = || {
+            changes.any(|one| {
+                matches!(
+                    one.what,
+                    What::Down | What::Envoy | What::Lost | What::Reset { .. }
+                )
+            })
+        };
+        self.longest_lease(counted.bucket.limit) > 0
+            && (matches!(counted.bucket.algorithm, Algorithm::Token(_))
+                || !self.outages.is_empty()
+                || !self.clocks.is_empty()
+                || are_lost())
+    }
+
+    /// Before when a unit must have been taken not to be in the window at any instant of a span.
+    pub(crate) fn gone_before(&self, counted: &Counted, (from, _): Time, longer: u64) -> u64 {
+        let bucket = counted.bucket;
+        let held = match bucket.algorithm {
+            Algorithm::Fixed | Algorithm::Day(_) => {
+                let clock = self.clock(from);
+                return from.saturating_sub(clock - self.window_of(bucket, clock).0);
+            }
+            Algorithm::Sliding(precision_ms) => bucket.per_us + precision_ms * MS,
+            Algorithm::Log | Algorithm::Token(_) => bucket.per_us,
+        };
+        (from + 1).saturating_sub(held + longer)
+    }
+
+    /// By how much longer shares and leases, which merge what they took, may hold it.
+    pub(crate) fn held_longer(&self, counted: &Counted) -> u64 {
+        let merges = !self.outages.is_empty() || self.longest_lease(counted.bucket.limit) > 0;
+        if merges {
+            counted.bucket.per_us / 60 + 1
+        } else {
+            0
+        }
+    }
+
+    fn is_full(&self, counted: &Counted, denial: &Denial, alone: u64, cost: u64) -> bool {
+        let bucket = counted.bucket;
+        let from = denial.from.saturating_sub(3 * bucket.per_us);
+        let in_force = || counted.in_force((from, denial.to));
+        // After a step back a key is held from its first request on, whenever that is; one forward is known with the next answer.
+        let soon = (denial.from.saturating_sub(SOON), denial.to);
+        let mut steps = self.clocks.iter();
+        let stepped = denial.share && !self.clocks.is_empty()
+            || steps.any(|(at, by)| *by < 0 && *at <= denial.to || meets((*at, *at), soon));
+        if in_force().next().is_none() || stepped || self.loses_leases(counted) {
+            return true;
+        }
+        let least = if denial.share {
+            // One that has ended is counted for a while, beside its successor.
+            let ended = self.changes.iter().filter(|one| {
+                matches!(one.what, What::Down)
+                    && meets((one.from, one.to + GONE), (from, denial.to))
+            });
+            (self.history.sidecars + ended.count()) as u64
+        } else {
+            1
+        };
+        let quota = in_force().map(|claim| claim.quota).min().unwrap_or(0) / least;
+        if let Algorithm::Token(_) = bucket.algorithm {
+            let mut claims = counted.claims.iter();
+            let changes = claims.any(|claim| claim.when != (0, u64::MAX));
+            let burst = in_force().map(|claim| claim.burst).min().unwrap_or(0);
+            let known = changes || !self.clocks.is_empty() || !self.outages.is_empty();
+            return known
+                || quota == 0
+                || Self::level(counted, denial, quota) + alone * bucket.per_us
+                    > burst * bucket.per_us;
+        }
+        // A cached denial of the window before ends with it; a share follows the store's clock as it was known.
+        let early = if denial.share { CLOCK } else { 0 };
+        let span = (denial.from.saturating_sub(early), denial.to);
+        let gone = self.gone_before(counted, span, self.held_longer(counted));
+        counted.uses.at_most(gone.max(denial.since), denial.to) + cost > quota
+    }
+
+    /// What a token bucket holds at most, in units times its window.
+    fn level(counted: &Counted, denial: &Denial, quota: u64) -> u64 {
+        let per = counted.bucket.per_us;
+        let (mut level, mut at) = (0_u64, 0_u64);
+        let uses = counted.uses.each.iter();
+        for one in uses.filter(|one| one.to >= denial.since && one.from <= denial.to) {
+            let ends = one.to.min(denial.from);
+            level = level.saturating_sub(ends.saturating_sub(at) * quota) + one.units * per;
+            at = at.max(ends);
+        }
+        let now = denial.from.saturating_sub(SOON).max(at);
+        level.saturating_sub((now - at) * quota)
+    }
 }

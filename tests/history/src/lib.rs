@@ -1,13 +1,17 @@
-//! Checks a history of decisions, as clients saw them, against promises 1 to 4 of `docs/promises.md`.
+//! Judges a history of decisions, as clients saw them, by the promises alone: it knows what was asked, answered and done, and
+//! nothing of the code. `docs/promises.md`; published allowances: `docs/reliability.md`, `docs/leases.md`, `docs/upgrades.md`.
 //!
 //! | file | for |
 //! |---|---|
 //! | `record.rs` | what a run records |
-//! | `uses.rs` | what was taken from one limit for one subject, summed up by time |
+//! | `bounds.rs` | what may have been in force when: policies, overrides, outages, clocks |
+//! | `uses.rs` | what was taken from one bucket, summed up by time |
 //! | `over.rs` | the first promise: never over |
 //! | `denials.rs` | the second and third: never wrongly denied, all or nothing |
+//! | `looks.rs` | the same, by what a look finds |
 //! | `retry.rs` | the fourth: a true Retry-After |
 //! | `origin.rs` | when a denial that may come from a cache was first made |
+//! | `told.rs` | a block blocks, whoever comes back in time is admitted, and every request has a verdict |
 //! | `report.rs` | what is found |
 //!
 //! A client knows when it asked and when it was answered, not when the decision was made in between. So every statement
@@ -16,26 +20,39 @@
 //!
 //! This crate depends on nothing: it shares no arithmetic with the engine, the script or their model.
 
+mod bounds;
 mod denials;
+mod looks;
 mod origin;
 mod over;
 mod record;
 mod report;
 mod retry;
+mod told;
 mod uses;
 
-pub use record::{Check, Disturbance, History, Kind, Limit, Record, Span, Verdict, Window};
+pub use record::{
+    Algorithm, By, Check, Disturbance, Entry, Grant, History, Limit, Link, Policy, Said, Span,
+    What, Window,
+};
 pub use report::{Peak, Report, Violation, Wrong};
 
-use uses::Ledger;
-
-/// Checks the whole history.
+/// Judges the whole history.
 #[must_use]
 pub fn check(history: &History) -> Report {
-    let ledger = Ledger::of(history);
+    let judge = bounds::Judge::new(history);
     let mut report = Report::default();
-    over::check(history, &ledger, &mut report);
-    denials::check(history, &ledger, &mut report);
-    retry::check(history, &ledger, &mut report);
+    judge.unhealed(&mut report);
+    judge.unmetered(&mut report);
+    judge.blocked(&mut report);
+    judge.again(&mut report);
+    judge.looks(&mut report);
+    for subject in judge.subjects.values() {
+        for counted in &subject.counted {
+            judge.over(counted, subject, &mut report);
+        }
+    }
+    judge.denials(&mut report);
+    judge.retries(&mut report);
     report
 }

@@ -3,21 +3,24 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::{History, Record, Span, Verdict};
+use crate::record::{Entry, History, Said, What};
 
 /// The filter and the sidecar each have a cache, and the answers that filled them may have been two.
 const CACHES: u64 = 2;
 
+/// Limits, keys and costs.
+type Checks = Vec<(usize, usize, u64)>;
+
 /// Denials, and requests without a verdict, whose denial may have arrived all the same: by what they asked for.
 pub(crate) struct Origins<'a> {
     cached_us: u64,
-    alike: BTreeMap<Vec<(usize, u32, u64)>, Alike<'a>>,
+    alike: BTreeMap<Checks, Alike<'a>>,
 }
 
-/// Records with the same checks, by their earliest instant.
+/// Requests with the same checks, by their earliest instant.
 #[derive(Default)]
 struct Alike<'a> {
-    each: Vec<&'a Record>,
+    each: Vec<&'a Entry>,
     longest_us: u64,
 }
 
@@ -32,17 +35,15 @@ pub(crate) struct Origin {
 impl<'a> Origins<'a> {
     pub(crate) fn of(history: &'a History) -> Self {
         let mut alike: BTreeMap<_, Alike<'_>> = BTreeMap::new();
-        if history.cached_us > 0 {
-            for record in &history.records {
-                if matches!(record.verdict, Verdict::Denied(_) | Verdict::Unknown) {
-                    let of = alike.entry(checks(record)).or_default();
-                    of.each.push(record);
-                    of.longest_us = of.longest_us.max(length(record.when));
-                }
+        for entry in history.log.iter().filter(|_| history.cached_us > 0) {
+            if let Some(checks) = checks(entry) {
+                let of = alike.entry(checks).or_default();
+                of.each.push(entry);
+                of.longest_us = of.longest_us.max(entry.to - entry.from);
             }
-            for of in alike.values_mut() {
-                of.each.sort_by_key(|one| one.when.from);
-            }
+        }
+        for of in alike.values_mut() {
+            of.each.sort_by_key(|one| one.from);
         }
         Self {
             cached_us: history.cached_us,
@@ -51,32 +52,36 @@ impl<'a> Origins<'a> {
     }
 
     /// Where a denial may come from: itself, or one of those with the same checks that could still be cached.
-    pub(crate) fn of_denial(&self, denial: &Record) -> Origin {
-        let when = denial.when;
-        let oldest = when.from.saturating_sub(self.cached_us);
+    pub(crate) fn of_denial(&self, denial: &Entry) -> Origin {
+        let oldest = denial.from.saturating_sub(self.cached_us);
         let mut origin = Origin {
-            made_us: when.from,
+            made_us: denial.from,
             late_us: 0,
         };
-        let Some(alike) = self.alike.get(&checks(denial)) else {
+        let Some(alike) = checks(denial).and_then(|checks| self.alike.get(&checks)) else {
             return origin;
         };
-        let until = alike.each.partition_point(|one| one.when.from <= when.to);
-        let before = alike.each.iter().take(until).rev();
-        let before = before.take_while(|one| one.when.from + alike.longest_us >= oldest);
-        for one in before.filter(|one| one.when.to >= oldest && !std::ptr::eq(**one, denial)) {
-            origin.made_us = origin.made_us.min(one.when.from.max(oldest));
-            origin.late_us = origin.late_us.max(CACHES * length(one.when));
+        let until = alike.each.partition_point(|one| one.from <= denial.to);
+        let before = alike.each[..until].iter().rev();
+        let before = before.take_while(|one| one.from + alike.longest_us >= oldest);
+        for one in before.filter(|one| one.to >= oldest && !std::ptr::eq(**one, denial)) {
+            origin.made_us = origin.made_us.min(one.from.max(oldest));
+            origin.late_us = origin.late_us.max(CACHES * (one.to - one.from));
         }
         origin
     }
 }
 
-fn checks(record: &Record) -> Vec<(usize, u32, u64)> {
-    let each = record.checks.iter();
-    each.map(|one| (one.limit, one.subject, one.cost)).collect()
-}
-
-const fn length(span: Span) -> u64 {
-    span.to - span.from
+/// What an entry asked for, if it may have been a denial.
+fn checks(entry: &Entry) -> Option<Checks> {
+    let What::Asked {
+        checks,
+        said: Said::Denied { .. } | Said::Unknown,
+        ..
+    } = &entry.what
+    else {
+        return None;
+    };
+    let each = checks.iter().map(|one| (one.limit, one.key, one.cost));
+    Some(each.collect())
 }

@@ -1,4 +1,4 @@
-//! What a run records. All times are microseconds of the clock by which the limits are decided.
+//! What a run records. Times are microseconds from any beginning; only limits with edges need to know the clock at that time.
 
 /// When something happened: at one instant from `from` to `to`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,103 +17,267 @@ impl Span {
     }
 }
 
-/// Everything that a run knows.
-#[derive(Clone, Debug, Default)]
-pub struct History {
-    /// The limits, which [`Check::limit`] names by index.
-    pub limits: Vec<Limit>,
-    /// The decisions, in any order.
-    pub records: Vec<Record>,
-    /// When the documents promise less.
-    pub disturbances: Vec<Disturbance>,
-    /// For how long a denial may be given again from a cache, to exactly the same checks. It was true when it was made, so
-    /// what others took since then does not count against its retry-after; and what is left of that counts from the
-    /// arrival of the answer that brought it, so that it may be told too long by the time that this answer travelled.
-    pub cached_us: u64,
-    /// By how much a retry-after may be told too long besides: the unit to which it is rounded up. At least 1, since it is
-    /// an exact time otherwise.
-    pub retry_late_us: u64,
+/// How a limit's windows count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Algorithm {
+    /// Every trailing window.
+    Log,
+    /// The same, but a unit may be held this many milliseconds longer.
+    Sliding(u64),
+    /// Windows that begin at a multiple of their length.
+    Fixed,
+    /// A day in this time zone.
+    Day(&'static str),
+    /// Tokens, with the burst.
+    Token(u64),
 }
 
-/// A limit: a request needs room in all of its windows.
-#[derive(Clone, Debug)]
-pub struct Limit {
-    /// For reports.
-    pub name: String,
-    /// Its windows.
-    pub windows: Vec<Window>,
-    /// Units that may be idle elsewhere when a request is denied, such as leases of other sidecars.
-    pub idle: u64,
-}
-
-/// A quota in a length of time.
-#[derive(Clone, Copy, Debug)]
+/// A window of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Which lengths of time count.
-    pub kind: Kind,
     /// Units.
     pub quota: u64,
-    /// Its length in microseconds.
-    pub per_us: u64,
+    /// Its length in milliseconds.
+    pub per_ms: u64,
 }
 
-/// Which lengths of time count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Every trailing window.
-    Trailing,
-    /// Likewise, but a unit may be held this much longer (microseconds).
-    Steps(u64),
-    /// Those that begin at a multiple of the length.
-    Aligned,
+/// A limit of a policy: a request needs room in all of its windows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// How its windows count.
+    pub algorithm: Algorithm,
+    /// Its windows.
+    pub windows: Vec<Window>,
+    /// Requests may have quotas of their own, up to this.
+    pub requests_up_to: Option<u64>,
+    /// How long leases are at most, if it has any.
+    pub lease_ms: Option<u64>,
+    /// A key that the policy's file blocks: its number.
+    pub blocked: Option<usize>,
 }
 
-impl Window {
-    /// How long a unit may be held after it was taken, at most.
-    pub(crate) const fn held_us(&self) -> u64 {
-        match self.kind {
-            Kind::Steps(precision_us) => self.per_us + precision_us,
-            Kind::Trailing | Kind::Aligned => self.per_us,
+impl Limit {
+    /// With one window and nothing else.
+    #[must_use]
+    pub fn new(algorithm: Algorithm, quota: u64, per_ms: u64) -> Self {
+        Self {
+            algorithm,
+            windows: vec![Window { quota, per_ms }],
+            requests_up_to: None,
+            lease_ms: None,
+            blocked: None,
         }
     }
 }
 
-/// A decision as its client saw it.
-#[derive(Clone, Debug)]
-pub struct Record {
-    /// When it was made.
-    pub when: Span,
-    /// What it asked for; each limit and subject once.
-    pub checks: Vec<Check>,
-    /// What it was told.
-    pub verdict: Verdict,
-}
+/// A policy: limits by their number; one that is missing was removed.
+pub type Policy = Vec<Option<Limit>>;
 
-/// Units of a limit for a subject.
+/// A check of a request: units of a limit for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// Index of the limit.
+    /// Number of the limit.
     pub limit: usize,
-    /// Who asks.
-    pub subject: u32,
+    /// Number of the key.
+    pub key: usize,
     /// Units.
     pub cost: u64,
+    /// The request's own quota.
+    pub quota: Option<u64>,
 }
 
-/// What a client was told.
+impl Check {
+    /// One without a quota of its own.
+    #[must_use]
+    pub const fn new(limit: usize, key: usize, cost: u64) -> Self {
+        let quota = None;
+        Self {
+            limit,
+            key,
+            cost,
+            quota,
+        }
+    }
+
+    pub(crate) const fn is_of(&self, limit: usize, key: usize) -> bool {
+        self.limit == limit && self.key == key
+    }
+}
+
+/// What an override says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// All checks were admitted.
-    Admitted,
-    /// Denied; retry-after in microseconds, as told, or `None` if that was not told.
-    Denied(Option<u64>),
-    /// There was no verdict, or the answer was lost: the units may have been taken.
-    Unknown,
-    /// A peek: so many units are left, in the window with the least room.
-    Left(u64),
+pub enum Grant {
+    /// A quota; with the burst, if it has one of its own.
+    Quota(u64, Option<u64>),
+    /// No limit.
+    Unlimited,
+    /// Nothing.
+    Blocked,
 }
 
-/// A time in which the documents promise less.
+/// What is done to the link of a sidecar to its store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// Nothing.
+    Good,
+    /// Nothing passes.
+    Cut,
+    /// Calls pass, and no answers.
+    LosesAnswers,
+    /// Half of all keys are refused.
+    RefusesHalf,
+    /// Milliseconds there, and back.
+    Slow(u64, u64),
+}
+
+/// What a request gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// All checks are admitted.
+    Admitted,
+    /// With Retry-After, if it was told.
+    Denied {
+        /// Milliseconds.
+        retry_ms: Option<u64>,
+    },
+    /// No verdict, or the answer was lost: its units may have been taken.
+    Unknown,
+    /// The decision is not valid: nothing is taken.
+    Refused,
+}
+
+/// Who decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// A sidecar.
+    Sidecar,
+    /// A filter's cache of denials.
+    Cache,
+    /// A filter's part of a lease.
+    Lease,
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The earliest time at which it can have happened.
+    pub from: u64,
+    /// The latest.
+    pub to: u64,
+    /// To which sidecar.
+    pub sidecar: usize,
+    /// What.
+    pub what: What,
+}
+
+impl Entry {
+    /// A request to the only sidecar.
+    #[must_use]
+    pub const fn asked(when: Span, checks: Vec<Check>, said: Said) -> Self {
+        let what = What::Asked {
+            checks,
+            peek: false,
+            said,
+            by: By::Sidecar,
+            remaining: None,
+            again: false,
+        };
+        let Span { from, to } = when;
+        Self {
+            from,
+            to,
+            sidecar: 0,
+            what,
+        }
+    }
+
+    /// A look that found so many units left, in the window with the least room.
+    #[must_use]
+    pub const fn looked(when: Span, checks: Vec<Check>, left: u64) -> Self {
+        let mut one = Self::asked(when, checks, Said::Admitted);
+        if let What::Asked {
+            peek, remaining, ..
+        } = &mut one.what
+        {
+            (*peek, *remaining) = (true, Some(left));
+        }
+        one
+    }
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub enum What {
+    /// A request.
+    Asked {
+        /// Each limit and key once.
+        checks: Vec<Check>,
+        /// It takes nothing.
+        peek: bool,
+        /// What it was told.
+        said: Said,
+        /// By whom.
+        by: By,
+        /// How much was left, in the window with the least room.
+        remaining: Option<u64>,
+        /// It came when the Retry-After of a denial said.
+        again: bool,
+    },
+    /// A request at the filter of a fleet had no verdict on this limit.
+    Unmetered {
+        /// Its number.
+        limit: usize,
+    },
+    /// Units of a request were returned, for its first check.
+    GivenBack {
+        /// The request's number in the log.
+        entry: usize,
+        /// How many.
+        units: u64,
+    },
+    /// The sidecar has this policy from now on.
+    Policy(usize),
+    /// An override was set or removed.
+    Override {
+        /// Of this limit,
+        limit: usize,
+        /// and key.
+        key: usize,
+        /// What it says; none if it was removed.
+        grant: Option<Grant>,
+        /// Its end.
+        until: Option<u64>,
+        /// It was confirmed.
+        done: bool,
+    },
+    /// A key was reset.
+    Reset {
+        /// Of this limit.
+        limit: usize,
+        /// Its number.
+        key: usize,
+        /// It was confirmed.
+        done: bool,
+    },
+    /// A link has changed.
+    Link(Link),
+    /// The store's clock has stepped by so many milliseconds.
+    Clock(i64),
+    /// The store has lost its data.
+    Lost,
+    /// The store has lost the overrides.
+    OverridesLost,
+    /// The sidecar's state folder cannot be written, or can again.
+    StateFull(bool),
+    /// A VM before the sidecar has ended, or its callouts did not come through.
+    Envoy,
+    /// The sidecar has ended.
+    Down,
+    /// The sidecar has started.
+    Up,
+}
+
+/// A time in which the documents promise less, besides what follows from the log.
 #[derive(Clone, Copy, Debug)]
 pub struct Disturbance {
     /// When.
@@ -126,15 +290,55 @@ pub struct Disturbance {
     pub denials: bool,
 }
 
-impl History {
-    /// Whether any of these disturbances touches this time.
-    pub(crate) fn disturbed(&self, when: Span, which: impl Fn(&Disturbance) -> bool) -> bool {
-        self.disturbing(when).any(which)
-    }
+/// Everything that a run knows.
+#[derive(Clone, Debug)]
+pub struct History {
+    /// By version; all sidecars begin with the first.
+    pub policies: Vec<Policy>,
+    /// How many sidecars there are.
+    pub sidecars: usize,
+    /// Sidecars have state folders.
+    pub keeps_state: bool,
+    /// The store's clock when it begins.
+    pub start_us: u64,
+    /// By time zone: when days begin, by the store's clock.
+    pub days: Vec<(&'static str, Vec<u64>)>,
+    /// What happened, in order of its end.
+    pub log: Vec<Entry>,
+    /// For each step of the clock: when an answer had told the last sidecar of it.
+    pub told: Vec<u64>,
+    /// From when on all faults were healed.
+    pub healed: u64,
+    /// When the documents promise less.
+    pub disturbances: Vec<Disturbance>,
+    /// For how long a denial may be given again from a cache, to exactly the same checks. It was true when it was made, so
+    /// what others took since then does not count against its retry-after; and what is left of that counts from the
+    /// arrival of the answer that brought it, so that it may be told too long by the time that this answer travelled.
+    pub cached_us: u64,
+    /// By how much a retry-after may be told too long besides: the unit to which it is rounded up. At least 1, since it is
+    /// an exact time otherwise.
+    pub retry_late_us: u64,
+    /// Units of each limit that may be idle elsewhere when a request is denied.
+    pub idle: u64,
+}
 
-    /// Those that touch this time.
-    pub(crate) fn disturbing(&self, when: Span) -> impl Iterator<Item = &Disturbance> {
-        let each = self.disturbances.iter();
-        each.filter(move |one| one.when.from <= when.to && one.when.to >= when.from)
+impl History {
+    /// Of one sidecar with one policy, and nothing that disturbs it.
+    #[must_use]
+    pub fn new(limits: Vec<Limit>, log: Vec<Entry>) -> Self {
+        Self {
+            policies: vec![limits.into_iter().map(Some).collect()],
+            sidecars: 1,
+            keeps_state: false,
+            start_us: 0,
+            days: Vec::new(),
+            log,
+            told: Vec::new(),
+            healed: u64::MAX,
+            disturbances: Vec::new(),
+            cached_us: 0,
+            retry_late_us: 1,
+            idle: 0,
+        }
     }
 }

@@ -3,12 +3,11 @@
 use std::fmt;
 
 use crate::record::Span;
-use crate::uses::Bucket;
 
 /// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
-    /// More units than allowed in one window.
+    /// More units than allowed in one window, or in a token bucket.
     Over {
         /// Units that were certainly admitted in it.
         units: u64,
@@ -43,15 +42,32 @@ pub enum Wrong {
         /// How much earlier there was certainly room.
         by_us: u64,
     },
+    /// Who came back when Retry-After said was denied again, with nobody else there and nothing changed.
+    DeniedAgain,
+    /// A blocked key was admitted.
+    Blocked,
+    /// A request of a fleet's filter had no verdict, and nothing excuses that.
+    Unmetered,
+    /// A request had no verdict when everything was healed.
+    Unhealed,
+}
+
+impl Wrong {
+    /// Which promise is broken: the same for all findings of a kind.
+    #[must_use]
+    pub fn kind(&self) -> String {
+        let text = format!("{self:?}");
+        text.split(' ').next().unwrap_or_default().to_owned()
+    }
 }
 
 /// One finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The limit's name.
-    pub limit: String,
+    /// The limit's number.
+    pub limit: usize,
     /// Whose.
-    pub subject: u32,
+    pub key: usize,
     /// The decision's time; for [`Wrong::Over`] the window.
     pub when: Span,
     /// What.
@@ -60,29 +76,21 @@ pub struct Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            limit,
-            subject,
-            when: Span { from, to: until },
-            what,
-        } = self;
-        write!(to, "`{limit}` of {subject}, {from} to {until}: {what:?}")
+        let (from, until) = (self.when.from as f64 / 1e6, self.when.to as f64 / 1e6);
+        let (limit, key, what) = (self.limit, self.key, self.what);
+        write!(to, "l{limit} k{key} at {from:.3} to {until:.3} s: {what:?}")
     }
 }
 
-/// The fullest window of a limit for a subject.
+/// The fullest window of a limit for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peak {
-    /// Index of the limit.
+    /// Number of the limit.
     pub limit: usize,
-    /// Whose.
-    pub subject: u32,
     /// Units that were certainly admitted in one window.
     pub units: u64,
     /// Its quota.
     pub quota: u64,
-    /// When that window ended.
-    pub at: u64,
 }
 
 impl Peak {
@@ -98,7 +106,7 @@ impl Peak {
 pub struct Report {
     /// What is wrong; empty if every promise was kept.
     pub violations: Vec<Violation>,
-    /// The fullest window of each limit, subject and window length.
+    /// The fullest window of each limit, key and window length.
     pub peaks: Vec<Peak>,
     /// Denials that were checked: a history without any proves little.
     pub denials: u64,
@@ -112,10 +120,16 @@ impl Report {
         over.max_by_key(|peak| peak.excess()).copied()
     }
 
-    pub(crate) fn add(&mut self, name: &str, bucket: Bucket, when: Span, what: Wrong) {
+    pub(crate) fn add(
+        &mut self,
+        (limit, key): (usize, usize),
+        (from, to): (u64, u64),
+        what: Wrong,
+    ) {
+        let when = Span { from, to };
         self.violations.push(Violation {
-            limit: name.to_owned(),
-            subject: bucket.1,
+            limit,
+            key,
             when,
             what,
         });

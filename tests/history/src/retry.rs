@@ -1,66 +1,76 @@
 //! The fourth promise: if nobody else uses the key, the same request is admitted at the promised time, and denied just
 //! before it.
 
-use crate::denials::{forgotten_until, windows};
+use crate::bounds::{Counted, Judge, MS};
 use crate::origin::Origins;
-use crate::record::{History, Record, Span, Verdict};
+use crate::record::{Entry, Said, What};
 use crate::report::{Report, Wrong};
-use crate::uses::Ledger;
 
-pub(crate) fn check(history: &History, ledger: &Ledger, report: &mut Report) {
-    let origins = Origins::of(history);
-    for record in &history.records {
-        if let Verdict::Denied(Some(retry_after)) = record.verdict
-            && !history.disturbed(record.when, |one| one.denials)
-        {
-            promise(history, ledger, &origins, record, retry_after, report);
+impl Judge<'_> {
+    /// Whatever may lie idle elsewhere, or come back, makes it uncertain.
+    pub(crate) fn retries(&self, report: &mut Report) {
+        if !self.is_steady() || !self.outages.is_empty() {
+            return;
+        }
+        let origins = Origins::of(self.history);
+        for entry in &self.history.log {
+            if let What::Asked {
+                checks,
+                said: Said::Denied {
+                    retry_ms: Some(told),
+                },
+                ..
+            } = &entry.what
+                && self.disturbing((entry.from, entry.to), |one| one.denials) == 0
+                && !checks
+                    .iter()
+                    .any(|check| self.longest_lease(check.limit) > 0)
+                && let Some(each) = self.constant(checks)
+            {
+                self.retry(entry, &each, &origins, told * MS, report);
+            }
         }
     }
-}
 
-fn promise(
-    history: &History,
-    ledger: &Ledger,
-    origins: &Origins<'_>,
-    record: &Record,
-    told: u64,
-    report: &mut Report,
-) {
-    let when = record.when;
-    let Some((limit, _, bucket, _)) = windows(history, &record.checks).next() else {
-        return;
-    };
-    let after = |wait: u64| Span {
-        from: when.from + wait,
-        to: when.to + wait,
-    };
-    // Only what was certainly taken before the denial was first made counts: later takings are somebody else's traffic.
-    let since = forgotten_until(history, when);
-    let origin = origins.of_denial(record);
-    let is_full = |wait: u64| {
-        windows(history, &record.checks).any(|(_, window, bucket, cost)| {
-            let uses = ledger.certain(bucket);
-            uses.at_least(window, after(wait), since, origin.made_us) + cost > window.quota
-        })
-    };
-    if is_full(told) {
-        let longest = windows(history, &record.checks).map(|(_, window, ..)| window.held_us());
-        let latest = told + longest.max().unwrap_or(0);
-        let by_us = first(told, latest, |wait| !is_full(wait)) - told;
-        report.add(&limit.name, bucket, when, Wrong::TooEarly { by_us });
-    }
-    let may_be_full = |wait: u64| {
-        windows(history, &record.checks).any(|(limit, window, bucket, cost)| {
-            let possible = ledger.possible(bucket);
-            let used = possible.at_most(window, after(wait), when.to);
-            used + limit.idle + cost > window.quota
-        })
-    };
-    // Just before the promised time, whatever it was rounded up by, and however long its answers travelled.
-    let before = told.saturating_sub(history.retry_late_us + origin.late_us);
-    if !may_be_full(before) {
-        let by_us = told - first(0, before, |wait| !may_be_full(wait));
-        report.add(&limit.name, bucket, when, Wrong::TooLate { by_us });
+    fn retry(
+        &self,
+        entry: &Entry,
+        each: &[(&Counted, u64)],
+        origins: &Origins<'_>,
+        told: u64,
+        report: &mut Report,
+    ) {
+        let bucket = each[0].0.bucket;
+        let (of, when) = ((bucket.limit, bucket.key), (entry.from, entry.to));
+        let after = |wait: u64| (when.0 + wait, when.1 + wait);
+        // Only what was certainly taken before the denial was first made counts: later takings are somebody else's traffic.
+        let since = self.forgotten_until(when.1);
+        let origin = origins.of_denial(entry);
+        let is_full = |wait: u64| {
+            each.iter().any(|(counted, cost)| {
+                let used = self.at_least(counted, after(wait), since, origin.made_us);
+                used + cost > counted.claims[0].quota
+            })
+        };
+        if is_full(told) {
+            let longest = each.iter().map(|(counted, _)| 2 * counted.bucket.per_us);
+            let latest = told + longest.max().unwrap_or(0);
+            let by_us = first(told, latest, |wait| !is_full(wait)) - told;
+            report.add(of, when, Wrong::TooEarly { by_us });
+        }
+        let may_be_full = |wait: u64| {
+            each.iter().any(|(counted, cost)| {
+                let gone = self.gone_before(counted, after(wait), 0);
+                let used = counted.uses.at_most(gone, when.1);
+                used + self.history.idle + cost > counted.claims[0].quota
+            })
+        };
+        // Just before the promised time, whatever it was rounded up by, and however long its answers travelled.
+        let before = told.saturating_sub(self.history.retry_late_us + origin.late_us);
+        if !may_be_full(before) {
+            let by_us = told - first(0, before, |wait| !may_be_full(wait));
+            report.add(of, when, Wrong::TooLate { by_us });
+        }
     }
 }
 

@@ -1,421 +1,322 @@
-//! A filter beside a sidecar, or in front of several: the real rules, cached denials and leases, and in front of several the real
-//! choice of which rules to take. What `filter/src` does with Envoy is done here with a call.
+//! An Envoy beside a sidecar, or in front of several: two workers, each with a VM of the filter's own code, and the cluster of
+//! sidecars. What became of a request is what its client gets, and what Envoy and the sidecars saw of it.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use sluicegate::clock;
-use sluicegate::decide::Service;
-use sluicegate_certificates::CallTimes;
-use sluicegate_protocol::{
-    Code, LEASES_HEADER, PartReport, RULES_WAIT_S, RulesReport, UNKNOWN_HEADER, Verdict,
-    read_decisions,
-};
-use sluicegate_rules::{
-    Document, LeaseReport, Question, ResolvedCheck, RuleSet, Taken, VerdictError, WhenUnavailable,
-    config, question_body, read_answer,
-};
-use tokio::task::spawn_local;
+use sluicegate_history::{By, Said};
+use sluicegate_rules::{Reply, metadata};
+use sluicegate_vm::{Action, Root, Stream};
+use tokio::sync::{Notify, oneshot};
+use tokio::task::{spawn_local, yield_now};
 use tokio::time::{sleep, timeout};
 
-use super::document::document;
-use super::host;
-use super::plugin::Plugin;
-use super::rule_updates::RuleUpdates;
-use super::script::{CONSUMERS, Check, SETS, hashed};
+use super::asked::End;
+pub use super::asked::{Asked, said};
+use super::host::{Call, Effect, Envoy, ROOT, Request};
+use super::network::Network;
+use super::script::{CONSUMERS, Check, PEPPER, SETS, Way, World};
 
-/// How long a request waits for its verdict.
-const TIMEOUT: Duration = Duration::from_millis(300);
-/// How long a renewal of leases does.
-const RENEWAL_TIMEOUT: Duration = Duration::from_secs(1);
+/// How many workers an Envoy has.
+pub const WORKERS: usize = 2;
+/// Longer than a callout is under way whose client has hung up.
+const SETTLED: Duration = Duration::from_millis(500);
 
-/// How long a compilation may take at once; here no time passes meanwhile.
-const COMPILE_FOR_US: u64 = 1_000;
-/// How often a filter announces itself, and how often while sidecars have other rules.
-const ANNOUNCE_EVERY_US: [u64; 2] = [15_000_000, 500_000];
-
-/// The sidecars that a filter asks in turn; none in the place of one that is down.
-#[derive(Default)]
-pub struct Sidecars {
-    all: RefCell<Vec<Option<Arc<Service>>>>,
-    next: Cell<usize>,
+/// A worker's VM.
+struct Worker {
+    envoy: Envoy,
+    root: Root<Envoy>,
+    streams: RefCell<BTreeMap<u32, (Stream<Envoy>, oneshot::Sender<End>)>>,
+    period: Cell<Duration>,
+    timer: Notify,
 }
 
-/// A sidecar with its number.
-type Numbered = (usize, Arc<Service>);
-
-impl Sidecars {
-    /// A sidecar has come or gone.
-    pub fn set(&self, number: usize, service: Option<Arc<Service>>) {
-        let mut all = self.all.borrow_mut();
-        let least = all.len().max(number + 1);
-        all.resize(least, None);
-        all[number] = service;
-    }
-
-    fn next(&self) -> Option<Numbered> {
-        let all = self.all.borrow();
-        let mut order = (0..all.len()).map(|further| (self.next.get() + further) % all.len());
-        let next = order.find_map(|number| Some((number, Arc::clone(all[number].as_ref()?))))?;
-        self.next.set(next.0 + 1);
-        Some(next)
-    }
-
-    fn has(&self, (number, service): &Numbered) -> bool {
-        let all = self.all.borrow();
-        let still = all[*number].as_ref();
-        still.is_some_and(|still| Arc::ptr_eq(still, service))
-    }
-}
-
-/// A filter.
+/// An Envoy.
 pub struct Filter {
-    plugin: Plugin,
-    /// It takes rules from sidecars.
-    follows: bool,
-    updates: RuleUpdates,
-    pub sidecars: Sidecars,
-    /// It cannot use rules that it does not have.
-    pub refuses: Cell<bool>,
-}
-
-/// What became of a request.
-pub struct Asked {
-    /// The sidecar that was asked, or would have been.
-    pub sidecar: usize,
-    /// What its rules ask for.
-    pub checks: Vec<Check>,
-    pub said: Said,
-    pub by: By,
-    /// The checks that had no part in the verdict.
-    pub unknown: Vec<usize>,
-}
-
-/// What a request gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Said {
-    Admitted,
-    /// With Retry-After.
-    Denied {
-        retry_ms: u64,
-    },
-    /// No verdict: it may have been consumed or not.
-    Unknown,
-    /// The decision is not valid: nothing is consumed.
-    Refused,
-}
-
-/// By whom.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
-    Sidecar,
-    Cache,
-    Lease,
-}
-
-impl From<&Verdict<'_>> for Said {
-    fn from(verdict: &Verdict<'_>) -> Self {
-        match verdict {
-            Verdict::Admitted(_) => Self::Admitted,
-            Verdict::Denied(status) => Self::Denied {
-                retry_ms: status.retry_after_ms,
-            },
-            Verdict::Unavailable { .. } => Self::Unknown,
-            Verdict::Error(_) => Self::Refused,
-        }
-    }
-}
-
-fn us(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
-}
-
-/// A set with a rule for each of so many limits.
-fn own_rules(limits: usize) -> Vec<Rc<RuleSet>> {
-    let rule = |number| {
-        let check = json!({"limit": format!("l{number}"), "key": [{"constant": "k"}]});
-        json!({"name": format!("s0r{number}"), "when_unavailable": "deny", "checks": [check]})
-    };
-    let rules: Vec<_> = (0..limits).map(rule).collect();
-    let text = document(json!({"set": SETS[0]}), &rules);
-    let mut document = Document::new(text.into()).expect("a document");
-    while document.compile_line().expect("a valid line") {}
-    document.finish(&[SETS[0].to_owned()]).expect("the set")
+    world: Rc<World>,
+    workers: RefCell<Vec<Rc<Worker>>>,
+    pub network: Network,
+    requests: Cell<u32>,
+    /// By the digest of its rules: the policy that a sidecar had.
+    versions: RefCell<BTreeMap<String, usize>>,
 }
 
 impl Filter {
-    /// One that has the rules of sidecars, in sets by route or not, or else rules of its own for this number of limits.
-    pub fn new(follows: bool, by_route: bool, limits: usize) -> Self {
-        let mut configuration = json!({"version": 2, "sidecar": {"cluster": "s"}});
-        if by_route {
+    pub fn start(world: &Rc<World>) -> Rc<Self> {
+        let filter = Rc::new(Self {
+            world: Rc::clone(world),
+            workers: RefCell::default(),
+            network: Network::default(),
+            requests: Cell::new(0),
+            versions: RefCell::default(),
+        });
+        for _ in 0..WORKERS {
+            let worker = filter.start_worker();
+            filter.workers.borrow_mut().push(worker);
+        }
+        filter
+    }
+
+    fn start_worker(self: &Rc<Self>) -> Rc<Worker> {
+        let mut configuration = json!({
+            "version": 2,
+            "sidecar": {"cluster": "s", "timeout": "300ms", "traces": true},
+            "pepper": PEPPER,
+        });
+        if !self.world.second_set.is_empty() {
             configuration["rule_sets"] =
                 json!({"default": SETS[0], "others": [SETS[1]], "by": "route_name"});
         }
-        let (settings, pushed) = config::settings(configuration).expect("a configuration");
-        let plugin = Plugin::new(settings, pushed, String::new());
-        if !follows {
-            plugin.replace_rules(own_rules(limits));
-        }
-        Self {
-            plugin,
-            follows,
-            updates: RuleUpdates::default(),
-            sidecars: Sidecars::default(),
-            refuses: Cell::new(false),
-        }
-    }
-
-    /// Asks for these checks, by the names that its rules have for them, for a route of this set. `None`: there are no rules yet, or they ask for nothing.
-    pub async fn ask(&self, set: usize, checks: &[Check]) -> Option<Asked> {
-        host::ROUTE.set(SETS[set]);
-        let rules = self.plugin.rules_for(&host::CurrentRequest)?;
-        let resolved: Vec<_> = checks
-            .iter()
-            .filter_map(|check| resolve(&rules, set, check))
-            .collect();
-        if resolved.is_empty() {
-            return None;
-        }
-        let next = self.sidecars.next()?;
-        let (resolved, checks) = resolved.into_iter().unzip();
-        let question = Question {
-            rules,
-            checks: resolved,
-            shadows: Vec::new(),
-            when_unavailable: WhenUnavailable::Deny,
-            grpc: false,
-            traceparent: None,
-        };
-        let sidecar = next.0;
-        let (said, by, unknown) = self.decide(next, &question).await;
-        Some(Asked {
-            sidecar,
-            checks,
-            said,
-            by,
-            unknown,
-        })
-    }
-
-    async fn decide(&self, sidecar: Numbered, question: &Question) -> (Said, By, Vec<usize>) {
-        let plugin = &self.plugin;
-        let now_us = host::monotonic_us();
-        let cached = plugin.denials.borrow_mut().covering(question, now_us);
-        if let Some(verdict) = cached.as_ref().and_then(|verdicts| verdicts.first()) {
-            return (verdict.into(), By::Cache, Vec::new());
-        }
-        let taken = plugin
-            .leases
-            .borrow_mut()
-            .take(question, now_us, us(TIMEOUT));
-        if taken.covers_all(question) {
-            plugin.spend(question, &taken);
-            return (Said::Admitted, By::Lease, Vec::new());
-        }
-        let leases = plugin.leases.borrow_mut().report(now_us, false);
-        let asked = Some((question, &taken));
-        let (said, unknown) = self.call(sidecar, asked, leases, TIMEOUT).await;
-        if !taken.is_empty() {
-            let mut leases = plugin.leases.borrow_mut();
-            let live = leases.is_live(question, &taken, host::monotonic_us());
-            if live && said == Said::Admitted {
-                leases.spend(question, &taken);
-            } else {
-                leases.put_back(question, &taken);
-                if said == Said::Admitted {
-                    // The sidecar's part of it is taken, and the request does not pass.
-                    return (Said::Unknown, By::Sidecar, unknown);
-                }
-            }
-        }
-        (said, By::Sidecar, unknown)
-    }
-
-    /// One callout, with a question or without.
-    async fn call(
-        &self,
-        sidecar: Numbered,
-        asked: Option<(&Question, &Taken)>,
-        leases: LeaseReport,
-        within: Duration,
-    ) -> (Said, Vec<usize>) {
-        let plugin = &self.plugin;
-        let sent_us = host::monotonic_us();
-        let report = plugin.denials.borrow_mut().report();
-        let body = question_body(asked, &report);
-        let spent = PartReport::write_all(&leases.parts);
-        let header = |name: &str| match name {
-            LEASES_HEADER => Some(spent.as_str()),
-            UNKNOWN_HEADER => Some("named"),
-            _ => None,
-        };
-        let told = self.updates.is_untold().then(|| {
-            self.announce(&sidecar.1, sent_us);
-            self.updates.revision()
+        let envoy = Envoy::new(configuration.to_string());
+        self.set_refuses(&envoy);
+        envoy.begin(ROOT);
+        let mut root = Root::new(envoy.clone(), ROOT);
+        assert!(root.on_configure(0), "a configuration");
+        let worker = Rc::new(Worker {
+            envoy,
+            root,
+            streams: RefCell::default(),
+            period: Cell::default(),
+            timer: Notify::new(),
         });
-        let answer = async {
-            let asked = read_decisions(&body).ok()?;
-            serde_json::to_vec(&sidecar.1.decide(&asked, header).await).ok()
-        };
-        let answer = timeout(within, answer).await.ok().flatten();
-        let times = CallTimes {
-            sent_us,
-            answered_us: host::monotonic_us(),
-        };
-        let decisions = asked.map_or(0, |(question, taken)| taken.decisions_to_ask(question));
-        let answer = answer
-            .as_ref()
-            .and_then(|body| read_answer(body, decisions).ok());
-        let Some(answer) = answer else {
-            plugin.leases.borrow_mut().failed(leases, times.answered_us);
-            plugin.denials.borrow_mut().put_back(report);
-            return (Said::Unknown, Vec::new());
-        };
-        let version = answer.version();
-        plugin
-            .leases
-            .borrow_mut()
-            .answered(leases, version, &answer.leases, times);
-        let mut denials = plugin.denials.borrow_mut();
-        let most_ms = denials.answered(version, answer.limits.as_deref(), times);
-        if self.follows {
-            self.updates.named(&answer, told, times.answered_us);
-        }
-        let Some((question, taken)) = asked else {
-            return (Said::Unknown, Vec::new());
-        };
-        let verdicts = taken.verdicts(question, &answer.verdicts);
-        denials.learn(question, most_ms, &verdicts, times);
-        let unknown = match verdicts.first() {
-            Some(Verdict::Admitted(status)) => status.unknown.clone(),
-            Some(Verdict::Error(problem)) if problem.code == Code::UnknownLimit => {
-                (0..question.checks.len()).collect()
-            }
-            _ => Vec::new(),
-        };
-        (verdicts.first().map_or(Said::Unknown, Said::from), unknown)
-    }
-
-    /// What its timer does, for ever.
-    pub async fn run(self: Rc<Self>) {
-        let mut announced_us = 0;
-        loop {
-            self.follow();
-            let idle = self.plugin.leases.borrow().is_empty();
-            sleep(Duration::from_millis(if idle { 500 } else { 50 })).await;
-            let Some(next) = self.sidecars.next() else {
-                continue;
-            };
-            let now_us = host::monotonic_us();
-            let renews = self.plugin.leases.borrow().wants_renewal();
-            let mut has_report = self.plugin.leases.borrow_mut().has_report(now_us);
-            if self.follows
-                && now_us - announced_us
-                    >= ANNOUNCE_EVERY_US[usize::from(self.updates.reports_often())]
-            {
-                (announced_us, has_report) = (now_us, true);
-                self.announce(&next.1, now_us);
-            }
-            if renews {
-                let leases = self.plugin.leases.borrow_mut().report(now_us, true);
-                if leases.asks() {
-                    self.call(next, None, leases, RENEWAL_TIMEOUT).await;
-                } else {
-                    self.plugin.leases.borrow_mut().failed(leases, now_us);
-                }
-            } else if has_report {
-                let leases = self.plugin.leases.borrow_mut().report(now_us, false);
-                self.call(next, None, leases, TIMEOUT).await;
-            }
-        }
-    }
-
-    /// Tells a sidecar which rules it has.
-    fn announce(&self, sidecar: &Service, now_us: u64) {
-        if !self.follows {
-            return;
-        }
-        let report = self.updates.report(&self.plugin, now_us);
-        if let Some(report) = RulesReport::read(&report) {
-            let at_us = clock::now_us();
-            sidecar.filters.hears(&report, "world", at_us, 0);
-        }
-    }
-
-    /// Puts rules in force that have come, and asks for others.
-    fn follow(self: &Rc<Self>) {
-        if !self.follows {
-            return;
-        }
-        let now_us = host::monotonic_us();
-        self.updates.compile(&self.plugin, now_us, COMPILE_FOR_US);
-        if !self.updates.is_due(now_us) {
-            return;
-        }
-        self.updates.request(&self.plugin, now_us);
-        let Some((token, report)) = host::take_call() else {
-            return;
-        };
-        let Some(next) = self.sidecars.next() else {
-            return self
-                .updates
-                .answered(&self.plugin, Err(VerdictError::Unreachable), now_us);
-        };
-        let filter = Rc::clone(self);
+        self.perform(&worker);
+        let (filter, of) = (Rc::clone(self), Rc::clone(&worker));
         spawn_local(async move {
-            let report = RulesReport::read(&report).map(|report| (report, "world"));
-            let wait = Duration::from_secs(RULES_WAIT_S + 5);
-            let answer = timeout(wait, next.1.rules_for(report)).await;
-            sleep(Duration::from_millis(1)).await;
-            if !filter.updates.awaits(token) {
-                return;
+            while !of.envoy.is_over() {
+                if timeout(of.period.get(), of.timer.notified()).await.is_err() {
+                    filter.enter(&of, ROOT, |worker| worker.root.on_tick());
+                }
             }
-            let mut body = answer.map_err(|_| VerdictError::Timeout);
-            if !filter.sidecars.has(&next) {
-                body = Err(VerdictError::Unreachable);
-            }
-            if filter.refuses.get() {
-                body = body.map(|text| text.replacen("\"format\":1", "\"format\":9", 1));
-            }
-            let body = body.map(String::into_bytes);
-            filter
-                .updates
-                .answered(&filter.plugin, body, host::monotonic_us());
-            filter.follow();
+        });
+        worker
+    }
+
+    /// A worker's VM ends and starts again, whatever waits in it.
+    pub fn restart(self: &Rc<Self>, worker: usize) {
+        if !end(&self.workers.borrow()[worker]) {
+            self.network.reach("a VM ends while requests wait in it");
+        }
+        let next = self.start_worker();
+        self.workers.borrow_mut()[worker] = next;
+    }
+
+    /// It ends.
+    pub fn stop(&self) {
+        self.workers.borrow_mut().drain(..).for_each(|worker| {
+            end(&worker);
         });
     }
 
-    /// Whether it should have the rules with this digest, and has others. It does not try again what it has refused.
+    pub fn set_way(&self, way: Way) {
+        self.network.way.set(way);
+        let workers = self.workers.borrow();
+        workers.iter().for_each(|one| self.set_refuses(&one.envoy));
+    }
+
+    fn set_refuses(&self, envoy: &Envoy) {
+        envoy
+            .0
+            .refuses_calls
+            .set(self.network.way.get() == Way::Refused);
+    }
+
+    /// A sidecar has rules with this digest since it took this policy.
+    pub fn knows(&self, digest: Option<String>, version: usize) {
+        if let Some(digest) = digest {
+            self.versions.borrow_mut().entry(digest).or_insert(version);
+        }
+    }
+
+    /// A call into a VM, and what Envoy does when it has returned.
+    fn enter<T>(
+        self: &Rc<Self>,
+        worker: &Rc<Worker>,
+        context: u32,
+        call: impl FnOnce(&Worker) -> T,
+    ) -> T {
+        worker.envoy.begin(context);
+        let result = call(worker);
+        self.perform(worker);
+        result
+    }
+
+    fn perform(self: &Rc<Self>, worker: &Rc<Worker>) {
+        if worker.envoy.0.has_refused.take() {
+            self.network.reach("a callout is refused");
+        }
+        while let Some(effect) = worker.envoy.next_effect() {
+            match effect {
+                Effect::Tick(period) => {
+                    worker.period.set(period.max(Duration::from_millis(1)));
+                    worker.timer.notify_one();
+                }
+                Effect::Wake(queue) => {
+                    let (filter, of) = (Rc::clone(self), Rc::clone(worker));
+                    spawn_local(async move {
+                        yield_now().await;
+                        if !of.envoy.is_over() {
+                            filter.enter(&of, ROOT, |worker| worker.root.on_queue_ready(queue));
+                        }
+                    });
+                }
+                Effect::Resume(id) => finish(worker, id, None),
+                Effect::Reply(id, reply) => finish(worker, id, Some(reply)),
+                Effect::Call(call) => self.send(worker, call),
+            }
+        }
+    }
+
+    fn send(self: &Rc<Self>, worker: &Rc<Worker>, call: Call) {
+        let next = self.network.sidecars.next();
+        let (filter, worker) = (Rc::clone(self), Rc::clone(worker));
+        spawn_local(async move {
+            let (status, body) = filter.network.answer(next, &call).await;
+            if !worker.envoy.is_over() {
+                let size = body.len();
+                worker.envoy.responds(status, body);
+                filter.enter(&worker, ROOT, |of| of.root.on_response(call.token, 1, size));
+            }
+        });
+    }
+
+    /// A request with these checks, by the names that rules have for them, on a route of this set. `None`: it was neither admitted nor
+    /// denied nor was any sidecar asked, or its rules ask for nothing.
+    pub async fn ask(self: &Rc<Self>, set: usize, checks: &[Check]) -> Option<Asked> {
+        let number = self.requests.get() + 1;
+        self.requests.set(number);
+        let workers = self.workers.borrow();
+        let worker = Rc::clone(workers.get(number as usize % WORKERS)?);
+        let other = workers.get((number as usize + 1) % WORKERS)?;
+        if worker.envoy.0.rules.borrow()[0] != other.envoy.0.rules.borrow()[0] {
+            self.network
+                .reach("workers of one Envoy have different rules");
+        }
+        drop(workers);
+        let before = self.rules_of(&worker);
+        let (id, (ended, end)) = (ROOT + number, oneshot::channel());
+        let request = envoy_request(number, set, checks);
+        worker.envoy.0.requests.borrow_mut().insert(id, request);
+        let action = self.enter(&worker, id, |worker| {
+            let mut stream = worker.root.stream(id);
+            let action = stream.on_request_headers();
+            worker.streams.borrow_mut().insert(id, (stream, ended));
+            action
+        });
+        if action == Action::Continue {
+            finish(&worker, id, None);
+            self.perform(&worker);
+        }
+        let end = match self.hangs_up(number) {
+            Some(after) => timeout(after, end).await.ok(),
+            None => Some(end.await),
+        };
+        let hung_up = end.is_none();
+        if hung_up {
+            self.network.reach("a client hangs up before its verdict");
+            self.enter(&worker, id, |worker| forget(worker, id));
+        }
+        let Some(Ok(end)) = end else {
+            sleep(SETTLED).await;
+            let seen = self.network.seen(number);
+            let sidecar = seen.sent.last()?.sidecar;
+            let checks = self.world.asks(before?, checks);
+            return Some(Asked {
+                sidecar,
+                checks,
+                said: Said::Unknown,
+                by: By::Sidecar,
+                unknown: Vec::new(),
+                also: seen.others(),
+                is_disturbed: true,
+            });
+        };
+        let seen = self.network.seen(number);
+        let checks = self
+            .world
+            .asks(before.or_else(|| self.rules_of(&worker))?, checks);
+        if matches!(&end, End::Replied(reply) if reply.details.contains("reason=full")) {
+            self.network.reach("a queue is full");
+        }
+        let next = self.network.sidecars.peek();
+        Asked::of(&end, &seen, checks, next.map_or(0, |next| next.0))
+    }
+
+    /// The policy by whose rules a worker decides.
+    fn rules_of(&self, worker: &Worker) -> Option<usize> {
+        let rules = worker.envoy.0.rules.borrow();
+        self.versions.borrow().get(rules[0].as_ref()?).copied()
+    }
+
+    /// When the client of a request hangs up, if it does: at once, or while its callout is under way.
+    fn hangs_up(&self, number: u32) -> Option<Duration> {
+        let one_in = self.world.hang_ups?;
+        let after_us = [0, 500, 3_000, 120_000];
+        let which = (number / one_in) as usize % after_us.len();
+        (number.is_multiple_of(one_in)).then(|| Duration::from_micros(after_us[which]))
+    }
+
+    /// Whether a worker should have the rules with this digest, and has others. It does not try again what it has refused.
     pub fn lacks(&self, digest: Option<&str>) -> bool {
-        let now_us = host::monotonic_us();
-        let report = self.updates.report(&self.plugin, now_us);
-        RulesReport::read(&report).is_some_and(|report| {
-            let known = [report.in_force.as_deref(), report.refused.as_deref()];
-            !known.contains(&digest)
+        let workers = self.workers.borrow();
+        workers.iter().any(|worker| {
+            let known = worker.envoy.0.rules.borrow();
+            known.iter().all(|known| known.as_deref() != digest)
         })
     }
 }
 
-/// The check that these rules make in place of one, if any does.
-fn resolve(rules: &RuleSet, set: usize, check: &Check) -> Option<(ResolvedCheck, Check)> {
-    let name = format!("s{set}r{}", check.limit);
-    let rule = (0..rules.count()).find(|rule| rules.rule_name(*rule) == name)?;
-    let (limit, key) = match rules.limit_name(rule, 0) {
-        "c" => (CONSUMERS, hashed(check.key)),
-        name => (
-            name.strip_prefix('l')?.parse().ok()?,
-            format!("k{}", check.key),
-        ),
-    };
-    let resolved = ResolvedCheck {
-        rule,
-        limit: 0,
-        key,
-        cost: check.cost,
-        quota: check.quota,
-    };
-    Some((resolved, Check { limit, ..*check }))
+/// A VM ends; whether nothing waited.
+fn end(worker: &Worker) -> bool {
+    worker.envoy.end();
+    worker.timer.notify_one();
+    std::mem::take(&mut *worker.streams.borrow_mut()).is_empty()
+}
+
+/// A request goes to the upstream or gets a reply, and its response leaves.
+fn finish(worker: &Worker, id: u32, reply: Option<Reply>) {
+    worker.envoy.begin(id);
+    let stream = worker.streams.borrow_mut().remove(&id);
+    if let Some((mut stream, ended)) = stream {
+        stream.on_response_headers();
+        drop(stream);
+        let request = worker.envoy.0.requests.borrow_mut().remove(&id);
+        let state = request.and_then(|request| request.filter_state);
+        let passed = End::Passed {
+            unmetered: state.is_some(),
+        };
+        let _ = ended.send(reply.map_or(passed, End::Replied));
+    }
+}
+
+/// Its client has gone.
+fn forget(worker: &Worker, id: u32) {
+    let stream = worker.streams.borrow_mut().remove(&id);
+    drop(stream);
+    worker.envoy.0.requests.borrow_mut().remove(&id);
+}
+
+/// What Envoy has of a request.
+fn envoy_request(number: u32, set: usize, checks: &[Check]) -> Request {
+    let mut headers = vec![(
+        "traceparent".to_owned(),
+        format!("00-{number:032x}-{number:016x}-01"),
+    )];
+    let mut quotas = serde_json::Map::new();
+    for check in checks {
+        headers.push((format!("u{}", check.limit), check.cost.to_string()));
+        let name = if check.limit == CONSUMERS { "c" } else { "x" };
+        headers.push((name.to_owned(), format!("k{}", check.key)));
+        if let Some(quota) = check.quota {
+            quotas.insert(format!("q{}", check.limit), json!(quota));
+        }
+    }
+    Request {
+        headers: headers.into_iter().collect(),
+        route: SETS[set],
+        metadata: metadata("w", &quotas.into()),
+        filter_state: None,
+    }
 }

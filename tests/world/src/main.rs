@@ -6,18 +6,19 @@
 //! | `determined.rs` | the clocks and the chance of the process come from the seed |
 //! | `script.rs` | what happens in a world, as a person reads it |
 //! | `generate.rs` | a world from a seed |
-//! | `run.rs`, `filter.rs` | runs it with the sidecar's real service and the filter's real rules |
-//! | `host.rs` | what the filter's `plugin.rs` and `rule_updates.rs`, which run here as they are, have of Envoy |
-//! | `judge.rs` | what is wrong with what it showed |
+//! | `run.rs` | runs it with the sidecar's real service |
+//! | `filter.rs`, `host.rs` | an Envoy whose workers run the filter's own code, `filter/vm` |
+//! | `asked.rs` | what became of a request there |
+//! | `network.rs` | the way from an Envoy to the sidecars, and what it saw of each request |
+//! | `judge.rs` | has what it showed judged by `tests/history` |
 //! | `reached.rs` | the states that some of the first worlds have to reach |
 //! | `shrink.rs` | the same fault with fewer events |
 //! | `replay.rs` | the script gives each call of a world the same answer |
 //!
 //! The simulated Redis is `sidecar/tests/simulated.rs`: the embedded engine behind links.
 
+mod asked;
 mod determined;
-#[path = "../../src/document.rs"]
-mod document;
 mod filter;
 mod generate;
 mod host;
@@ -26,18 +27,13 @@ mod judge;
 #[path = "../../engine/lua.rs"]
 #[allow(dead_code)]
 mod lua;
+mod network;
 #[cfg(test)]
 #[path = "../../engine/own_redis.rs"]
 mod own_redis;
-#[path = "../../../filter/src/plugin.rs"]
-#[allow(dead_code, missing_docs)]
-mod plugin;
 mod reached;
 #[cfg(test)]
 mod replay;
-#[path = "../../../filter/src/rule_updates.rs"]
-#[allow(dead_code, missing_docs)]
-mod rule_updates;
 mod run;
 mod script;
 mod shrink;
@@ -49,7 +45,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use generate::{FEATURES, Open, features, generate};
+use generate::{FEATURES, features, generate};
 use judge::judge;
 use reached::{STATES, reached};
 use run::{What, run};
@@ -68,16 +64,6 @@ struct Found {
 
 /// How many worlds have to reach every state, however little time there is.
 const REACHING: u64 = 400;
-
-/// What `OPEN` turns on, for example `OPEN=e2,e3`.
-fn open() -> Open {
-    let text = std::env::var("OPEN").unwrap_or_default();
-    let has = |name| text.split(',').any(|one| one == name);
-    Open {
-        e2: has("e2"),
-        e3: has("e3"),
-    }
-}
 
 /// Seeds that failed once. They run before all others; `KEEP=FILE` adds those that fail and runs none of these.
 const KEPT: &str = include_str!("../seeds");
@@ -164,7 +150,7 @@ fn main() -> ExitCode {
 
 /// Runs and judges the world of a seed; which states it reached.
 fn look(seed: u64, found: &Found) -> [bool; STATES.len()] {
-    let world = generate(seed, open());
+    let world = generate(seed);
     let shown = run(&world, false);
     let verdicts = shown
         .log
@@ -190,7 +176,7 @@ fn look(seed: u64, found: &Found) -> [bool; STATES.len()] {
         if all() || std::env::var_os("SHRINK").is_some_and(|shrink| shrink == "no") {
             return reached(&world, &shown);
         }
-        let small = shrink::shrink(&world, first.kind);
+        let small = shrink::shrink(&world, &first.kind);
         let shown = run(&small, false);
         let wrong = judge(&small, &shown);
         println!("{small}");
@@ -205,7 +191,7 @@ fn look(seed: u64, found: &Found) -> [bool; STATES.len()] {
 }
 
 fn one(seed: u64) -> ExitCode {
-    let world = generate(seed, open());
+    let world = generate(seed);
     println!("{world}");
     let shown = run(&world, true);
     print_log(&shown);
@@ -244,7 +230,7 @@ fn print_pairs(pairs: &BTreeMap<(usize, usize), u64>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::filter::Said;
+    use crate::run::Said;
     use crate::script::{Algorithm, Check, Event, Limit, Link, Window, World};
 
     /// C14: the first sidecars back were decided by a Redis that lacked the others' reports, besides what it had lost.
@@ -296,6 +282,7 @@ mod tests {
             tiers: Vec::new(),
             second_set: Vec::new(),
             keeps_state: false,
+            hang_ups: None,
             events,
         };
         let log = run(&world, false).log;
@@ -324,7 +311,7 @@ mod tests {
     #[test]
     fn the_same_seed_gives_the_same_transcript_twice() {
         for seed in 1..6 {
-            let world = generate(seed, Open::default());
+            let world = generate(seed);
             let transcript = || format!("{:?}", run(&world, true));
             assert_eq!(transcript(), transcript(), "seed {seed}");
         }

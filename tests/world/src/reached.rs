@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::filter::{By, Said};
-use super::run::{Entry, Shown, What};
+use super::run::{By, Entry, Said, Shown, What};
 use super::script::{Check, Event, Grant, Link, World};
 
 /// What happened to a sidecar so far.
@@ -11,11 +10,13 @@ use super::script::{Check, Event, Grant, Link, World};
 struct Sidecar {
     is_cut: bool,
     is_full: bool,
+    /// The store refuses some keys.
+    refuses: bool,
     version: usize,
 }
 
 /// The states; each seed counts once for each.
-pub const STATES: [&str; 22] = [
+pub const STATES: [&str; 29] = [
     "a key has nothing left",
     "a share admits",
     "a share denies",
@@ -38,12 +39,20 @@ pub const STATES: [&str; 22] = [
     "the clock steps back",
     "the store loses its data",
     "the store loses its overrides",
+    "a client hangs up before its verdict",
+    "a callout is refused",
+    "a queue is full",
+    "a VM ends while requests wait in it",
+    "the answer for a batch is late",
+    "workers of one Envoy have different rules",
+    "the store refuses some keys and decides others",
 ];
 
 /// Which of them a world reached.
 pub fn reached(world: &World, shown: &Shown) -> [bool; STATES.len()] {
     let mut sidecars = vec![Sidecar::default(); world.sidecars];
-    let mut has = [false; STATES.len()];
+    // Those of the filter's own code are told by name.
+    let mut has = STATES.map(|state| shown.reached.contains(state));
     has[13] =
         world.fleet && (world.events.iter()).any(|(_, event)| matches!(event, Event::Refuse(true)));
     has[14] = world.second_set.contains(&false);
@@ -67,6 +76,7 @@ pub fn reached(world: &World, shown: &Shown) -> [bool; STATES.len()] {
                 let is_admitted = *said == Said::Admitted && !peek;
                 let by_share = of.is_cut && *by == By::Sidecar;
                 has[0] |= *remaining == Some(0);
+                has[28] |= of.refuses && is_admitted && *by == By::Sidecar;
                 has[1] |= by_share && is_admitted;
                 has[2] |= by_share && is_denied;
                 has[4] |= *said == Said::Unknown;
@@ -105,7 +115,10 @@ pub fn reached(world: &World, shown: &Shown) -> [bool; STATES.len()] {
                 }
             }
             What::Policy(version) => of.version = *version,
-            What::Link(link) => of.is_cut = *link == Link::Cut,
+            What::Link(link) => {
+                of.is_cut = *link == Link::Cut;
+                of.refuses = *link == Link::RefusesHalf;
+            }
             What::StateFull(full) => of.is_full = *full,
             What::Down => {
                 has[3] |= of.is_cut;
@@ -114,7 +127,7 @@ pub fn reached(world: &World, shown: &Shown) -> [bool; STATES.len()] {
             What::Clock(by_ms) => has[19] |= *by_ms < 0,
             What::Lost => has[20] = true,
             What::OverridesLost => has[21] = true,
-            What::Up => {}
+            What::Envoy | What::Up => {}
         }
     }
     has

@@ -13,6 +13,7 @@ use sluicegate::policy::StoreAddress;
 use sluicegate::store::Store;
 use sluicegate::store::simulated::{Call, Fault, Faults, Server};
 use sluicegate::telemetry::metrics::Metrics;
+pub use sluicegate_history::{By, Entry, Said, What};
 use sluicegate_protocol::{
     Reset, Settle, Settled, Verdict, WasReset, read_decisions, read_remove_override,
     read_set_override,
@@ -21,8 +22,8 @@ use tokio::task::{AbortHandle, LocalSet, spawn_local};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::determined;
-use super::filter::{Asked, By, Filter, Said};
-use super::script::{Check, Event, Grant, LIMITS, Link, World, names};
+use super::filter::{Asked, Filter, said};
+use super::script::{Check, Event, Grant, Link, World, names};
 
 /// The policy's `store_timeout`.
 const STORE_TIMEOUT: Duration = Duration::from_millis(100);
@@ -32,58 +33,6 @@ const CALM: Duration = Duration::from_secs(8);
 const MOST_PATIENT_MS: u64 = 120_000;
 /// After that: longer than anything is kept. A large burst drains for months.
 const FORGOTTEN: Duration = Duration::from_secs(700 * 86_400);
-
-/// What happened, with microseconds since the begin.
-#[derive(Clone, Debug)]
-pub struct Entry {
-    pub from: u64,
-    pub to: u64,
-    pub sidecar: usize,
-    pub what: What,
-}
-
-#[derive(Clone, Debug)]
-pub enum What {
-    Asked {
-        checks: Vec<Check>,
-        peek: bool,
-        said: Said,
-        by: By,
-        remaining: Option<u64>,
-        again: bool,
-    },
-    /// A request at the filter of a fleet had no verdict on this limit.
-    Unmetered {
-        limit: usize,
-    },
-    /// So many units of the entry with this number were returned, for its first check.
-    GivenBack {
-        entry: usize,
-        units: u64,
-    },
-    Policy(usize),
-    Override {
-        limit: usize,
-        key: usize,
-        grant: Option<Grant>,
-        until: Option<u64>,
-        done: bool,
-    },
-    Reset {
-        limit: usize,
-        key: usize,
-        done: bool,
-    },
-    Link(Link),
-    Clock(i64),
-    Lost,
-    /// The store has lost the overrides.
-    OverridesLost,
-    /// Its state folder cannot be written, or can.
-    StateFull(bool),
-    Down,
-    Up,
-}
 
 /// What a world showed.
 #[derive(Debug, Default)]
@@ -97,6 +46,8 @@ pub struct Shown {
     pub is_behind: bool,
     /// For each step of the clock: when an answer had told the last sidecar of it.
     pub told: Vec<u64>,
+    /// States of the filter's own code that it reached.
+    pub reached: BTreeSet<&'static str>,
     /// The store's calls, if they were to be recorded.
     pub calls: Vec<Call>,
 }
@@ -106,17 +57,16 @@ type Receipt = (String, usize, usize, u64, usize);
 
 struct Sidecar {
     service: Arc<Service>,
-    filter: Rc<Filter>,
     tasks: Vec<AbortHandle>,
 }
 
 struct Run {
-    world: World,
+    world: Rc<World>,
     began: Instant,
     server: Arc<Server>,
     faults: Vec<Faults>,
-    /// The filter in front of all sidecars, if there is one.
-    fleet: Option<Rc<Filter>>,
+    /// The Envoy in front of all sidecars, or one beside each; none if nobody asks them.
+    filters: Vec<Rc<Filter>>,
     folder: PathBuf,
     sidecars: RefCell<Vec<Option<Rc<Sidecar>>>>,
     versions: RefCell<Vec<usize>>,
@@ -162,14 +112,19 @@ pub fn run(world: &World, records: bool) -> Shown {
 
 async fn go(world: World, records: bool) -> Shown {
     let folder = tempfile::tempdir().expect("a folder");
+    let world = Rc::new(world);
     let count = world.sidecars;
+    let asks = |event: &Event| matches!(event, Event::Ask { filter: true, .. });
+    let envoys = match world.events.iter().any(|(_, event)| asks(event)) {
+        true if world.fleet => 1,
+        true => count,
+        false => 0,
+    };
     let run = Rc::new(Run {
         began: Instant::now(),
         server: Server::new(world.start_us, records),
         faults: (0..count).map(|_| Faults::default()).collect(),
-        fleet: world
-            .fleet
-            .then(|| Rc::new(Filter::new(true, !world.second_set.is_empty(), LIMITS))),
+        filters: (0..envoys).map(|_| Filter::start(&world)).collect(),
         folder: folder.path().to_owned(),
         sidecars: RefCell::new((0..count).map(|_| None).collect()),
         versions: RefCell::new(vec![0; count]),
@@ -181,7 +136,6 @@ async fn go(world: World, records: bool) -> Shown {
         run.link(sidecar, Link::Good);
         run.start(sidecar);
     }
-    let follows = run.fleet.clone().map(|filter| spawn_local(filter.run()));
     let mut tasks = Vec::new();
     for (at_ms, event) in run.world.events.clone() {
         tokio::time::sleep_until(run.began + Duration::from_millis(at_ms)).await;
@@ -199,7 +153,11 @@ async fn go(world: World, records: bool) -> Shown {
     run.ask_all(true).await;
     run.ask_all(false).await;
     let is_behind = run.is_behind();
-    follows.inspect(|follows| follows.abort());
+    let mut reached = BTreeSet::new();
+    for filter in &run.filters {
+        filter.stop();
+        reached.append(&mut filter.network.reached.borrow_mut());
+    }
     for sidecar in 0..count {
         run.end(sidecar);
     }
@@ -223,6 +181,7 @@ async fn go(world: World, records: bool) -> Shown {
         healed,
         is_behind,
         told,
+        reached,
         calls: run.server.calls(),
     }
 }
@@ -250,6 +209,20 @@ impl Run {
 
     fn note_now(&self, sidecar: usize, what: What) {
         self.note(self.now(), sidecar, what);
+    }
+
+    /// The Envoy beside a sidecar, or that of the fleet.
+    fn filter(&self, sidecar: usize) -> Option<&Rc<Filter>> {
+        let index = if self.world.fleet { 0 } else { sidecar };
+        self.filters.get(index)
+    }
+
+    /// Says to the world which rules a sidecar has now.
+    fn knows(&self, sidecar: usize, service: &Service) {
+        if let Some(filter) = self.filter(sidecar) {
+            let digest = service.policy.current().policy.rules.told();
+            filter.knows(digest, self.versions.borrow()[sidecar]);
+        }
     }
 
     fn of(&self, sidecar: usize) -> Option<Rc<Sidecar>> {
@@ -286,9 +259,13 @@ impl Run {
             Store::simulated(Arc::clone(&self.server), faults, STORE_TIMEOUT)
         };
         let service = Arc::new(Service::new(policy, store, metrics));
-        let own = || Rc::new(Filter::new(false, false, LIMITS));
-        let filter = self.fleet.clone().unwrap_or_else(own);
-        filter.sidecars.set(sidecar, Some(Arc::clone(&service)));
+        if let Some(filter) = self.filter(sidecar) {
+            filter
+                .network
+                .sidecars
+                .set(sidecar, Some(Arc::clone(&service)));
+        }
+        self.knows(sidecar, &service);
         let mut tasks = Vec::new();
         let mut task = |task: tokio::task::JoinHandle<()>| tasks.push(task.abort_handle());
         let its = || Arc::clone(&service);
@@ -303,14 +280,7 @@ impl Run {
         task(spawn_local(async move { three.watch_fleet().await }));
         task(spawn_local(async move { four.write_back().await }));
         task(spawn_local(async move { five.keep_leases().await }));
-        if self.fleet.is_none() {
-            task(spawn_local(Rc::clone(&filter).run()));
-        }
-        let started = Sidecar {
-            service,
-            filter,
-            tasks,
-        };
+        let started = Sidecar { service, tasks };
         self.sidecars.borrow_mut()[sidecar] = Some(Rc::new(started));
         self.note_now(sidecar, What::Up);
     }
@@ -328,7 +298,9 @@ impl Run {
         let gone = self.sidecars.borrow_mut()[sidecar].take();
         gone.is_some_and(|gone| {
             gone.tasks.iter().for_each(AbortHandle::abort);
-            gone.filter.sidecars.set(sidecar, None);
+            if let Some(filter) = self.filter(sidecar) {
+                filter.network.sidecars.set(sidecar, None);
+            }
             gone.service.filters.stop();
             true
         })
@@ -340,8 +312,8 @@ impl Run {
         let mut digests = digests.map(|of| of.service.policy.current().policy.rules.told());
         let newest = digests.next().flatten();
         let are_same = digests.all(|other| other == newest);
-        let mut fleet = self.fleet.iter();
-        are_same && fleet.any(|fleet| fleet.lacks(newest.as_deref()))
+        let mut filters = self.filters.iter().filter(|_| self.world.fleet);
+        are_same && filters.any(|filter| filter.lacks(newest.as_deref()))
     }
 
     fn link(&self, sidecar: usize, link: Link) {
@@ -352,6 +324,7 @@ impl Run {
         let fault = Fault {
             cut: link == Link::Cut,
             loses_answers: link == Link::LosesAnswers,
+            refuses_half: link == Link::RefusesHalf,
             there: Duration::from_millis(there),
             back: Duration::from_millis(back),
         };
@@ -396,6 +369,7 @@ impl Run {
                 self.write_policy(sidecar);
                 if let Some(of) = self.of(sidecar) {
                     of.service.reload();
+                    self.knows(sidecar, &of.service);
                 }
                 self.note_now(sidecar, What::Policy(version));
             }
@@ -423,9 +397,10 @@ impl Run {
             } => {
                 let Some(of) = self.of(sidecar) else { return };
                 let from = self.now();
+                let (name, text) = names(limit, key);
                 let asked = [Ok(Reset {
-                    limit: format!("l{limit}").into(),
-                    key: format!("k{key}").into(),
+                    limit: name.into(),
+                    key: text.into(),
                     subject: None,
                 })];
                 let answer = timeout(Duration::from_secs(2), of.service.reset(&asked)).await;
@@ -449,8 +424,20 @@ impl Run {
                 self.note_now(0, What::OverridesLost);
             }
             Event::Refuse(refuses) => {
-                if let Some(fleet) = &self.fleet {
-                    fleet.refuses.set(refuses);
+                if let Some(filter) = self.filter(0) {
+                    filter.network.refuses.set(refuses);
+                }
+            }
+            Event::Callouts { sidecar, way } => {
+                if let Some(filter) = self.filter(sidecar) {
+                    filter.set_way(way);
+                    self.note_now(sidecar, What::Envoy);
+                }
+            }
+            Event::EndVm { sidecar, worker } => {
+                if let Some(filter) = self.filter(sidecar) {
+                    filter.restart(worker);
+                    self.note_now(sidecar, What::Envoy);
                 }
             }
             Event::StateFull { sidecar, full } => {
@@ -458,6 +445,7 @@ impl Run {
                 for name in ["last-good-policy.new", "earlier-policies.new"] {
                     let path = self.state_folder(sidecar).join(name);
                     if full {
+                        let _ = std::fs::remove_file(&path);
                         std::fs::create_dir_all(path).expect("a folder");
                     } else {
                         let _ = std::fs::remove_dir(path);
@@ -551,7 +539,7 @@ impl Run {
         if let (
             true,
             Some(Said::Denied {
-                retry_ms: retry_ms @ ..=MOST_PATIENT_MS,
+                retry_ms: Some(retry_ms @ ..=MOST_PATIENT_MS),
             }),
         ) = (again, said)
         {
@@ -571,7 +559,8 @@ impl Run {
         let (from, versions) = (self.now(), self.versions.borrow().clone());
         let (mut receipts, mut remaining) = (Vec::new(), None);
         let asked = if filter && !peek && !receipt {
-            of.filter.ask(self.world.set_of(checks), checks).await?
+            let filter = self.filter(sidecar)?;
+            filter.ask(self.world.set_of(checks), checks).await?
         } else {
             let check = |check: &Check| {
                 let (limit, key) = names(check.limit, check.key);
@@ -594,9 +583,11 @@ impl Run {
             Asked {
                 sidecar,
                 checks: checks.to_vec(),
-                said: verdict.map_or(Said::Unknown, Said::from),
+                said: verdict.map_or(Said::Unknown, said),
                 by: By::Sidecar,
                 unknown: Vec::new(),
+                also: Vec::new(),
+                is_disturbed: false,
             }
         };
         let said = asked.said;
@@ -606,24 +597,28 @@ impl Run {
             unmetered.extend((unknown || said == Said::Unknown).then_some(check.limit));
             metered.extend((!unknown).then_some(check));
         }
-        if filter && self.world.fleet {
+        if filter && self.world.fleet && !asked.is_disturbed {
             for limit in unmetered {
                 self.note(from, asked.sidecar, What::Unmetered { limit });
             }
         }
+        for other in asked.also {
+            let version = self.versions.borrow()[other];
+            let checks = self.world.counted_of(version, &metered);
+            let (by, said) = (By::Sidecar, Said::Unknown);
+            let what = What::Asked {
+                checks,
+                peek,
+                said,
+                by,
+                remaining: None,
+                again: false,
+            };
+            self.note(from, other, what);
+        }
         // Of a change of tiers meanwhile nobody knows whether it came before. A cached denial may be from before.
-        let [before, after] = [&versions, &self.versions.borrow()].map(|versions| {
-            let version = versions[asked.sidecar];
-            let counted = metered.iter().map(|check| {
-                let (limit, key) = self.world.counted(version, check.limit, check.key);
-                Check {
-                    limit,
-                    key,
-                    ..*check
-                }
-            });
-            counted.collect::<Vec<_>>()
-        });
+        let [before, after] = [&versions, &self.versions.borrow()]
+            .map(|versions| self.world.counted_of(versions[asked.sidecar], &metered));
         let is_cached = asked.by == By::Cache && before != metered;
         let is_unsure = before != after;
         if (is_cached || is_unsure) && matches!(said, Said::Denied { .. }) {
@@ -667,9 +662,10 @@ impl Run {
             return;
         };
         let from = self.now();
+        let (name, text) = names(limit, key);
         let asked = [Ok(Settle {
-            limit: format!("l{limit}").into(),
-            key: format!("k{key}").into(),
+            limit: name.into(),
+            key: text.into(),
             receipt: receipt.into(),
             units: cost.saturating_sub(units),
         })];

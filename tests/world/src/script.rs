@@ -2,42 +2,9 @@
 
 use std::fmt;
 
-/// How a limit's windows count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Algorithm {
-    Log,
-    /// With the precision in milliseconds.
-    Sliding(u64),
-    Fixed,
-    /// A day in this time zone.
-    Day(&'static str),
-    /// With the burst.
-    Token(u64),
-}
-
-/// A window of a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
-    pub quota: u64,
-    pub per_ms: u64,
-}
-
-/// A limit of a policy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limit {
-    pub algorithm: Algorithm,
-    pub windows: Vec<Window>,
-    /// Requests may have quotas of their own, up to this.
-    pub requests_up_to: Option<u64>,
-    /// How long leases are at most, if it has any.
-    pub lease_ms: Option<u64>,
-    /// A key that the policy's file blocks: its number.
-    pub blocked: Option<usize>,
-}
-
-/// A policy: limits by their number; one that is missing was removed. The last one, [`RENAMED`], is what its rules name in place of
-/// those that are missing.
-pub type Policy = Vec<Option<Limit>>;
+/// The last limit of a policy, [`RENAMED`], is what its rules name in place of those that are missing.
+pub use sluicegate_history::{Algorithm, Check, Grant, Limit, Link, Policy, Window};
+use sluicegate_rules::Hasher;
 
 /// How many limits requests ask for.
 pub const LIMITS: usize = 3;
@@ -46,32 +13,17 @@ pub const RENAMED: usize = LIMITS;
 /// What requests of consumers ask for: which limit counts them depends on the tier that a policy gives them.
 pub const CONSUMERS: usize = RENAMED + 1;
 
-/// A check of a request: limit, key, cost, quota of the request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Check {
-    pub limit: usize,
-    pub key: usize,
-    pub cost: u64,
-    pub quota: Option<u64>,
-}
-
-/// What an override says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Grant {
-    /// With the burst, if it has one of its own.
-    Quota(u64, Option<u64>),
-    Unlimited,
-    Blocked,
-}
-
-/// What is done to the link of a sidecar.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Link {
+/// What becomes of the callouts of an Envoy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Way {
+    #[default]
     Good,
-    Cut,
-    LosesAnswers,
-    /// Milliseconds there, and back.
-    Slow(u64, u64),
+    /// They reach no sidecar.
+    Lost,
+    /// Answers need so many milliseconds more.
+    Late(u64),
+    /// Envoy does not send them.
+    Refused,
 }
 
 /// What happens.
@@ -131,6 +83,16 @@ pub enum Event {
     LoseOverrides,
     /// From now on the filter of the fleet refuses rules that it does not have, or no longer does.
     Refuse(bool),
+    /// What becomes of the callouts of the Envoy beside a sidecar, or of that of the fleet.
+    Callouts {
+        sidecar: usize,
+        way: Way,
+    },
+    /// The VM of one of its workers ends and starts again.
+    EndVm {
+        sidecar: usize,
+        worker: usize,
+    },
     /// The state folder of a sidecar cannot be written, or can again.
     StateFull {
         sidecar: usize,
@@ -156,7 +118,7 @@ pub struct World {
     pub sidecars: usize,
     /// One sidecar with the embedded store.
     pub embedded: bool,
-    /// One filter in front of all sidecars has the rules of their policies. Otherwise each sidecar has a filter with rules of its own.
+    /// One Envoy in front of all sidecars. Otherwise each sidecar has an Envoy beside it.
     pub fleet: bool,
     /// How long the network takes there, and back.
     pub latency_ms: (u64, u64),
@@ -167,6 +129,8 @@ pub struct World {
     pub second_set: Vec<bool>,
     /// Sidecars have a state folder.
     pub keeps_state: bool,
+    /// The client of one in so many requests hangs up.
+    pub hang_ups: Option<u32>,
     /// With milliseconds since the begin; in order of time.
     pub events: Vec<(u64, Event)>,
 }
@@ -182,19 +146,20 @@ pub fn names(limit: usize, key: usize) -> (String, String) {
     if limit == CONSUMERS {
         ("c".to_owned(), format!("@consumer=k{key}"))
     } else {
-        (format!("l{limit}"), format!("k{key}"))
+        (format!("l{limit}"), format!("x=k{key}"))
     }
 }
 
-/// The hash of a consumer's key.
-fn hash(consumer: usize) -> String {
-    format!("{consumer:032x}")
+/// The limit with this name.
+pub fn number_of(name: &str) -> usize {
+    match name.strip_prefix('l') {
+        Some(number) => number.parse().expect("a limit's number"),
+        None => CONSUMERS,
+    }
 }
 
-/// A consumer's key as the filter writes it.
-pub fn hashed(consumer: usize) -> String {
-    format!("x#{};@missing/x=a", hash(consumer))
-}
+/// The secret of filters' keys.
+pub const PEPPER: &str = "of worlds";
 
 impl World {
     /// The limit and key by which a policy counts a check.
@@ -207,6 +172,19 @@ impl World {
         (if has_first { first } else { last }, KEYS + key)
     }
 
+    /// The same of several checks.
+    pub fn counted_of(&self, version: usize, checks: &[Check]) -> Vec<Check> {
+        let counted = checks.iter().map(|check| {
+            let (limit, key) = self.counted(version, check.limit, check.key);
+            Check {
+                limit,
+                key,
+                ..*check
+            }
+        });
+        counted.collect()
+    }
+
     fn of_tiers(&self, version: usize) -> (usize, usize) {
         let policy = &self.policies[version];
         let mut has = (0..policy.len()).filter(|limit| policy[*limit].is_some());
@@ -217,9 +195,6 @@ impl World {
     /// The policy's file.
     pub fn yaml(&self, version: usize) -> String {
         let mut text = yaml(&self.policies[version], self.embedded);
-        if !self.fleet {
-            return text;
-        }
         let mut sets = String::new();
         let many = 1 + usize::from(self.second_set.get(version) == Some(&true));
         for (set, name) in SETS.iter().enumerate().take(many) {
@@ -228,11 +203,14 @@ impl World {
         }
         if let Some(has_first) = self.tiers.get(version) {
             let (first, last) = self.of_tiers(version);
+            let hasher = Hasher::new(PEPPER);
+            let hash = |key| hasher.of_header(format!("k{key}").as_bytes());
             let keys = (0..KEYS).map(|key| format!("{:?}: k{key}", hash(key)));
             let own = (0..KEYS).filter(|key| has_first[*key]);
             let own: String = own.map(|key| format!("k{key}: l{first}, ")).collect();
             text += &format!(
-                "consumers:\n  c:\n    pepper: \"0123456789ab\"\n    keys: {{ {} }}\n    limits: {{ {own}default: l{last} }}\n",
+                "consumers:\n  c:\n    pepper: \"{}\"\n    keys: {{ {} }}\n    limits: {{ {own}default: l{last} }}\n",
+                hasher.pepper_digest(),
                 keys.collect::<Vec<_>>().join(", ")
             );
         }
@@ -245,62 +223,90 @@ impl World {
         if self.second_set.is_empty() { 0 } else { of }
     }
 
+    /// The limit that the rules of a policy name for one of those that requests ask for.
+    fn named(&self, version: usize, asked: usize) -> Option<(usize, &Limit)> {
+        let of = |limit: usize| Some((limit, self.policies[version].get(limit)?.as_ref()?));
+        of(asked).or_else(|| of(RENAMED))
+    }
+
+    /// What the rules of a policy ask for in the place of these checks.
+    pub fn asks(&self, version: usize, checks: &[Check]) -> Vec<Check> {
+        let asks = |check: &Check| {
+            if check.limit == CONSUMERS {
+                return self.tiers.get(version).map(|_| *check);
+            }
+            let (limit, of) = self.named(version, check.limit)?;
+            let quota = check.quota.filter(|_| of.requests_up_to.is_some());
+            Some(Check {
+                limit,
+                quota,
+                ..*check
+            })
+        };
+        checks.iter().filter_map(asks).collect()
+    }
+
+    /// A rule for each limit: a request names the limits that it asks for, its key, and what it costs.
     fn rules(&self, version: usize, set: usize) -> String {
-        let policy = &self.policies[version];
+        let rule = |asked: usize, check: &str| {
+            format!(
+                "      - {{ name: s{set}r{asked}, when_unavailable: deny, match: {{ headers: [{{ name: u{asked}, present: true }}] }}, \
+                 checks: [{{ {check}, cost: {{ header: u{asked}, max: 2147483648, trusted: true }} }}] }}\n"
+            )
+        };
         let mut rules = String::new();
         for asked in 0..LIMITS {
-            let mut of = [asked, RENAMED].into_iter();
-            if let Some(limit) = of.find(|limit| policy[*limit].is_some()) {
-                rules += &format!(
-                    "      - {{ name: s{set}r{asked}, when_unavailable: deny, checks: [{{ limit: l{limit}, key: [{{ constant: k }}] }}] }}\n"
-                );
+            if let Some((limit, of)) = self.named(version, asked) {
+                let mut check = format!("limit: l{limit}, key: [{{ header: x, plain: true }}]");
+                if of.requests_up_to.is_some() {
+                    check += &format!(", quota: {{ jwt: {{ payload: w, claim: q{asked} }} }}");
+                }
+                rules += &rule(asked, &check);
             }
         }
         if self.tiers.get(version).is_some() {
-            rules += &format!(
-                "      - {{ name: s{set}r{CONSUMERS}, when_unavailable: deny, checks: [{{ limit: c, key: [{{ header: x }}], when_missing: {{ address: {{}} }}, consumers: true }}] }}\n"
-            );
+            let check =
+                "limit: c, key: [{ header: c }], when_missing: { address: {} }, consumers: true";
+            rules += &rule(CONSUMERS, check);
         }
         rules
     }
 }
 
-impl Limit {
-    fn yaml(&self, overrides: &str) -> String {
-        let windows = self.windows.iter().map(|window| {
-            let (quota, per) = (window.quota, format!("{}ms", window.per_ms));
-            match self.algorithm {
-                Algorithm::Log | Algorithm::Fixed => format!("{{ quota: {quota}, per: {per} }}"),
-                Algorithm::Sliding(ms) => {
-                    format!("{{ quota: {quota}, per: {per}, precision: {ms}ms }}")
-                }
-                Algorithm::Day(zone) => {
-                    format!("{{ quota: {quota}, per: day, time_zone: {zone} }}")
-                }
-                Algorithm::Token(burst) => {
-                    format!("{{ quota: {quota}, per: {per}, burst: {burst} }}")
-                }
+fn limit_yaml(limit: &Limit, overrides: &str) -> String {
+    let windows = limit.windows.iter().map(|window| {
+        let (quota, per) = (window.quota, format!("{}ms", window.per_ms));
+        match limit.algorithm {
+            Algorithm::Log | Algorithm::Fixed => format!("{{ quota: {quota}, per: {per} }}"),
+            Algorithm::Sliding(ms) => {
+                format!("{{ quota: {quota}, per: {per}, precision: {ms}ms }}")
             }
-        });
-        let name = match self.algorithm {
-            Algorithm::Log => "sliding_log",
-            Algorithm::Sliding(_) => "sliding_window",
-            Algorithm::Fixed | Algorithm::Day(_) => "fixed_window",
-            Algorithm::Token(_) => "token_bucket",
-        };
-        let windows: Vec<_> = windows.collect();
-        let mut text = format!(
-            "    algorithm: {name}\n    windows: [{}]\n{overrides}",
-            windows.join(", ")
-        );
-        if let Some(ms) = self.lease_ms {
-            text += &format!("    lease: {{ longest: {ms}ms, from: 2/s }}\n");
+            Algorithm::Day(zone) => {
+                format!("{{ quota: {quota}, per: day, time_zone: {zone} }}")
+            }
+            Algorithm::Token(burst) => {
+                format!("{{ quota: {quota}, per: {per}, burst: {burst} }}")
+            }
         }
-        if let Some(max) = self.requests_up_to {
-            text += &format!("    quota_from_request: {{ max: {max} }}\n");
-        }
-        text
+    });
+    let name = match limit.algorithm {
+        Algorithm::Log => "sliding_log",
+        Algorithm::Sliding(_) => "sliding_window",
+        Algorithm::Fixed | Algorithm::Day(_) => "fixed_window",
+        Algorithm::Token(_) => "token_bucket",
+    };
+    let windows: Vec<_> = windows.collect();
+    let mut text = format!(
+        "    algorithm: {name}\n    windows: [{}]\n{overrides}",
+        windows.join(", ")
+    );
+    if let Some(ms) = limit.lease_ms {
+        text += &format!("    lease: {{ longest: {ms}ms, from: 2/s }}\n");
     }
+    if let Some(max) = limit.requests_up_to {
+        text += &format!("    quota_from_request: {{ max: {max} }}\n");
+    }
+    text
 }
 
 /// The policy's file, without rules.
@@ -317,8 +323,11 @@ pub fn yaml(policy: &Policy, embedded: bool) -> String {
         let Some(limit) = limit else { continue };
         let blocked = limit
             .blocked
-            .map(|key| format!("    overrides: [{{ key: k{key}, blocked: true }}]\n"));
-        text += &format!("  l{number}:\n{}", limit.yaml(&blocked.unwrap_or_default()));
+            .map(|key| format!("    overrides: [{{ key: x=k{key}, blocked: true }}]\n"));
+        text += &format!(
+            "  l{number}:\n{}",
+            limit_yaml(limit, &blocked.unwrap_or_default())
+        );
     }
     text
 }
@@ -327,12 +336,13 @@ impl fmt::Display for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "seed {}: {} sidecars, embedded {}, fleet {}, keeps state {}, start {} us, latency {:?} ms",
+            "seed {}: {} sidecars, embedded {}, fleet {}, keeps state {}, hang-ups {:?}, start {} us, latency {:?} ms",
             self.seed,
             self.sidecars,
             self.embedded,
             self.fleet,
             self.keeps_state,
+            self.hang_ups,
             self.start_us,
             self.latency_ms
         )?;

@@ -10,7 +10,7 @@ use tracing::warn;
 use super::Service;
 use crate::clock;
 use crate::lock::lock;
-use crate::store::{Health, HealthState};
+use crate::store::{Health, HealthState, StoreError};
 use crate::telemetry::events::without_store;
 use crate::telemetry::history::{History, Reading};
 
@@ -86,7 +86,7 @@ impl Service {
         loop {
             let health = changes.borrow_and_update().clone();
             match &health.state {
-                HealthState::Unknown => store_up.set(0),
+                HealthState::Unknown => {}
                 HealthState::Up => {
                     was_up = true;
                     if lost >= often && timeout(soon, changes.changed()).await.is_ok() {
@@ -125,6 +125,11 @@ impl Service {
                 return;
             }
         }
+    }
+
+    /// Why the store is down now, if it is.
+    pub fn store_failure(&self) -> Option<StoreError> {
+        self.store.health_changes().borrow().cause().cloned()
     }
 
     /// Writes units that were admitted without the store back to it. Never returns.

@@ -235,75 +235,29 @@ fn a_mistake_is_told_with_line_field_value_and_remedy() {
     let why =
         Policy::parse("trusted_hop: 2\nlimits: { l: { rate: 5/s, key: address } }").unwrap_err();
     has_all(&why, "line 1, did you mean `trusted_hops`?");
-    for (text, named) in [
-        (
-            "limits:\n  l:\n    match: /a/\n\t rate: 5/s\n",
-            "not YAML, a tab",
-        ),
-        (
-            "limits:\n  l: { rate: 5/s, key: address }\n  l: { rate: 5/s, key: address }\n",
-            "line 3, twice",
-        ),
-        (
-            "limits:\n  l:\n  rate: 5/s\n  key: address\n",
-            "line 2, limit `l`, indent them below",
-        ),
-        (
-            "limits:\nl:\n  rate: 5/s\n  key: address\n",
-            "line 2, `l` looks like a limit: indent it",
-        ),
-        (
-            "limits:\n  a: { rate: 5/s, key: address }\n  l: match:/a/\n",
-            "line 3, limit `l`, a space after each colon",
-        ),
-        (
-            "reply: { headers: none }\nlimits: { l: { match: none, rate: 5/s } }\n",
-            "line 1, `reply`, `rules.SET`",
-        ),
-        // N13: a limit without its indentation is told there, not at the next one.
-        (
-            "limits:\n  a:\n    rate: 5/s\n    key: address\nl: # mine\n    rate: 5/s\n    key: address\n  b:\n    rate: 5/s\n",
-            "line 5, `l` looks like a limit: indent it below `limits`",
-        ),
-        (
-            "limits:\n  a:\nrate: 5/s\n",
-            "line 3, `rate`: indent it below its limit's name",
-        ),
-        (
-            "limits:\n  a:\n    rate: 5/s\n    key: address\n    b:\n      rate: 5/s\n      key: address\n",
-            "line 5, limit `a`, `b` looks like a limit",
-        ),
-        (
-            "limits:\n    a:\n      rate: 5/s\n      key: address\n  b:\n      rate: 5/s\n",
-            "line 5, indent this line as its neighbours",
-        ),
-        (
-            "limits:\n  a:\n    key: address\n  rate: 5/s\n  b: { key: address, rate: 5/s }\n",
-            "line 3, `rate` is missing",
-        ),
-        // C11
-        (
-            "trusted_hops: 0\nlimits: { l: { key: address, rate: 5/s } }\n",
-            "line 1: `trusted_hops` is `0`: give, counted from the right",
-        ),
-        (
-            "limits: { l: { key: address, rate: 5/s } }\ntrusted_hops: two\n",
-            "line 2: `trusted_hops` is `two`",
-        ),
-        (
-            "jwt_payload: ''\nlimits: { l: { key: { jwt: sub }, rate: 5/s } }\n",
-            "line 1: `jwt_payload` is",
-        ),
-        (
-            "reply: { headers: all }\nlimits: { l: { key: address, rate: 5/s } }\n",
-            "line 1: `reply.headers`",
-        ),
-        (
-            "limits:\n  - { rate: 5/s, key: address }\n",
-            "line 2, a list, per-key",
-        ),
-    ] {
-        has_all(&Policy::parse(text).expect_err(text), named);
+    // `\n` is the end of a line. N13: a limit without its indentation is told there, not at the next one. C11: `trusted_hops: 0`.
+    let table = r"
+        limits:\n  l:\n    match: /a/\n\t rate: 5/s\n | not YAML, a tab
+        limits:\n  l: { rate: 5/s, key: address }\n  l: { rate: 5/s, key: address }\n | line 3, twice
+        limits:\n  l:\n  rate: 5/s\n  key: address\n | line 2, limit `l`, indent them below
+        limits:\nl:\n  rate: 5/s\n  key: address\n | line 2, `l` looks like a limit: indent it
+        limits:\n  a: { rate: 5/s, key: address }\n  l: match:/a/\n | line 3, limit `l`, a space after each colon
+        reply: { headers: none }\nlimits: { l: { match: none, rate: 5/s } }\n | line 1, `reply`, `rules.SET`
+        limits:\n  a:\n    rate: 5/s\n    key: address\nl: # mine\n    rate: 5/s\n    key: address\n  b:\n    rate: 5/s\n | line 5, `l` looks like a limit: indent it below `limits`
+        limits:\n  a:\nrate: 5/s\n | line 3, `rate`: indent it below its limit's name
+        limits:\n  a:\n    rate: 5/s\n    key: address\n    b:\n      rate: 5/s\n      key: address\n | line 5, limit `a`, `b` looks like a limit
+        limits:\n    a:\n      rate: 5/s\n      key: address\n  b:\n      rate: 5/s\n | line 5, indent this line as its neighbours
+        limits:\n  a:\n    key: address\n  rate: 5/s\n  b: { key: address, rate: 5/s }\n | line 3, `rate` is missing
+        trusted_hops: 0\nlimits: { l: { key: address, rate: 5/s } }\n | line 1: `trusted_hops` is `0`: give, counted from the right
+        limits: { l: { key: address, rate: 5/s } }\ntrusted_hops: two\n | line 2: `trusted_hops` is `two`
+        jwt_payload: ''\nlimits: { l: { key: { jwt: sub }, rate: 5/s } }\n | line 1: `jwt_payload` is
+        reply: { headers: all }\nlimits: { l: { key: address, rate: 5/s } }\n | line 1: `reply.headers`
+        limits:\n  - { rate: 5/s, key: address }\n | line 2, a list, per-key
+    ";
+    for line in table.trim().lines() {
+        let (text, named) = line.trim().split_once(" | ").unwrap();
+        let text = text.replace("\\n", "\n").replace("\\t", "\t");
+        has_all(&Policy::parse(&text).expect_err(&text), named);
     }
     let tab = Policy::parse("limits:\n\tl: { rate: 5/s, key: address }").unwrap_err();
     has_all(&tab, "line 2");

@@ -21,7 +21,9 @@ pub struct Queue<A> {
 #[derive(Debug)]
 struct Caller<A> {
     batch: Arc<Batch>,
-    /// The number of its decisions that were sent.
+    /// The indices of its decisions in that batch, in their order.
+    decisions: Vec<usize>,
+    /// The number of them that were sent.
     sent: usize,
     waiter: A,
 }
@@ -50,7 +52,7 @@ impl Answer {
         self.in_doubt |= next.in_doubt;
     }
 
-    /// Takes over the answer to a part of the batch, whose decisions have these indices.
+    /// Takes over the answer to some decisions of the batch, which have these indices.
     pub fn add(&mut self, indices: &[usize], part: Self) {
         for (index, outcome) in indices.iter().zip(part.outcomes) {
             if let Some(place) = self.outcomes.get_mut(*index) {
@@ -80,10 +82,11 @@ impl<A> Default for Queue<A> {
 }
 
 impl<A> Queue<A> {
-    /// Adds a caller at the end.
-    pub fn push(&mut self, batch: Arc<Batch>, waiter: A) {
+    /// Adds a caller at the end, with some decisions of a batch.
+    pub fn push(&mut self, batch: Arc<Batch>, decisions: Vec<usize>, waiter: A) {
         self.callers.push_back(Caller {
             batch,
+            decisions,
             sent: 0,
             waiter,
         });
@@ -110,7 +113,10 @@ impl<A> Queue<A> {
             for (index, (caller, added)) in self.callers.iter().zip(&mut added).enumerate() {
                 let first = caller.sent + *added;
                 let turn_ends = call.weight() + TURN_WEIGHT;
-                for decision in caller.batch.decisions.iter().skip(first) {
+                for number in caller.decisions.iter().skip(first) {
+                    let Some(decision) = caller.batch.decisions.get(*number) else {
+                        break;
+                    };
                     if call.weight() >= turn_ends
                         || !call.has_room(decision)
                         || !call.builder.copy(&caller.batch, decision)
@@ -158,7 +164,7 @@ impl<A> Queue<A> {
             }
         }
         self.callers
-            .retain(|caller| caller.sent < caller.batch.decisions.len());
+            .retain(|caller| caller.sent < caller.decisions.len());
     }
 }
 
@@ -203,6 +209,12 @@ mod tests {
         test_batches::batch((0..4).map(bucket).collect(), decisions)
     }
 
+    /// Adds a caller with all decisions of a batch.
+    fn push<A>(queue: &mut Queue<A>, batch: Batch, waiter: A) {
+        let all = (0..batch.decisions.len()).collect();
+        queue.push(Arc::new(batch), all, waiter);
+    }
+
     /// Answers a call; whom it told what.
     fn answer<A: Copy>(
         queue: &mut Queue<A>,
@@ -227,8 +239,8 @@ mod tests {
     fn a_small_caller_does_not_wait_behind_a_large_one() {
         let mut queue = Queue::default();
         let large = batch(&vec![vec![0]; 2 * MAX_CALL_WEIGHT]);
-        queue.push(Arc::new(large), "large");
-        queue.push(Arc::new(batch(&[vec![1]])), "small");
+        push(&mut queue, large, "large");
+        push(&mut queue, batch(&[vec![1]]), "small");
         let call = queue.next_call();
         assert_eq!(call.batch().decisions.len(), MAX_CALL_WEIGHT);
         // A hot bucket is in the call once.
@@ -263,10 +275,10 @@ mod tests {
     #[test]
     fn a_bucket_that_a_reload_has_changed_waits_for_the_next_call() {
         let mut queue = Queue::default();
-        queue.push(Arc::new(batch(&[vec![0]])), 0);
+        push(&mut queue, batch(&[vec![0]]), 0);
         let mut raised = batch(&[vec![0]]);
         raised.buckets[0].spec = spec(100);
-        queue.push(Arc::new(raised), 1);
+        push(&mut queue, raised, 1);
         let call = queue.next_call();
         assert_eq!(call.batch().decisions.len(), 1);
         assert_eq!(answer(&mut queue, &call, vec![None], false).len(), 1);
@@ -276,18 +288,18 @@ mod tests {
     #[test]
     fn a_caller_that_has_left_takes_nothing() {
         let mut queue = Queue::default();
-        queue.push(Arc::new(batch(&[vec![0]])), "left");
-        queue.push(Arc::new(batch(&[vec![0]])), "stays");
+        push(&mut queue, batch(&[vec![0]]), "left");
+        push(&mut queue, batch(&[vec![0]]), "stays");
         queue.retain(|answer| *answer == "stays");
         assert_eq!(queue.next_call().batch().decisions.len(), 1);
     }
 
     /// One decision over this many buckets, which no other caller uses.
-    fn wide(name: &str, takes: usize) -> Arc<Batch> {
+    fn wide(name: &str, takes: usize) -> Batch {
         wides(name, takes, 1)
     }
 
-    fn wides(name: &str, takes: usize, decisions: usize) -> Arc<Batch> {
+    fn wides(name: &str, takes: usize, decisions: usize) -> Batch {
         let bucket = |n: usize| Bucket {
             key: format!("sg:{{{name}{n}}}:l"),
             spec: spec(9),
@@ -295,7 +307,7 @@ mod tests {
         let decision = |n: usize| (n * takes..(n + 1) * takes).collect();
         let decisions: Vec<Vec<usize>> = (0..decisions).map(decision).collect();
         let buckets = (0..takes * decisions.len()).map(bucket).collect();
-        Arc::new(test_batches::batch(buckets, &decisions))
+        test_batches::batch(buckets, &decisions)
     }
 
     /// The weights of the calls until the queue is empty, and the callers that each call completed.
@@ -321,7 +333,7 @@ mod tests {
     fn a_call_is_bounded_by_the_buckets_it_visits() {
         let mut queue = Queue::default();
         // 256 decisions of 4 checks with 4 windows, which were one call.
-        queue.push(wides("large", 16, 256), "large");
+        push(&mut queue, wides("large", 16, 256), "large");
         let (weights, answered) = drain(&mut queue);
         assert_eq!(weights, vec![MAX_CALL_WEIGHT; 8]);
         assert_eq!(answered.last(), Some(&vec!["large"]));
@@ -331,9 +343,9 @@ mod tests {
     fn a_large_caller_leaves_room_for_others_in_every_call() {
         let mut queue = Queue::default();
         // 256 decisions of 32 checks with 8 windows.
-        queue.push(wides("large", 256, 256), "large");
-        queue.push(wide("small", 1), "small");
-        queue.push(wide("wide", 200), "wide");
+        push(&mut queue, wides("large", 256, 256), "large");
+        push(&mut queue, wide("small", 1), "small");
+        push(&mut queue, wide("wide", 200), "wide");
         let (weights, answered) = drain(&mut queue);
         assert_eq!(answered[0], ["small", "wide"], "with the first call");
         assert!(weights.iter().all(|weight| *weight <= MAX_CALL_WEIGHT));
@@ -343,8 +355,8 @@ mod tests {
     #[test]
     fn a_caller_of_light_decisions_gets_no_more_than_one_of_heavy_ones() {
         let mut queue = Queue::default();
-        queue.push(wides("light", 1, 2_000), "light");
-        queue.push(wides("heavy", 64, 40), "heavy");
+        push(&mut queue, wides("light", 1, 2_000), "light");
+        push(&mut queue, wides("heavy", 64, 40), "heavy");
         let call = queue.next_call();
         let of = |owner| {
             let owners = call.owners.iter().zip(&call.batch().decisions);
@@ -357,9 +369,9 @@ mod tests {
     #[test]
     fn a_decision_too_large_for_any_call_goes_alone() {
         let mut queue = Queue::default();
-        queue.push(wide("huge", MAX_CALL_WEIGHT + 1), "huge");
-        queue.push(wide("small", 1), "small");
-        queue.push(wide("wide", MAX_CALL_WEIGHT), "wide");
+        push(&mut queue, wide("huge", MAX_CALL_WEIGHT + 1), "huge");
+        push(&mut queue, wide("small", 1), "small");
+        push(&mut queue, wide("wide", MAX_CALL_WEIGHT), "wide");
         let (weights, answered) = drain(&mut queue);
         assert_eq!(weights, [MAX_CALL_WEIGHT + 1, 1, MAX_CALL_WEIGHT]);
         assert_eq!(answered, [["huge"], ["small"], ["wide"]]);
@@ -375,7 +387,7 @@ mod tests {
         ) {
             let mut queue = Queue::default();
             for (number, decisions) in callers.iter().enumerate() {
-                queue.push(Arc::new(batch(decisions)), number);
+                push(&mut queue, batch(decisions), number);
             }
             let (mut together, mut apart) = (Memory::default(), Memory::default());
             let mut expected = vec![Vec::new(); callers.len()];

@@ -1,12 +1,13 @@
 //! Runs one store call at a time, batches the decisions that queue up behind it, and answers each caller. `queue.rs`
-//! selects what goes together. On a Redis Cluster there are many queues, each with its own call; `lanes.rs` assigns them.
+//! selects what goes together. On a Redis Cluster there are several queues, each with its own call; `lanes.rs` assigns them.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::future::join_all;
-use sluicegate_engine::{Batch, BatchBuilder};
+use sluicegate_engine::Batch;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -25,17 +26,8 @@ const MAX_CALLERS: usize = 4_096;
 /// Why a caller's decisions did not reach the store.
 const WAITED: &str = "decisions waited too long behind earlier calls";
 
-/// The decisions of a batch at these indices, in this order.
-pub fn part(batch: &Batch, indices: &[usize]) -> Arc<Batch> {
-    let mut part = BatchBuilder::new();
-    for decision in indices
-        .iter()
-        .filter_map(|index| batch.decisions.get(*index))
-    {
-        part.add(batch, decision);
-    }
-    Arc::new(part.finish())
-}
+/// Some decisions of a batch, by their indices, and who waits for them.
+type Arrival = (Arc<Batch>, Vec<usize>, Waiter);
 
 /// A waiting caller.
 #[derive(Debug)]
@@ -48,7 +40,7 @@ struct Waiter {
 
 /// The queues in front of a store: one, or one per lane.
 pub struct Batcher {
-    lanes: Vec<mpsc::Sender<(Arc<Batch>, Waiter)>>,
+    lanes: Vec<mpsc::Sender<Arrival>>,
     shared: Arc<Shared>,
 }
 
@@ -79,14 +71,18 @@ impl Batcher {
         }
     }
 
-    /// Decides a batch, together with other waiting decisions.
-    pub async fn decide(&self, batch: Arc<Batch>, trace: Option<Parent>) -> Answer {
-        let decisions = batch.decisions.len();
-        if decisions == 0 {
-            return Answer::default();
-        }
+    /// Decides a batch, or these decisions of it in this order, together with other waiting decisions.
+    pub async fn decide(
+        &self,
+        batch: Arc<Batch>,
+        some: Option<Vec<usize>>,
+        trace: Option<Parent>,
+    ) -> Answer {
+        let mut whole = Answer::none(batch.decisions.len(), false);
         let started = trace.is_some().then(Instant::now);
-        if let Some(reply) = self.shared.store.decide_at_once(&batch) {
+        if some.is_none()
+            && let Some(reply) = self.shared.store.decide_at_once(&batch)
+        {
             if let (Some(trace), Some(started)) = (&trace, started) {
                 trace.record_store_call(started.elapsed(), &batch);
             }
@@ -99,21 +95,20 @@ impl Batcher {
                 in_doubt: false,
             };
         }
-        if let [lane] = self.lanes.as_slice() {
-            return self.decide_in(lane, batch, trace).await;
+        let all = some.unwrap_or_else(|| (0..batch.decisions.len()).collect());
+        if all.is_empty() {
+            return whole;
         }
-        let lanes = split(&batch);
-        let decide_part = |(lane, indices): (&usize, &Vec<usize>)| {
-            let part = if lanes.len() == 1 {
-                Arc::clone(&batch)
-            } else {
-                part(&batch, indices)
-            };
-            let (lane, trace) = (self.lanes.get(*lane), trace.clone());
-            async move { Some(self.decide_in(lane?, part, trace).await) }
+        let lanes = match self.lanes.len() {
+            1 => BTreeMap::from([(0, all)]),
+            _ => split(&batch, &all, |key| self.shared.store.home(key)),
         };
-        let answers = join_all(lanes.iter().map(decide_part)).await;
-        let mut whole = Answer::none(decisions, false);
+        let decide_in = |(lane, some): (&usize, &Vec<usize>)| {
+            let (lane, trace) = (self.lanes.get(*lane), trace.clone());
+            let some = (Arc::clone(&batch), some.clone());
+            async move { Some(self.decide_in(lane?, some, trace).await) }
+        };
+        let answers = join_all(lanes.iter().map(decide_in)).await;
         for (indices, answer) in lanes.values().zip(answers) {
             whole.add(indices, answer.unwrap_or_default());
         }
@@ -127,18 +122,18 @@ impl Batcher {
 
     async fn decide_in(
         &self,
-        lane: &mpsc::Sender<(Arc<Batch>, Waiter)>,
-        batch: Arc<Batch>,
+        lane: &mpsc::Sender<Arrival>,
+        (batch, some): (Arc<Batch>, Vec<usize>),
         trace: Option<Parent>,
     ) -> Answer {
-        let decisions = batch.decisions.len();
+        let decisions = some.len();
         let (answers, mut answered) = mpsc::unbounded_channel();
         let waiter = Waiter {
             since: Instant::now(),
             trace,
             answers,
         };
-        if lane.try_send((batch, waiter)).is_err() {
+        if lane.try_send((batch, some, waiter)).is_err() {
             self.shared.record_failure(FailureKind::Overloaded, WAITED);
             return Answer::none(decisions, false);
         }
@@ -166,17 +161,17 @@ impl Shared {
     }
 }
 
-async fn run_lane(shared: Arc<Shared>, mut arrivals: mpsc::Receiver<(Arc<Batch>, Waiter)>) {
+async fn run_lane(shared: Arc<Shared>, mut arrivals: mpsc::Receiver<Arrival>) {
     let mut queue: Queue<Waiter> = Queue::default();
     loop {
         if queue.is_empty() {
-            let Some((batch, caller)) = arrivals.recv().await else {
+            let Some((batch, some, caller)) = arrivals.recv().await else {
                 return;
             };
-            queue.push(batch, caller);
+            queue.push(batch, some, caller);
         }
-        while let Ok((batch, caller)) = arrivals.try_recv() {
-            queue.push(batch, caller);
+        while let Ok((batch, some, caller)) = arrivals.try_recv() {
+            queue.push(batch, some, caller);
         }
         queue.retain(|caller| !caller.answers.is_closed());
         if queue.is_empty() {
@@ -211,29 +206,5 @@ async fn run_lane(shared: Arc<Shared>, mut arrivals: mpsc::Receiver<(Arc<Batch>,
             // The caller may have left in the meantime.
             let _ = caller.answers.send(answer);
         });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::store::tests::{batch, bucket};
-    use sluicegate_engine::Memory;
-
-    #[test]
-    fn the_outcomes_of_parts_go_where_their_decisions_are() {
-        let buckets = ["a", "b", "c"].map(bucket);
-        let whole = batch(buckets.to_vec(), &[[0], [1], [1], [2], [1]]);
-        let expected = Memory::default().decide(1, &whole);
-        let (mut engine, mut answer) = (Memory::default(), Answer::none(5, false));
-        for (indices, in_doubt) in [(&[1, 2, 4][..], true), (&[3, 0], false)] {
-            let part = part(&whole, indices);
-            assert_eq!(part.decisions.len(), indices.len());
-            let outcomes = engine.decide(1, &part).into_iter().map(Result::ok);
-            let outcomes = outcomes.collect();
-            answer.add(indices, Answer { outcomes, in_doubt });
-        }
-        let expected: Vec<_> = expected.into_iter().map(Result::ok).collect();
-        assert_eq!((answer.outcomes, answer.in_doubt), (expected, true));
     }
 }

@@ -1,4 +1,4 @@
-//! Decisions and settlements over several slots of a Redis Cluster.
+//! Decisions and settlements, also those over several slots of a Redis Cluster.
 //!
 //! All buckets of a subject are in one slot, and what is in one slot is decided atomically, by one call of the script.
 //! A decision over several subjects is split into one sub-batch per slot. They run at the same time, and if one is denied
@@ -19,7 +19,7 @@ use super::Client;
 use crate::clock::micros;
 use crate::random;
 use crate::store::cluster::routing::is_apart;
-use crate::store::cluster::slots::tag;
+use crate::store::cluster::slots::Atomic;
 use crate::store::cluster::sub_batch::{SubBatch, combine, split};
 use crate::store::error::{ConnectionError, StoreError};
 use crate::store::redis::connection::Deadline;
@@ -27,11 +27,16 @@ use crate::store::reply::StoreReply;
 use crate::store::settlements::{apart, calls, settle};
 
 impl Client {
-    pub(super) async fn decide_by_slot(&self, batch: &Batch) -> StoreReply {
-        let deadline = self.deadline();
+    pub async fn decide(&self, batch: &Batch) -> StoreReply {
+        let (deadline, atomic) = (self.deadline(), self.common.atomic);
+        let mut groups = batch.buckets.iter().map(|one| atomic.group(&one.key));
+        let first = groups.next();
+        if groups.all(|group| Some(group) == first) {
+            return self.decide_in_slot(batch, deadline).await;
+        }
         // So long, what it gives back may be repeated.
         let lasts_us = micros(self.common.dialer.store_timeout).saturating_mul(2);
-        let parts = split(batch, tag, lasts_us, random::secret);
+        let parts = split(batch, atomic, lasts_us, random::secret);
         let replies = parts
             .iter()
             .map(|part| self.decide_in_slot(part.batch(), deadline));
@@ -44,7 +49,7 @@ impl Client {
         if !is_apart(&whole) {
             return StoreReply::whole(batch, whole);
         }
-        let parts = split(batch, |key| key, 0, || None);
+        let parts = split(batch, Atomic::Key, 0, || None);
         let decide = async |part: &SubBatch| {
             let answer = self.invoke(part.batch(), deadline).await;
             StoreReply::whole(part.batch(), answer)
@@ -68,7 +73,10 @@ impl Client {
         let combined = combine(batch, parts, &answers);
         let late = combined.to_leave.iter();
         let left = join_all(late.map(|hold| self.invoke(hold, deadline)));
-        let (calls, until) = (calls(&combined.to_settle, true), self.deadline());
+        let (calls, until) = (
+            calls(&combined.to_settle, self.common.atomic),
+            self.deadline(),
+        );
         let settled = calls
             .iter()
             .map(|call| settle(call, move || self.settle_by(call, until)));

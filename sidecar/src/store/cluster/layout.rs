@@ -1,4 +1,4 @@
-//! What a node answers to CLUSTER SLOTS: which primary owns which slots. Pure.
+//! Which primary owns which slots: what a node of a Cluster answers to CLUSTER SLOTS, or all of them one Redis. Pure.
 
 use redis::Value;
 
@@ -22,11 +22,23 @@ pub struct Owner {
     pub endpoint: Endpoint,
     /// One of its slots.
     pub slot: u16,
-    /// A hash tag in one of its slots; empty if none was found.
+    /// A hash tag in one of its slots; empty if none was found, or if there is no Cluster.
     pub tag: String,
 }
 
 impl Layout {
+    /// One node, which owns all slots.
+    pub fn one(endpoint: Endpoint) -> Self {
+        Self {
+            primaries: vec![Owner {
+                endpoint,
+                slot: 0,
+                tag: String::new(),
+            }],
+            owners: vec![Some(0); usize::from(SLOTS)],
+        }
+    }
+
     /// Reads an answer of the node at `asked`. Skips rows that it does not understand, and those without a slot.
     ///
     /// # Errors

@@ -1,4 +1,5 @@
-//! The slot map: refreshed every few seconds, and whenever a connection is lost or a node redirects.
+//! Which node serves which keys. A single Redis serves all, as does the primary that sentinels name; a Cluster's slot map is refreshed
+//! every few seconds, and whenever a connection is lost or a node redirects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,29 +11,24 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout, timeout_at};
 
 use super::layout::Layout;
-use crate::policy::Endpoint;
+use super::referral::Referral;
+use crate::policy::{Endpoint, RedisStore, Topology};
 use crate::store::error::{ConnectionError, StoreError};
+use crate::store::health::ComponentId;
 use crate::store::redis::common::Common;
 use crate::store::redis::connection::Deadline;
+use crate::store::redis::dial::Dialer;
 use crate::store::redis::node::Node;
 use crate::store::redis::pool::{ConnectionPool, Recheck};
+use crate::store::redis::sentinel::{AddressWatch, poll_all};
 
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 /// The shortest pause between two refreshes, and the interval while no node answers.
 const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A primary.
-#[derive(Clone)]
-pub struct Primary {
-    /// Its address.
-    pub endpoint: Endpoint,
-    /// Its connections.
-    pub node: Arc<Node>,
-}
-
 /// Which primary owns which slots.
 pub struct SlotMap {
-    primaries: Vec<Primary>,
+    primaries: Vec<Arc<Node>>,
     /// For each slot the index of its primary; empty while nothing is known.
     owners: Vec<Option<u16>>,
     /// Why no primary of a slot is known.
@@ -42,48 +38,100 @@ pub struct SlotMap {
 /// Caches the slot map.
 pub struct SlotCache {
     common: Arc<Common>,
-    seeds: Vec<Endpoint>,
+    component: ComponentId,
     map: ArcSwap<SlotMap>,
-    /// Counts completed refreshes, successful or not.
+    /// Counts answers to where the nodes are, successful or not.
     refreshes: watch::Sender<u64>,
     recheck: Recheck,
 }
 
 impl SlotMap {
-    fn unknown(why: ConnectionError) -> Self {
+    fn unknown(why: StoreError) -> Self {
         Self {
             primaries: Vec::new(),
             owners: Vec::new(),
-            why: why.into(),
+            why,
         }
     }
 
     /// The primary of a slot.
-    pub fn owner(&self, slot: u16) -> Result<Primary, StoreError> {
+    pub fn owner(&self, slot: u16) -> Result<Arc<Node>, StoreError> {
         let number = self.owners.get(usize::from(slot)).copied().flatten();
         let primary = number.and_then(|number| self.primaries.get(usize::from(number)));
         primary.cloned().ok_or_else(|| self.why.clone())
     }
 
+    /// The number of the primary of a slot; some number if there is none.
+    pub fn home(&self, slot: u16) -> usize {
+        let number = self.owners.get(usize::from(slot)).copied().flatten();
+        number.map_or(self.primaries.len(), usize::from)
+    }
+
     /// The primary at this address.
-    pub fn at(&self, endpoint: &Endpoint) -> Option<Primary> {
+    pub fn at(&self, endpoint: &Endpoint) -> Option<Arc<Node>> {
         let mut primaries = self.primaries.iter();
-        primaries.find(|one| one.endpoint == *endpoint).cloned()
+        let known = primaries.find(|one| one.pool.endpoint == *endpoint);
+        known.cloned()
     }
 }
 
 impl SlotCache {
-    /// Starts to refresh, in the current runtime.
-    pub fn start(common: Arc<Common>, seeds: Vec<Endpoint>, tasks: &mut JoinSet<()>) -> Arc<Self> {
+    /// Starts to look for the nodes of a store, in the current runtime.
+    pub fn start(common: Arc<Common>, store: &RedisStore, tasks: &mut JoinSet<()>) -> Arc<Self> {
         let cache = Arc::new(Self {
+            component: common.monitor.add(),
             common,
-            seeds,
-            map: ArcSwap::from_pointee(SlotMap::unknown(ConnectionError::NotYet)),
+            map: ArcSwap::from_pointee(SlotMap::unknown(ConnectionError::NotYet.into())),
             refreshes: watch::Sender::new(0),
             recheck: Recheck::new(()),
         });
-        tasks.spawn(refresh_loop(Arc::clone(&cache)));
+        match &store.url.topology {
+            Topology::Single(endpoint) => cache.learn(Ok(Layout::one(endpoint.clone()))),
+            Topology::Sentinel { sentinels, name } => {
+                let dialer = Dialer::to_sentinels(store, cache.common.dialer.store_timeout);
+                let primary = poll_all(dialer, sentinels, name, &cache.recheck, tasks);
+                tasks.spawn(follow_primary(Arc::clone(&cache), primary));
+            }
+            Topology::Cluster(seeds) => {
+                tasks.spawn(refresh_loop(Arc::clone(&cache), seeds.to_vec()));
+            }
+        }
         cache
+    }
+
+    /// Takes a layout over, or why there is none. Then an earlier one stays: its nodes themselves report that they are down.
+    fn learn(&self, answer: Result<Layout, StoreError>) {
+        let known = match answer {
+            Ok(layout) => {
+                let whole = layout.is_whole().map_err(StoreError::from);
+                // Before it is reported: a store that is up, and whose slots are nobody's, would count as down.
+                self.map.store(Arc::new(build_map(self, layout)));
+                Some(whole)
+            }
+            Err(why) => self.map.load().primaries.is_empty().then(|| {
+                self.map.store(Arc::new(SlotMap::unknown(why.clone())));
+                Err(why)
+            }),
+        };
+        match known {
+            Some(Ok(())) => self.common.monitor.up(self.component),
+            Some(Err(why)) => self.common.monitor.down(self.component, why),
+            None => {}
+        }
+        self.refreshes.send_modify(|count| *count += 1);
+    }
+
+    /// Whether this is the answer of a Cluster's node that points to another node or to a later time.
+    pub fn referral(&self, error: &StoreError, asked: &Endpoint) -> Option<Referral> {
+        let of_cluster = self.common.is_cluster();
+        of_cluster.then(|| Referral::of(error, asked)).flatten()
+    }
+
+    /// Whether all nodes are known to be down.
+    pub fn is_all_down(&self) -> bool {
+        let map = self.map.load();
+        let mut primaries = map.primaries.iter();
+        primaries.all(|primary| primary.pool.is_down())
     }
 
     /// The current map.
@@ -100,7 +148,7 @@ impl SlotCache {
     }
 
     /// The node to which a slot's owner refers, also one that owns no slot yet: that is known until the next refresh.
-    pub fn node_at(&self, endpoint: &Endpoint, slot: u16) -> Option<Primary> {
+    pub fn node_at(&self, endpoint: &Endpoint, slot: u16) -> Option<Arc<Node>> {
         let map = self.map();
         if map.at(endpoint).is_none() {
             let earlier = map.owner(slot).ok();
@@ -127,35 +175,23 @@ impl SlotCache {
     }
 }
 
-async fn refresh_loop(cache: Arc<SlotCache>) {
-    let component = cache.common.monitor.add();
+async fn follow_primary(cache: Arc<SlotCache>, mut primary: AddressWatch) {
+    while primary.changed().await.is_ok() {
+        let named = primary.borrow_and_update().clone();
+        cache.learn(named.map(Layout::one));
+    }
+}
+
+async fn refresh_loop(cache: Arc<SlotCache>, seeds: Vec<Endpoint>) {
     let mut recheck = cache.recheck.subscribe();
     let mut rotation = 0;
     loop {
-        let answer = ask(&cache, &mut rotation).await;
-        let pause = match answer {
-            Ok(layout) => {
-                let whole = layout.is_whole();
-                let map = build_map(&cache, layout);
-                // Before it is reported: a store that is up, and whose slots are nobody's, would count as down.
-                cache.map.store(Arc::new(map));
-                match whole {
-                    Ok(()) => cache.common.monitor.up(component),
-                    Err(cause) => cache.common.monitor.down(component, cause.into()),
-                }
-                REFRESH_INTERVAL
-            }
-            Err(cause) => {
-                // Keep an older map: its nodes themselves report that they are down.
-                if cache.map.load().primaries.is_empty() {
-                    let map = SlotMap::unknown(ConnectionError::NoSlots(Arc::new(cause)));
-                    cache.common.monitor.down(component, map.why.clone());
-                    cache.map.store(Arc::new(map));
-                }
-                MIN_REFRESH_INTERVAL
-            }
+        let answer = ask(&cache, &seeds, &mut rotation).await;
+        let pause = match &answer {
+            Ok(_) => REFRESH_INTERVAL,
+            Err(_) => MIN_REFRESH_INTERVAL,
         };
-        cache.refreshes.send_modify(|count| *count += 1);
+        cache.learn(answer.map_err(|why| ConnectionError::NoSlots(Arc::new(why)).into()));
         sleep(MIN_REFRESH_INTERVAL).await;
         tokio::select! {
             () = sleep(pause) => {}
@@ -165,7 +201,11 @@ async fn refresh_loop(cache: Arc<SlotCache>) {
 }
 
 /// Asks the connected primaries, beginning with another one each time, and then the policy's seeds.
-async fn ask(cache: &SlotCache, rotation: &mut usize) -> Result<Layout, StoreError> {
+async fn ask(
+    cache: &SlotCache,
+    seeds: &[Endpoint],
+    rotation: &mut usize,
+) -> Result<Layout, StoreError> {
     let mut command = redis::cmd("CLUSTER");
     command.arg("SLOTS");
     let answer_timeout = cache.common.dialer.answer_timeout;
@@ -178,13 +218,13 @@ async fn ask(cache: &SlotCache, rotation: &mut usize) -> Result<Layout, StoreErr
     let (count, all) = (map.primaries.len(), map.primaries.iter().cycle());
     for primary in all.skip(*rotation % count.max(1)).take(count) {
         let deadline = Deadline::after(answer_timeout / 4);
-        let answer = primary.node.announce(&command, false, deadline).await;
-        match read(answer, &primary.endpoint) {
+        let answer = primary.announce(&command, false, deadline).await;
+        match read(answer, &primary.pool.endpoint) {
             Ok(layout) => return Ok(layout),
             Err(error) => last = error,
         }
     }
-    for seed in &cache.seeds {
+    for seed in seeds {
         let answer = cache.common.dialer.ask(seed, &command).await;
         match read(answer, seed) {
             Ok(layout) => return Ok(layout),
@@ -195,16 +235,16 @@ async fn ask(cache: &SlotCache, rotation: &mut usize) -> Result<Layout, StoreErr
 }
 
 /// Starts to connect to a node, which may have slots that were an earlier one's.
-fn connect(cache: &SlotCache, endpoint: Endpoint, tag: &str, earlier: Option<Primary>) -> Primary {
-    // It never changes.
-    let (_, address) = watch::channel(Ok(endpoint.clone()));
+fn connect(
+    cache: &SlotCache,
+    endpoint: Endpoint,
+    tag: &str,
+    earlier: Option<Arc<Node>>,
+) -> Arc<Node> {
     let (common, recheck) = (Arc::clone(&cache.common), cache.recheck.clone());
-    let earlier = earlier.as_ref().map(|earlier| &*earlier.node.pool);
-    let pool = ConnectionPool::new(common, address, recheck, Some(tag), earlier);
-    Primary {
-        endpoint,
-        node: Arc::new(Node::start(pool)),
-    }
+    let earlier = earlier.as_ref().map(|earlier| &*earlier.pool);
+    let pool = ConnectionPool::new(common, endpoint, recheck, tag, earlier);
+    Arc::new(Node::start(pool))
 }
 
 /// Builds the map of a layout. Primaries of the previous map stay connected.
@@ -212,7 +252,7 @@ fn build_map(cache: &SlotCache, layout: Layout) -> SlotMap {
     let before = cache.map.load();
     let primaries = layout.primaries.into_iter().map(|owner| {
         if let Some(primary) = before.at(&owner.endpoint) {
-            primary.node.pool.probe_in(&owner.tag);
+            primary.pool.probe_in(&owner.tag);
             return primary;
         }
         let earlier = before.owner(owner.slot).ok();

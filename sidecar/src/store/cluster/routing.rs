@@ -1,4 +1,4 @@
-//! Finds the node for a call in a Redis Cluster.
+//! Finds the node for a call, and follows a Cluster's redirections.
 //!
 //! A call is sent again only where a node's answer proves that it did nothing: MOVED, ASK, TRYAGAIN, CLUSTERDOWN.
 //! After a connection broke, nobody knows whether the call ran, so it is not sent again.
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
-use super::map::{Primary, SlotCache};
+use super::map::SlotCache;
 use super::referral::Referral;
 use crate::store::error::{ConnectionError, StoreError};
 use crate::store::redis::connection::Deadline;
@@ -20,7 +20,7 @@ const AGAIN_AFTER: Duration = Duration::from_millis(5);
 /// Where a call goes.
 struct Route {
     slot: u16,
-    target: Primary,
+    target: Arc<Node>,
     /// The owner of the slot answered ASK: the target is for this call only.
     asking: bool,
     referrals: u32,
@@ -44,7 +44,7 @@ impl SlotCache {
             was_apart: false,
         };
         loop {
-            let answer = call(Arc::clone(&route.target.node), route.asking).await;
+            let answer = call(Arc::clone(&route.target), route.asking).await;
             match &answer {
                 Err(error) if self.follow_referral(&mut route, error, deadline).await? => {}
                 _ => return answer,
@@ -60,7 +60,7 @@ impl SlotCache {
         error: &StoreError,
         deadline: Deadline,
     ) -> Result<bool, StoreError> {
-        let Some(referral) = Referral::of(error, &route.target.endpoint) else {
+        let Some(referral) = self.referral(error, &route.target.pool.endpoint) else {
             return Ok(false);
         };
         route.referrals = route.referrals.saturating_add(1);

@@ -7,6 +7,28 @@ pub fn tag(key: &str) -> &str {
         .map_or(key, |(tag, _)| tag)
 }
 
+/// Which keys one call of the script may have: what Redis decides atomically.
+#[derive(Clone, Copy, Debug)]
+pub enum Atomic {
+    /// All keys of the store.
+    Store,
+    /// Those in one slot of a Cluster.
+    Slot,
+    /// One key, where a slot is open.
+    Key,
+}
+
+impl Atomic {
+    /// What keys have in common that may be in one call.
+    pub fn group(self, key: &str) -> &str {
+        match self {
+            Self::Store => "",
+            Self::Slot => tag(key),
+            Self::Key => key,
+        }
+    }
+}
+
 /// Number of slots of a Redis Cluster.
 pub const SLOTS: u16 = 16_384;
 

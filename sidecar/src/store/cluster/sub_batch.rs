@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::slots::Atomic;
 use sluicegate_engine::{
     ALL, Batch, BatchBuilder, Bucket, Decision, Entry, Guard, Held, Hold, Look, Outcome,
     Settlement, Settlements, Take, hold_key_beside, outcome,
@@ -36,12 +37,12 @@ pub struct Combined {
 /// What one sub-batch says of a decision: the indices of its takes in the decision, what it leaves, and its outcome.
 type Part<'a> = (&'a [usize], &'a [Hold], Option<Outcome>);
 
-/// Splits a batch by what `group` finds of its keys: the hash tag, or the whole key. Holds go with buckets of their group. A
+/// Splits a batch by which keys a call may have. Holds go with buckets of their group. A
 /// decision over several groups may be denied by one of them: so what the others take is in holds for `lasts_us`, each with a
 /// secret. Where there is none, it comes back by its time, by a call that must not be repeated.
 pub fn split(
     batch: &Batch,
-    group: impl Fn(&str) -> &str,
+    atomic: Atomic,
     lasts_us: u64,
     mut secret: impl FnMut() -> Option<u128>,
 ) -> Vec<SubBatch> {
@@ -52,7 +53,7 @@ pub fn split(
             let Some(bucket) = batch.buckets.get(take.bucket) else {
                 continue;
             };
-            let of = group(&bucket.key);
+            let of = atomic.group(&bucket.key);
             let sub_batch = sub_batches.entry(of).or_default();
             let bucket = sub_batch.builder.bucket(&bucket.key, bucket.spec);
             let cost = take.cost;
@@ -64,7 +65,7 @@ pub fn split(
         for (of, (numbers, takes)) in parts {
             let sub_batch = sub_batches.entry(of).or_default();
             let holds = decision.holds.iter();
-            let holds = holds.filter(|hold| group(&hold.key) == of);
+            let holds = holds.filter(|hold| atomic.group(&hold.key) == of);
             let mut holds: Vec<_> = holds.cloned().collect();
             if may_come_back {
                 hold_rest(&mut holds, sub_batch.batch(), &takes, lasts_us, &mut secret);
@@ -269,7 +270,7 @@ mod tests {
     fn a_sub_batch_holds_the_takes_of_one_slot_in_order() {
         let keys = ["sg:{a}:l:1", "sg:{b}:l:1", "sg:{a}:l:2"];
         let batch = batch(&keys, &[&[0, 1, 2], &[1], &[2]]);
-        let sub_batches = split(&batch, tag, 1, || None);
+        let sub_batches = split(&batch, Atomic::Slot, 1, || None);
         assert_eq!(sub_batches.len(), 2);
         assert_eq!(sub_batches[0].sources, [(0, vec![0, 2]), (2, vec![0])]);
         assert_eq!(sub_batches[0].batch().buckets.len(), 2);
@@ -306,7 +307,7 @@ mod tests {
             .map(|answer| answer.map_or_else(Vec::new, all));
         let answers: Vec<_> = answers.collect();
         // Without a secret, what comes back is told by its time.
-        let combined = combine(&batch, &split(&batch, tag, 1, || None), &answers);
+        let combined = combine(&batch, &split(&batch, Atomic::Slot, 1, || None), &answers);
         let given = given(&combined.to_settle);
         (combined.decisions, given)
     }
@@ -375,7 +376,7 @@ mod tests {
         let batch = batch(&["sg:{a}:l", "sg:{b}:l"], &[&[0, 1], &[1]]);
         let taken = [3, 2].map(|left| Some(outcome(true, left, 0, 100)));
         let answers = [vec![None], taken.to_vec()];
-        let combined = combine(&batch, &split(&batch, tag, 1, || None), &answers);
+        let combined = combine(&batch, &split(&batch, Atomic::Slot, 1, || None), &answers);
         assert_eq!(combined.decisions[0], None);
         assert!(combined.decisions[1].is_some());
         // What the other one took.
@@ -397,7 +398,7 @@ mod tests {
         let mut batch = batch(&keys, &[&[0, 1, 2, 3], &[0], &[0, 2]]);
         batch.decisions[0].takes[3].cost = 5;
         batch.decisions[2].peek = true;
-        let parts = split(&batch, tag, 7, || Some(9));
+        let parts = split(&batch, Atomic::Slot, 7, || Some(9));
         let holds: Vec<_> = parts[0]
             .batch()
             .decisions
@@ -442,7 +443,7 @@ mod tests {
             };
             decision.holds = vec![hold("l", &[0, 1]), hold("m", &[2])];
         }
-        let parts = split(&batch, |key| key, 0, || None);
+        let parts = split(&batch, Atomic::Key, 0, || None);
         let admitted = |at_us| Some(outcome(true, 3, 0, at_us));
         // In the order of keys.
         let denied = Some(outcome(false, 0, 50, 100));

@@ -5,8 +5,11 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use super::dial::Dialer;
-use crate::policy::RedisStore;
+use super::probe::is_elsewhere;
+use crate::policy::{RedisStore, Topology};
+use crate::store::cluster::slots::Atomic;
 use crate::store::commands::Script;
+use crate::store::error::StoreError;
 use crate::store::health::Monitor;
 
 /// What all nodes of a store share.
@@ -17,6 +20,8 @@ pub struct Common {
     pub script: Script,
     /// Connections per node.
     pub connections: usize,
+    /// Which keys one call may have.
+    pub atomic: Atomic,
     /// Where health is reported.
     pub monitor: Arc<Monitor>,
     /// Counts how often the clock of a node was found to have stepped.
@@ -30,8 +35,22 @@ impl Common {
             dialer: Dialer::new(store, timeout),
             script: Script::new(&store.options.key_prefix),
             connections: store.options.connections,
+            atomic: match store.url.topology {
+                Topology::Cluster(_) => Atomic::Slot,
+                _ => Atomic::Store,
+            },
             monitor,
             clock_steps: AtomicU64::new(0),
         }
+    }
+
+    /// Whether the nodes are those of a Cluster, which refer to each other.
+    pub const fn is_cluster(&self) -> bool {
+        matches!(self.atomic, Atomic::Slot)
+    }
+
+    /// Whether an error says that a slot has moved or is on its way. In a Cluster, that is no fault of the node.
+    pub fn is_elsewhere(&self, error: &StoreError) -> bool {
+        self.is_cluster() && is_elsewhere(error)
     }
 }

@@ -12,6 +12,7 @@ use tokio::time::timeout_at;
 use super::clock::Clock;
 use super::common::Common;
 use super::dial::Dialled;
+use super::inspect::Server;
 use crate::lock::lock;
 use crate::policy::Endpoint;
 use crate::store::commands::Each;
@@ -42,8 +43,8 @@ pub struct Connection {
     pub common: Arc<Common>,
     /// Its transport, and where that leads.
     pub dialled: Dialled,
-    /// When it was opened.
-    pub opened: Instant,
+    /// What it has told of its server.
+    pub server: Server,
     /// What its replies say of Redis's clock.
     pub clock: Arc<Mutex<Clock>>,
     /// Each call in flight has a clone.
@@ -94,7 +95,7 @@ impl Connection {
         Ok(Self {
             common: Arc::clone(common),
             dialled,
-            opened,
+            server: Server::default(),
             clock: Arc::new(Mutex::new(clock)),
             in_flight: Arc::default(),
             replies: Mutex::new(Replies {
@@ -104,6 +105,11 @@ impl Connection {
             }),
             health: watch::Sender::new(ConnectionHealth::Healthy),
         })
+    }
+
+    /// A deadline for an answer for which no decision waits.
+    pub fn patience(&self) -> Deadline {
+        Deadline::after(self.common.dialer.answer_timeout)
     }
 
     /// Whether the last call was answered.

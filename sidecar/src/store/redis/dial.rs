@@ -2,7 +2,6 @@
 
 use std::hash::{DefaultHasher, Hasher};
 use std::io;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,10 +38,6 @@ pub struct Dialer {
 pub struct Dialled {
     /// The connection.
     pub connection: MultiplexedConnection,
-    /// The name that was resolved.
-    pub endpoint: Endpoint,
-    /// The address of its peer, if it has one.
-    pub peer: Option<IpAddr>,
     /// The credentials with which it was opened: see [`Dialer::credentials`].
     pub credentials: Option<u64>,
     /// The first bytes that came on it.
@@ -80,7 +75,7 @@ impl Dialer {
     pub async fn dial(&self, endpoint: &Endpoint) -> Result<Dialled, StoreError> {
         let credentials = self.credentials().await;
         let identity = self.identity().await?;
-        let (stream, peer) = stream::open(endpoint, self.tls.as_ref(), self.answer_timeout).await?;
+        let stream = stream::open(endpoint, self.tls.as_ref(), self.answer_timeout).await?;
         let heard = Heard::default();
         let hears = Arc::clone(&heard);
         let stream = InspectReader::new(stream, move |bytes: &[u8]| {
@@ -105,8 +100,6 @@ impl Dialer {
         });
         Ok(Dialled {
             connection,
-            endpoint: endpoint.clone(),
-            peer,
             credentials,
             heard,
             closed,

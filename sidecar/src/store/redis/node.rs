@@ -8,7 +8,6 @@ use tokio::task::JoinSet;
 
 use super::connection::Deadline;
 use super::pool::ConnectionPool;
-use super::sharding::watch;
 use super::supervise::supervise;
 use crate::store::error::{ConnectionError, StoreError};
 
@@ -26,9 +25,6 @@ impl Node {
         let mut tasks = JoinSet::new();
         for number in 0..pool.common.connections {
             tasks.spawn(supervise(Arc::clone(&pool), number));
-        }
-        if !pool.clustered {
-            tasks.spawn(watch(Arc::clone(&pool)));
         }
         Self {
             pool,

@@ -1,54 +1,50 @@
-//! One attempt to open a connection. It succeeds only after a probe ran on a primary; `slow` is set if that took longer than
-//! `store_timeout`.
+//! One attempt to open a connection. It succeeds only after a probe ran on a primary in front of which no proxy shards; `slow` is set
+//! if the probe took longer than `store_timeout`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::connection::{Connection, Deadline};
-use super::pool::{AddressWatch, ConnectionPool};
-use super::probe::is_replica;
-use crate::store::error::{ConnectionError, StoreError, is_not_yet};
+use super::connection::Connection;
+use super::inspect::inspect;
+use super::pool::ConnectionPool;
+use super::sharding::is_sharded;
+use crate::store::error::{ConnectionError, StoreError};
 use crate::telemetry::labels::ConnectionCause;
 
 /// A connection that has just been opened.
 pub struct Opened {
     /// The connection.
     pub connection: Arc<Connection>,
-    /// The node's address; a change since it was dialled has not been seen.
-    pub address: AddressWatch,
     /// Why it is too slow for decisions, if it is.
     pub slow: Option<StoreError>,
 }
 
-/// Opens a connection to the node's current address.
+/// Opens a connection to the node.
 pub async fn open(pool: &ConnectionPool, why: ConnectionCause) -> Result<Opened, StoreError> {
-    let (common, mut address) = (&pool.common, pool.address.clone());
-    let is_known = |address: &Result<_, StoreError>| !address.as_ref().is_err_and(is_not_yet);
-    let known = address.wait_for(is_known).await;
-    let endpoint = known.map_err(|_| ConnectionError::NotYet)?.clone()?;
-    let clock_of = pool.last_clock();
-    let connection = Connection::open(common, &endpoint, clock_of.as_deref()).await?;
+    let (common, clock_of) = (&pool.common, pool.last_clock());
+    let mut connection = Connection::open(common, &pool.endpoint, clock_of.as_deref()).await?;
     *common.monitor.facts().connections.entry(why).or_default() += 1;
-    let deadline = || Deadline::after(common.dialer.answer_timeout);
-    let failed = |error: StoreError| error.on_new_connection(&connection.dialled.heard);
-    if !pool.clustered {
-        let is_replica = is_replica(&connection, deadline()).await;
-        if is_replica.map_err(failed)? {
-            return Err(ConnectionError::Replica.into());
-        }
-    }
+    let heard = Arc::clone(&connection.dialled.heard);
+    let failed = |error: StoreError| error.on_new_connection(&heard);
+    let server = inspect(&connection).await;
+    connection.server = server.map_err(failed)?;
+    pool.expects(&connection.server)?;
     let mut began = Instant::now();
-    let mut result = pool.probe(&connection, deadline()).await;
+    let mut result = pool.probe(&connection, connection.patience()).await;
     if result.is_ok() && began.elapsed() > common.dialer.store_timeout {
         // It may have had to load the script, or to resume.
         began = Instant::now();
-        result = pool.probe(&connection, deadline()).await;
+        result = pool.probe(&connection, connection.patience()).await;
     }
+    let took = began.elapsed();
     result.map_err(failed)?;
+    // Without an answer, nothing is known.
+    if is_sharded(&connection).await.unwrap_or(false) {
+        return Err(ConnectionError::Sharded.into());
+    }
     Ok(Opened {
         connection: Arc::new(connection),
-        address,
-        slow: slow(pool, began.elapsed()),
+        slow: slow(pool, took),
     })
 }
 

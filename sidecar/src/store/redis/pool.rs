@@ -1,55 +1,56 @@
 //! The connections of a node: which are usable, since when none is, and why.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use sluicegate_engine::Batch;
-use tokio::sync::{Mutex, MutexGuard, Notify, watch};
+use tokio::sync::{Mutex, MutexGuard, watch};
 use tokio::time::timeout_at;
+use tracing::warn;
 
 use super::clock::Clock;
 use super::common::Common;
-use super::connection::{Connection, Deadline};
-use super::probe::{is_elsewhere, probe, run};
+use super::connection::{Connection, ConnectionHealth, Deadline};
+use super::inspect::Server;
+use super::probe::{probe, run};
 use crate::lock::lock;
 use crate::policy::Endpoint;
 use crate::store::error::{ConnectionError, StoreError, is_not_yet};
 use crate::store::health::ComponentId;
-
-/// The node's current address, or why it is unknown.
-pub type AddressWatch = watch::Receiver<Result<Endpoint, StoreError>>;
+use crate::telemetry::labels::ConnectionCause;
 
 /// A node is down if a broken connection is not replaced within this time. Decisions without the store may exceed a
 /// limit, so a single broken connection must not cause them.
 const DOWN_AFTER: Duration = Duration::from_millis(100);
 
-/// Requests that the address, or the slot map, be checked again now.
+/// For how long new connections have to lead to the server of the others, once that is another one than before.
+const KEPT_FOR: Duration = Duration::from_secs(20);
+
+/// Requests that the nodes be looked for again now.
 pub type Recheck = watch::Sender<()>;
 
 /// A node's connections, shared by their supervisors and the callers.
 pub struct ConnectionPool {
     /// Shared with the other nodes.
     pub common: Arc<Common>,
-    /// Its current address.
-    pub address: AddressWatch,
+    /// Its address.
+    pub endpoint: Endpoint,
+    /// Why its first connections are made.
+    pub begins: ConnectionCause,
     /// Sent to when a connection was lost.
     pub recheck: Recheck,
-    /// Whether the node is part of a Cluster, where the slot map determines the primaries.
-    pub clustered: bool,
-    entries: Vec<ArcSwap<Entry>>,
+    /// The connections that calls may use.
+    entries: Vec<ArcSwapOption<Connection>>,
+    /// Why another one may not, most recently.
+    why: ArcSwap<StoreError>,
     probe: ArcSwap<Batch>,
     /// Held by the task that connects while no connection is usable: the others follow when its connection works.
     first: Mutex<()>,
     /// Held by the task that replaces a connection in use.
     pub replacing: Mutex<()>,
-    /// The server at the node's address.
-    server: std::sync::Mutex<Server>,
-    /// Notified when another connection is offered than before.
-    pub connected: Notify,
-    /// A proxy in front of it spreads the keys.
-    sharded: AtomicBool,
+    /// The server of all connections, and since when it is.
+    server: std::sync::Mutex<(Server, Instant)>,
     /// Whether a first attempt to connect has completed.
     attempted: watch::Sender<bool>,
     component: ComponentId,
@@ -63,41 +64,35 @@ pub struct ConnectionPool {
     last_clock: ArcSwapOption<std::sync::Mutex<Clock>>,
 }
 
-/// What connections have shown of the server at the node's address.
-#[derive(Default)]
-struct Server {
-    /// When the newest connection that told it was opened, and the `run_id` that it told.
-    newest: Option<(Instant, String)>,
-    /// Whether it evicts keys, and how many it has.
-    evicts: bool,
-    evicted: Option<u64>,
-}
-
-/// A connection that calls may use, or why there is none.
-type Entry = Result<Arc<Connection>, StoreError>;
-
 impl ConnectionPool {
-    /// Without a connection yet. In a Cluster, `tag` is in a slot of this node, which was `before`'s: if this one's clock is
-    /// behind, that is a step.
+    /// Without a connection yet. `tag` is in a slot of this node, which was `before`'s: if this one's clock is behind, that is a
+    /// step.
     pub fn new(
         common: Arc<Common>,
-        address: AddressWatch,
+        endpoint: Endpoint,
         recheck: Recheck,
-        tag: Option<&str>,
+        tag: &str,
         before: Option<&Self>,
     ) -> Self {
-        let entry = |_| ArcSwap::from_pointee(Err(ConnectionError::NotYet.into()));
+        let run_id = before.and_then(|before| lock(&before.server).0.run_id.clone());
         Self {
-            entries: (0..common.connections).map(entry).collect(),
-            address,
+            entries: (0..common.connections)
+                .map(|_| ArcSwapOption::empty())
+                .collect(),
+            why: ArcSwap::from_pointee(ConnectionError::NotYet.into()),
+            endpoint,
+            begins: before.map_or(ConnectionCause::Start, |_| ConnectionCause::Moved),
             recheck,
-            clustered: tag.is_some(),
             probe: ArcSwap::from_pointee(probe(tag)),
             first: Mutex::default(),
             replacing: Mutex::default(),
-            server: std::sync::Mutex::default(),
-            connected: Notify::new(),
-            sharded: AtomicBool::new(false),
+            server: std::sync::Mutex::new((
+                Server {
+                    run_id,
+                    ..Server::default()
+                },
+                Instant::now(),
+            )),
             attempted: watch::Sender::new(false),
             component: common.monitor.add(),
             down_since: ArcSwapOption::empty(),
@@ -110,7 +105,7 @@ impl ConnectionPool {
 
     /// Probes in the slot of this tag from now on.
     pub fn probe_in(&self, tag: &str) {
-        self.probe.store(Arc::new(probe(Some(tag))));
+        self.probe.store(Arc::new(probe(tag)));
     }
 
     /// The connection for the next call. Before the first attempt to connect has completed, waits for it until the
@@ -138,8 +133,7 @@ impl ConnectionPool {
     /// Notes that Redis refused a batch, if it may have done so because of its keys. Then the node counts as down for all keys: if
     /// it served the others, their limits would hold, and that some limits are not enforced would go unnoticed.
     pub fn note_refused(&self, error: &StoreError, batch: &Batch) {
-        // In a Cluster, it is no fault of the node that a slot has moved or is on its way.
-        if !error.may_be_for_keys() || (self.clustered && is_elsewhere(error)) {
+        if !error.may_be_for_keys() || self.common.is_elsewhere(error) {
             return;
         }
         if self.refused.load().is_none() {
@@ -164,10 +158,10 @@ impl ConnectionPool {
         deadline: Deadline,
     ) -> Result<(), StoreError> {
         let probe = self.probe.load_full();
-        let mut probed = run(&probe, connection, self.clustered, deadline).await;
+        let mut probed = run(&probe, connection, deadline).await;
         // Read now, since it may have been refused meanwhile.
         if let (Ok(()), Some(peek)) = (&probed, self.refused.load_full()) {
-            probed = run(&peek, connection, self.clustered, deadline).await;
+            probed = run(&peek, connection, deadline).await;
             if probed.is_ok() {
                 self.refused.store(None);
             }
@@ -188,26 +182,17 @@ impl ConnectionPool {
     /// The connection with the fewest calls in flight; one that did not answer its last call comes last.
     fn pick(&self) -> Result<Arc<Connection>, StoreError> {
         let load = |one: &Arc<Connection>| (!one.answered_last_call(), one.in_flight());
-        let picked = self.usable().min_by_key(load).ok_or_else(|| {
-            let entries = self.entries.iter().rev();
-            let mut causes =
-                entries.filter_map(|entry| entry.load().as_ref().as_ref().err().cloned());
-            let lost = causes.find(|cause| !is_not_yet(cause));
-            lost.unwrap_or(ConnectionError::NotYet.into())
-        })?;
+        let picked = self.usable().min_by_key(load);
+        let picked = picked.ok_or_else(|| StoreError::clone(&self.why.load()))?;
         if let Some(cause) = &*self.refusal.load() {
             return Err(StoreError::clone(cause));
-        }
-        if self.sharded.load(Ordering::Relaxed) {
-            return Err(ConnectionError::Sharded.into());
         }
         Ok(picked)
     }
 
     /// The connections that calls may use.
     pub fn usable(&self) -> impl Iterator<Item = Arc<Connection>> {
-        let entries = self.entries.iter();
-        entries.filter_map(|entry| entry.load().as_ref().as_ref().ok().cloned())
+        self.entries.iter().filter_map(ArcSwapOption::load_full)
     }
 
     /// The connection that needs a sign of life most: one that did not answer, or has been silent for longest.
@@ -242,56 +227,89 @@ impl ConnectionPool {
         self.last_clock.load_full()
     }
 
-    /// Offers a connection to calls, or withdraws it.
-    pub fn set(&self, number: usize, entry: Entry) {
-        let is_known = |new| self.usable().any(|known| Arc::ptr_eq(&known, new));
-        let is_new = entry.as_ref().is_ok_and(|new| !is_known(new));
-        if let Ok(connection) = &entry {
-            self.last_clock.store(Some(Arc::clone(&connection.clock)));
+    /// Withdraws a connection from calls.
+    pub fn withdraw(&self, number: usize, cause: StoreError) {
+        let is_sharded =
+            |why: &StoreError| matches!(why, StoreError::Connection(ConnectionError::Sharded));
+        let before = self.why.swap(Arc::new(cause.clone()));
+        if is_sharded(&cause) && !is_sharded(&before) {
+            warn!("no connection is used: {cause}");
         }
+        self.set(number, None);
+    }
+
+    fn set(&self, number: usize, connection: Option<Arc<Connection>>) {
         if let Some(former) = self.entries.get(number) {
-            former.store(Arc::new(entry));
+            former.store(connection);
         }
         self.report();
         self.attempted.send_replace(true);
-        if is_new {
-            self.connected.notify_one();
+    }
+
+    /// Whether to use a new connection to this server.
+    ///
+    /// # Errors
+    /// The others were only just made to another server: an address that leads to several does not replace all of them each time.
+    pub fn expects(&self, server: &Server) -> Result<(), StoreError> {
+        let (known, since) = &*lock(&self.server);
+        if since.elapsed() < KEPT_FOR
+            && known.is_other_than(server)
+            && self.usable().next().is_some()
+        {
+            return Err(ConnectionError::Moved.into());
+        }
+        Ok(())
+    }
+
+    /// Offers a connection to calls. Those to another server are left at once, so that no limit is counted in two.
+    pub fn offer(&self, number: usize, connection: &Arc<Connection>) {
+        let server = &connection.server;
+        let mut known = lock(&self.server);
+        self.note_server(&mut known, server);
+        if let Some(first) = self.usable().find(|one| one.server.is_other_than(server)) {
+            let [first, then] = [&first.server, server].map(|one| one.run_id.as_deref());
+            warn!(
+                "two servers have answered at the store's address, run_id {} and then {}: leaves the first",
+                first.unwrap_or_default(),
+                then.unwrap_or_default()
+            );
+        }
+        self.last_clock.store(Some(Arc::clone(&connection.clock)));
+        self.set(number, Some(Arc::clone(connection)));
+        for (number, entry) in self.entries.iter().enumerate() {
+            if let Some(one) = entry.load_full()
+                && one.server.is_other_than(server)
+            {
+                let moved = StoreError::from(ConnectionError::Moved);
+                one.health
+                    .send_replace(ConnectionHealth::Broken(moved.clone()));
+                self.withdraw(number, moved);
+            }
         }
     }
 
-    /// Notes the `run_id` of a connection that was opened then. Returns that of a later connection, if it is another one.
-    pub fn newer_server(&self, opened: Instant, run_id: &str) -> Option<String> {
-        let mut server = lock(&self.server);
-        match &mut server.newest {
-            Some((newest, known)) if *newest > opened => {
-                return (known.as_str() != run_id).then(|| known.clone());
-            }
-            Some((_, known)) if known.as_str() != run_id => {
-                self.common.monitor.facts().server_changes += 1;
-                server.evicted = None;
-            }
-            _ => {}
-        }
-        server.newest = Some((opened, run_id.to_owned()));
-        None
-    }
-
-    /// Notes whether the server evicts keys, and how many it has; whether it begins to.
-    pub fn note_eviction(&self, evicts: bool, evicted: u64) -> bool {
-        let mut server = lock(&self.server);
-        let before = server.evicted.replace(evicted).unwrap_or(evicted);
-        let did = std::mem::replace(&mut server.evicts, evicts);
+    /// Notes what a connection that is offered has told of its server.
+    fn note_server(&self, (before, since): &mut (Server, Instant), new: &Server) {
         let mut facts = self.common.monitor.facts();
-        facts.evicted += evicted.saturating_sub(before);
-        facts.evicting = (facts.evicting + u64::from(evicts)).saturating_sub(did.into());
-        evicts && !did
-    }
-
-    /// A proxy in front of Redis was found to spread the keys, or not to.
-    pub fn set_sharded(&self, sharded: bool) {
-        if self.sharded.swap(sharded, Ordering::Relaxed) != sharded {
-            self.report();
+        if new.is_other_than(before) {
+            facts.server_changes += 1;
+            *since = Instant::now();
+        } else if before.run_id.is_some() {
+            facts.evicted += new.evicted.saturating_sub(before.evicted);
         }
+        let (evicts, did) = (new.evicts_by.is_some(), before.evicts_by.is_some());
+        facts.evicting = (facts.evicting + u64::from(evicts)).saturating_sub(did.into());
+        if let (Some(policy), false) = (&new.evicts_by, did) {
+            warn!(
+                "Redis evicts keys when its memory is full (maxmemory-policy {policy}), and with them what was admitted: \
+                 set `maxmemory-policy noeviction`"
+            );
+        }
+        let run_id = new.run_id.clone().or(before.run_id.take());
+        *before = Server {
+            run_id,
+            ..new.clone()
+        };
     }
 
     /// Reports the node as up while one connection is usable and probes are not refused.
@@ -319,7 +337,7 @@ impl ConnectionPool {
 impl Drop for ConnectionPool {
     /// Removes the node from the store's health.
     fn drop(&mut self) {
-        let evicts = u64::from(lock(&self.server).evicts);
+        let evicts = u64::from(lock(&self.server).0.evicts_by.is_some());
         let monitor = &self.common.monitor;
         let mut facts = monitor.facts();
         facts.evicting = facts.evicting.saturating_sub(evicts);

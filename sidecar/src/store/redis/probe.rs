@@ -13,11 +13,14 @@ const LIMIT: u64 = 1_000_000_000;
 const WINDOW_US: u64 = 1_000_000;
 
 /// A decision over buckets of its own, one of each kind of state, so that it needs every command that decisions need: in the slot
-/// of this tag, or where there is no Cluster in two slots, as decisions are, so that a node of a Cluster refuses it. Where
+/// of this tag, or without one in two slots, as decisions of a single Redis are, so that a node of a Cluster refuses it. Where
 /// `EVALSHA` is unknown because it was renamed, Redis's error repeats the first 128 bytes of the arguments; the redis crate ends
 /// the connection if they are not UTF-8. So the keys, which come before binary arguments, are long.
-pub fn probe(tag: Option<&str>) -> Batch {
-    let [first, second] = tag.map_or(["probe", "another-probe"], |tag| [tag; 2]);
+pub fn probe(tag: &str) -> Batch {
+    let [first, second] = match tag {
+        "" => ["probe", "another-probe"],
+        tag => [tag; 2],
+    };
     let bucket = |tag, name, algorithm| Bucket {
         key: format!("sg:{{{tag}}}:{name}:written-to-try-all-commands:probe"),
         spec: BucketSpec {
@@ -46,7 +49,6 @@ pub fn probe(tag: Option<&str>) -> Batch {
 pub async fn run(
     probe: &Batch,
     connection: &Connection,
-    clustered: bool,
     deadline: Deadline,
 ) -> Result<(), StoreError> {
     let decide = || connection.invoke(probe, false, deadline);
@@ -56,7 +58,7 @@ pub async fn run(
         decided = decide().await;
     }
     match decided {
-        Err(error) if !(clustered && is_elsewhere(&error)) => Err(error),
+        Err(error) if !connection.common.is_elsewhere(&error) => Err(error),
         _ => Ok(()),
     }
 }
@@ -71,9 +73,13 @@ pub fn is_elsewhere(error: &StoreError) -> bool {
     matches!(error.kind(), ErrorKind::Server(Moved | Ask | TryAgain))
 }
 
-/// Whether this Redis reports that it is a replica; not where the ACL does not permit the question.
-pub async fn is_replica(connection: &Connection, deadline: Deadline) -> Result<bool, StoreError> {
-    let role = redis::cmd("ROLE");
+/// Whether this Redis reports that it is a replica; not where the ACL does not permit the question, and not in a Cluster, whose slot
+/// map tells the primaries.
+pub async fn is_replica(connection: &Connection) -> Result<bool, StoreError> {
+    if connection.common.is_cluster() {
+        return Ok(false);
+    }
+    let (role, deadline) = (redis::cmd("ROLE"), connection.patience());
     match connection.ask::<Vec<Value>>(&role, false, deadline).await {
         Ok(role) => Ok(role.first() == Some(&Value::BulkString(b"slave".to_vec()))),
         Err(StoreError::Refused(_)) => Ok(false),

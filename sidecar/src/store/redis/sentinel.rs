@@ -12,10 +12,13 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::dial::{Dialer, Dialled};
-use super::pool::{AddressWatch, Recheck};
+use super::pool::Recheck;
 use crate::lock::lock;
 use crate::policy::Endpoint;
 use crate::store::error::{ConnectionError, StoreError, is_not_yet};
+
+/// The primary's address, or why it is unknown.
+pub type AddressWatch = watch::Receiver<Result<Endpoint, StoreError>>;
 
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The shortest pause between two polls, and the poll interval of a sentinel that has no answer.

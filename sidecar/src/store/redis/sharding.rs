@@ -2,75 +2,35 @@
 //! keys is, so that the others are counted in the wrong place, and once in each.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
-use tokio::time::sleep;
+use futures_util::future::{try_join, try_join_all};
 
-use super::backoff::random_part;
-use super::connection::{Connection, Deadline};
-use super::inspect;
-use super::pool::ConnectionPool;
-use crate::store::error::{ConnectionError, StoreError};
+use super::connection::Connection;
+use crate::store::error::StoreError;
 
 /// Keys with a tag each. Over two Redis, all of them are in one place once in 32,768 times.
 const MARKS: usize = 16;
 /// Longer than one check takes.
 const MARK_TTL: Duration = Duration::from_secs(10);
-/// How often a sidecar looks, at least, and how soon after a look that found it, or when there is no connection.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
-const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(200);
 /// Answers how many of the keys exist where the first of them is, which determines where the call is sent.
 const LOOK: &str = "local held = 0
 for _, key in ipairs(KEYS) do held = held + (redis.call('GET', key) and 1 or 0) end
 return held";
 
-/// Looks when connections have been made, and each minute over a new connection: those in use may lead to where the address led
-/// before. Two positive looks in a row count. Never returns.
-pub async fn watch(pool: Arc<ConnectionPool>) {
-    let (mut found, mut by_new) = (0, false);
-    loop {
-        let looked = if by_new {
-            look_by_new(&pool).await
-        } else if let Some(connection) = pool.quietest() {
-            let deadline = Deadline::after(pool.common.dialer.answer_timeout);
-            is_sharded(&connection, deadline).await
-        } else {
-            Err(ConnectionError::NotYet.into())
-        };
-        // Without an answer, nothing is known.
-        let sharded = looked.unwrap_or(found > 1);
-        found = if sharded { found + 1 } else { 0 };
-        pool.set_sharded(found > 1);
-        by_new = false;
-        if found == 1 {
-            sleep(LOOK_AGAIN_AFTER).await;
-            continue;
-        }
-        tokio::select! {
-            () = sleep(LOOK_EVERY - random_part(LOOK_EVERY / 4)) => by_new = true,
-            () = pool.connected.notified() => sleep(LOOK_AGAIN_AFTER).await,
-        }
-    }
-}
-
-/// Looks by a new connection, and notes which server it leads to.
-async fn look_by_new(pool: &ConnectionPool) -> Result<bool, StoreError> {
-    let (common, address) = (&pool.common, pool.address.borrow().clone()?);
-    let connection = Connection::open(common, &address, None).await?;
-    inspect::ask(pool, &connection).await?;
-    let deadline = Deadline::after(common.dialer.answer_timeout);
-    is_sharded(&connection, deadline).await
-}
-
-/// Writes marks, each with a tag of its own, and counts them in one call, which a proxy sends to the first mark's server, and in a
-/// call for each. If the first call finds fewer marks than the others together, the proxy spreads the keys.
-/// A failover meanwhile has the same effect, so ask twice.
+/// Whether two looks in a row tell that keys are spread: a failover during one has the same effect. A Cluster is meant to spread them.
 ///
 /// # Errors
 /// Redis does not answer, or refuses a command.
-pub async fn is_sharded(connection: &Connection, deadline: Deadline) -> Result<bool, StoreError> {
+pub async fn is_sharded(connection: &Connection) -> Result<bool, StoreError> {
+    let looks = !connection.common.is_cluster();
+    Ok(looks && look(connection).await? && look(connection).await?)
+}
+
+/// Writes marks, each with a tag of its own, and counts them in one call, which a proxy sends to the first mark's server, and in a
+/// command for each. If the call finds fewer marks than the commands together, the proxy spreads the keys.
+async fn look(connection: &Connection) -> Result<bool, StoreError> {
+    let deadline = connection.patience();
     // Keys that no earlier check has used, since marks that it left prove nothing now.
     let look_number = RandomState::new().hash_one(());
     let marks: Vec<_> = (0..MARKS)
@@ -83,14 +43,16 @@ pub async fn is_sharded(connection: &Connection, deadline: Deadline) -> Result<b
         connection.ask::<()>(&set, false, deadline).await
     });
     try_join_all(marked).await?;
-    let look = |keys: &[String]| {
-        let mut look = redis::cmd("EVAL");
-        look.arg(LOOK).arg(keys.len()).arg(keys);
-        async move { connection.ask::<usize>(&look, false, deadline).await }
-    };
-    let together = look(&marks).await?;
-    let alone = try_join_all(marks.chunks(1).map(look)).await?;
-    Ok(together < alone.into_iter().sum())
+    let mut together = redis::cmd("EVAL");
+    together.arg(LOOK).arg(marks.len()).arg(&marks);
+    let alone = marks.iter().map(|mark| async move {
+        let mut get = redis::cmd("GET");
+        get.arg(mark);
+        connection.ask::<Option<u8>>(&get, false, deadline).await
+    });
+    let together = connection.ask::<usize>(&together, false, deadline);
+    let (together, alone) = try_join(together, try_join_all(alone)).await?;
+    Ok(together < alone.into_iter().flatten().count())
 }
 
 #[cfg(test)]
@@ -98,6 +60,7 @@ mod tests {
     use std::collections::HashSet;
     use std::io::{BufRead, BufReader, Read, Write};
     use std::net::{TcpListener, TcpStream};
+    use std::sync::Arc;
 
     use super::*;
     use crate::policy::{Endpoint, RedisOptions, RedisStore};
@@ -117,6 +80,8 @@ mod tests {
                     }
                     "+OK\r\n".to_owned()
                 }
+                ["GET", key] if shards[of(key)].contains(*key) => "$1\r\n1\r\n".to_owned(),
+                ["GET", _] => "$-1\r\n".to_owned(),
                 ["EVAL", _, _, keys @ ..] => {
                     let shard = &shards[of(keys[0])];
                     let held = keys.iter().filter(|key| shard.contains(**key));
@@ -161,7 +126,7 @@ mod tests {
         let common = Arc::new(Common::new(&store, patience, Arc::default()));
         let endpoint = Endpoint::Tcp(address.ip().to_string(), address.port());
         let connection = Connection::open(&common, &endpoint, None).await.unwrap();
-        let sharded = is_sharded(&connection, Deadline::after(patience)).await;
+        let sharded = is_sharded(&connection).await;
         sharded.unwrap()
     }
 

@@ -2,7 +2,7 @@
 //! a dead peer.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,35 +32,30 @@ const KEEPALIVE_PROBES: u32 = 3;
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
-/// Opens a transport, with its peer's address. Resolves the host name each time, so that a changed address is followed.
+/// Opens a transport. Resolves the host name each time, so that a changed address is followed.
 pub async fn open(
     endpoint: &Endpoint,
     tls: Option<&TlsFiles>,
     answer_timeout: Duration,
-) -> Result<(Box<dyn Stream>, Option<IpAddr>), ConnectionError> {
-    let host = match endpoint {
-        Endpoint::Tcp(host, _) => host,
+) -> Result<Box<dyn Stream>, ConnectionError> {
+    let (host, port) = match endpoint {
+        Endpoint::Tcp(host, port) => (host, *port),
         Endpoint::Unix(path) => {
             let socket = UnixStream::connect(path).await.map_err(io)?;
-            return Ok((Box::new(socket), None));
+            return Ok(Box::new(socket));
         }
     };
-    let socket = tcp(&addresses(endpoint).await?).await?;
-    let peer = socket.peer_addr().ok().map(|peer| peer.ip());
+    let socket = tcp(&addresses(host, port).await?).await?;
     let Some(files) = tls else {
-        return Ok((Box::new(socket), peer));
+        return Ok(Box::new(socket));
     };
     let encrypted = timeout(answer_timeout, encrypt(socket, files, host)).await;
-    let encrypted = encrypted.unwrap_or(Err(ConnectionError::Silent(answer_timeout)));
-    Ok((encrypted?, peer))
+    encrypted.unwrap_or(Err(ConnectionError::Silent(answer_timeout)))
 }
 
 /// The addresses of a host name, with the port.
-pub async fn addresses(endpoint: &Endpoint) -> Result<Vec<SocketAddr>, ConnectionError> {
-    let Endpoint::Tcp(host, port) = endpoint else {
-        return Ok(Vec::new());
-    };
-    let found = tokio::net::lookup_host((host.as_str(), *port));
+async fn addresses(host: &str, port: u16) -> Result<Vec<SocketAddr>, ConnectionError> {
+    let found = tokio::net::lookup_host((host, port));
     let found = timeout(RESOLVE_TIMEOUT, found).await;
     let found = found.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     let found = found.map_err(|error| ConnectionError::Resolve(Arc::new(error)))?;

@@ -4,15 +4,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
+use tracing::{info, warn};
 
-use super::backoff::Backoff;
+use super::backoff::{Backoff, random_part};
 use super::connection::{Connection, ConnectionHealth, Deadline};
-use super::inspect::inspect;
 use super::open::{Opened, open, slow};
 use super::pool::ConnectionPool;
+use super::probe::is_replica;
 use crate::store::error::{ConnectionError, StoreError};
 use crate::telemetry::labels::ConnectionCause;
 
+/// How long a connection lives at most, unless none can replace it. Names, credentials, the server and its role are looked at for each
+/// new one.
+const LONGEST_LIFE: Duration = Duration::from_secs(30);
 /// A node that has been silent for this long is probed, on one connection. Decisions and announcements are answers too.
 const IDLE_PROBE_AFTER: Duration = Duration::from_millis(7_500);
 /// How often that is checked.
@@ -29,11 +33,10 @@ const SLOW_AFTER: Duration = Duration::from_millis(500);
 /// Keeps one connection of a node open, until the task is aborted.
 pub async fn supervise(pool: Arc<ConnectionPool>, number: usize) {
     let mut backoff = Backoff::default();
-    let mut address = pool.address.clone();
-    let (mut why, mut successor) = (ConnectionCause::Start, None);
+    let (mut why, mut next) = (pool.begins, None);
     loop {
         let (turn, began) = (pool.turn().await, Instant::now());
-        let opened = match successor.take() {
+        let opened = match next.take() {
             Some(opened) => Ok(opened),
             None => open(&pool, why).await,
         };
@@ -42,19 +45,19 @@ pub async fn supervise(pool: Arc<ConnectionPool>, number: usize) {
             Err(cause) => cause,
             Ok(opened) => {
                 if opened.slow.is_none() {
-                    pool.set(number, Ok(Arc::clone(&opened.connection)));
+                    pool.offer(number, &opened.connection);
                 }
                 drop(turn);
                 let since = Instant::now();
                 let connection = Arc::clone(&opened.connection);
                 let ended = tokio::select! {
                     cause = watch(&pool, number, opened) => Err(cause),
-                    next = inspect(&pool, &connection) => next,
+                    opened = successor(&pool, &connection) => opened,
                 };
                 let cause = match ended {
                     // Calls that are under way on this connection keep it open.
-                    Ok(next) => {
-                        successor = Some(next);
+                    Ok(opened) => {
+                        next = Some(opened);
                         continue;
                     }
                     Err(cause) => cause,
@@ -66,11 +69,34 @@ pub async fn supervise(pool: Arc<ConnectionPool>, number: usize) {
                 cause
             }
         };
-        pool.set(number, Err(cause));
+        pool.withdraw(number, cause);
         pool.recheck.send_replace(());
-        tokio::select! {
-            () = sleep(backoff.pause(was_slow)) => {}
-            Ok(()) = address.changed() => {}
+        sleep(backoff.pause(was_slow)).await;
+    }
+}
+
+/// Waits until a connection has lived for long enough, and returns the one that replaces it; meanwhile it is used. Fails with the
+/// reason why nothing may use it any longer.
+async fn successor(pool: &ConnectionPool, connection: &Connection) -> Result<Opened, StoreError> {
+    loop {
+        sleep(LONGEST_LIFE - random_part(LONGEST_LIFE / 3)).await;
+        // One at a time.
+        let _replacing = pool.replacing.lock().await;
+        let credentials = pool.common.dialer.credentials().await;
+        let why = if credentials.is_some() && credentials != connection.dialled.credentials {
+            info!("the files of the user or of TLS have changed: connects anew");
+            ConnectionCause::Credentials
+        } else {
+            ConnectionCause::Planned
+        };
+        match open(pool, why).await {
+            Ok(opened) if opened.slow.is_none() => return Ok(opened),
+            Ok(_) => {}
+            Err(error @ StoreError::Connection(ConnectionError::Sharded)) => return Err(error),
+            Err(error) => warn!("keeps the connection that it has: {error}"),
+        }
+        if is_replica(connection).await.unwrap_or(false) {
+            return Err(ConnectionError::Replica.into());
         }
     }
 }
@@ -78,7 +104,7 @@ pub async fn supervise(pool: Arc<ConnectionPool>, number: usize) {
 /// Watches a connection until it is useless; returns why. It is not offered while it is suspected: not answering, or, as one
 /// that is `slow`, too late for decisions.
 async fn watch(pool: &ConnectionPool, number: usize, opened: Opened) -> StoreError {
-    let (connection, mut address) = (&opened.connection, opened.address);
+    let connection = &opened.connection;
     let mut closed = connection.dialled.closed.clone();
     let mut changes = connection.health.subscribe();
     let mut backoff = Backoff::default();
@@ -102,14 +128,13 @@ async fn watch(pool: &ConnectionPool, number: usize, opened: Opened) -> StoreErr
                 ConnectionHealth::Questioned => {}
             },
             _ = closed.changed() => return ConnectionError::Closed.into(),
-            Ok(()) = address.changed() => return ConnectionError::Moved.into(),
             () = sleep(pause) => if idle && !pool.is_refusing() && !is_to_be_probed(pool, connection) {
                 continue;
             },
         }
         let within = match &suspected {
             Some(cause) => {
-                pool.set(number, Err(cause.clone()));
+                pool.withdraw(number, cause.clone());
                 pool.question_all();
                 connection.may_be_silent_for()
             }
@@ -132,7 +157,7 @@ async fn watch(pool: &ConnectionPool, number: usize, opened: Opened) -> StoreErr
         connection.health.send_replace(ConnectionHealth::Healthy);
         if suspected.is_none() {
             backoff.reset();
-            pool.set(number, Ok(Arc::clone(connection)));
+            pool.offer(number, connection);
         }
         slow_pause = backoff.pause(true);
     }

@@ -1,23 +1,27 @@
 //! What leniencies allow, and what they must not hide.
 
-use super::simulated::{SECOND, window};
-use super::{disturbance, one, two_a_second, violations};
-use sluicegate_history::{History, Kind, Span, Verdict, Wrong};
+use super::simulated::SECOND;
+use super::{DENIED, denied, disturbance, looked, of, one, two_a_second, violations};
+use sluicegate_history::{Algorithm, History, Said, Span, Window, Wrong};
 
 const MS: u64 = 1_000;
 
 /// Two of two units are taken at 1 s.
 fn full() -> History {
-    let mut history = two_a_second(Kind::Trailing, &[Span::exact(SECOND); 2]);
+    let mut history = two_a_second(Algorithm::Log, &[Span::exact(SECOND); 2]);
     history.retry_late_us = MS;
     history
+}
+
+fn windows(history: &mut History) -> &mut Vec<Window> {
+    let limit = history.policies[0][0].as_mut();
+    &mut limit.expect("it has one").windows
 }
 
 #[test]
 fn only_a_disturbance_that_forgets_excuses_what_is_missing() {
     let mut history = full();
-    let peek = one(Span::exact(SECOND + 20), 0, Verdict::Left(2));
-    history.records.push(peek);
+    history.log.push(looked(SECOND + 20, 2));
     history.disturbances = vec![disturbance(SECOND + 5, SECOND + 10)];
     let missing = Wrong::MoreLeft {
         taken: 0,
@@ -31,35 +35,34 @@ fn only_a_disturbance_that_forgets_excuses_what_is_missing() {
 #[test]
 fn idle_units_excuse_a_denial_and_one_more_unit_of_room_does_not() {
     // One of two units is free.
-    let mut history = two_a_second(Kind::Trailing, &[Span::exact(SECOND)]);
-    let denial = one(Span::exact(SECOND + 5), 1, Verdict::Denied(None));
-    history.records.push(denial);
+    let mut history = two_a_second(Algorithm::Log, &[Span::exact(SECOND)]);
+    let denial = one(Span::exact(SECOND + 5), 1, DENIED);
+    history.log.push(denial);
     assert_eq!(violations(&history), [Wrong::WronglyDenied]);
-    history.limits[0].idle = 1;
+    history.idle = 1;
     assert_eq!(violations(&history), []);
-    history.limits[0].windows[0].quota = 3;
+    windows(&mut history)[0].quota = 3;
     assert_eq!(violations(&history), [Wrong::WronglyDenied]);
 }
 
 #[test]
 fn a_denial_that_nobody_was_given_before_comes_from_no_cache() {
     // Promised for a millisecond later, when both units are still held for half a second.
-    let early = |at: u64| one(Span::exact(at), 1, Verdict::Denied(Some(MS)));
+    let early = |at: u64| one(Span::exact(at), 1, denied(MS));
     let half = 3 * SECOND / 2;
     let mut history = full();
     history.cached_us = SECOND;
-    history.records.push(early(half));
+    history.log.push(early(half));
     assert_eq!(violations(&history).len(), 1);
     // The same checks were denied before anything was taken, but longer ago than a denial is cached.
     for (ago, wrong) in [(9 * SECOND / 10, 0), (11 * SECOND / 10, 1)] {
         let mut history = history.clone();
-        let mut before = one(Span::exact(half - ago), 1, Verdict::Denied(None));
-        history.limits[0].idle = 2;
-        history.records.push(before.clone());
+        let before = |cost| one(Span::exact(half - ago), cost, DENIED);
+        history.idle = 2;
+        history.log.push(before(1));
         assert_eq!(violations(&history).len(), wrong, "{ago}");
         // Another cost is another denial.
-        before.checks[0].cost = 2;
-        *history.records.last_mut().expect("it") = before;
+        *history.log.last_mut().expect("it") = before(2);
         assert_eq!(violations(&history).len(), 1, "{ago}");
     }
 }
@@ -73,22 +76,22 @@ fn a_retry_after_is_late_by_what_its_own_answer_travelled_and_no_more() {
     };
     let told = |late: u64| {
         let again = Span::exact(SECOND + 500 * MS);
-        one(again, 1, Verdict::Denied(Some(500 * MS + late)))
+        one(again, 1, denied(500 * MS + late))
     };
     let mut history = full();
     history.cached_us = SECOND;
-    let denied = one(original, 1, Verdict::Denied(Some(900 * MS)));
-    history.records.push(denied);
+    history.log.push(one(original, 1, denied(900 * MS)));
     // Another client's answer took a second.
-    let mut slow = one(original, 1, Verdict::Denied(None));
-    slow.checks[0].subject = 1;
-    slow.when.to += SECOND;
-    let mut quota_of_another = one(Span::exact(SECOND), 2, Verdict::Admitted);
-    quota_of_another.checks[0].subject = 1;
-    history.records.extend([quota_of_another, slow]);
+    let slow = Span {
+        to: original.to + SECOND,
+        ..original
+    };
+    let slow = of(1, slow, 1, DENIED);
+    let quota_of_another = of(1, Span::exact(SECOND), 2, Said::Admitted);
+    history.log.extend([quota_of_another, slow]);
     for (late, wrong) in [(5 * MS, 0), (10 * MS, 0), (12 * MS, 1)] {
         let mut history = history.clone();
-        history.records.push(told(late));
+        history.log.push(told(late));
         assert_eq!(violations(&history).len(), wrong, "{late}");
     }
 }
@@ -97,13 +100,12 @@ fn a_retry_after_is_late_by_what_its_own_answer_travelled_and_no_more() {
 fn a_peek_at_two_windows_tells_the_one_with_the_least_room() {
     // Two of three in the short window, and two of four in the long one: one is left.
     let mut history = full();
-    history.limits[0].windows[0].quota = 3;
-    let long = window(Kind::Trailing, 4, 10);
-    history.limits[0].windows.push(long);
-    let peek = |left| one(Span::exact(SECOND + 5), 0, Verdict::Left(left));
+    windows(&mut history)[0].quota = 3;
+    let (quota, per_ms) = (4, 10_000);
+    windows(&mut history).push(Window { quota, per_ms });
     for (left, wrong) in [(0, 1), (1, 0), (2, 1), (3, 2)] {
         let mut history = history.clone();
-        history.records.push(peek(left));
+        history.log.push(looked(SECOND + 5, left));
         let found = violations(&history);
         assert_eq!(found.len(), wrong, "{left}: {found:?}");
     }
@@ -112,11 +114,10 @@ fn a_peek_at_two_windows_tells_the_one_with_the_least_room() {
 #[test]
 fn a_request_without_a_verdict_may_have_taken_or_not() {
     for (left, wrong) in [(0, 0), (1, 0), (2, 1)] {
-        let mut history = two_a_second(Kind::Trailing, &[Span::exact(SECOND)]);
-        let unknown = one(Span::exact(SECOND + 1), 1, Verdict::Unknown);
-        history.records.push(unknown);
-        let peek = one(Span::exact(SECOND + 5), 0, Verdict::Left(left));
-        history.records.push(peek);
+        let mut history = two_a_second(Algorithm::Log, &[Span::exact(SECOND)]);
+        let unknown = one(Span::exact(SECOND + 1), 1, Said::Unknown);
+        history.log.push(unknown);
+        history.log.push(looked(SECOND + 5, left));
         assert_eq!(violations(&history).len(), wrong, "{left}");
     }
 }

@@ -3,8 +3,10 @@
 mod lenient;
 mod simulated;
 
-use simulated::{Bug, SECOND, Simulation, check_of, run, window};
-use sluicegate_history::{Disturbance, History, Kind, Limit, Record, Span, Verdict, Wrong, check};
+use simulated::{Bug, SECOND, Simulation, run};
+use sluicegate_history::{
+    Algorithm, Check, Disturbance, Entry, History, Limit, Said, Span, Wrong, check,
+};
 
 /// What is found in a history with this bug, for each of several seeds.
 fn found(bug: Bug, doubt_us: u64) -> Vec<Vec<Wrong>> {
@@ -108,29 +110,34 @@ fn with_times_in_doubt_what_is_certain_is_found() {
     }
 }
 
-/// A decision over the only limit.
-fn one(when: Span, cost: u64, verdict: Verdict) -> Record {
-    let check = check_of(0, 0, cost);
-    Record {
-        when,
-        checks: vec![check],
-        verdict,
-    }
+/// Denied, and not told until when.
+const DENIED: Said = Said::Denied { retry_ms: None };
+
+/// Denied for so many microseconds.
+const fn denied(retry_us: u64) -> Said {
+    let retry_ms = Some(retry_us / 1_000);
+    Said::Denied { retry_ms }
+}
+
+/// A decision over the only limit for a key.
+fn of(key: usize, when: Span, cost: u64, said: Said) -> Entry {
+    Entry::asked(when, vec![Check::new(0, key, cost)], said)
+}
+
+fn one(when: Span, cost: u64, said: Said) -> Entry {
+    of(0, when, cost, said)
+}
+
+/// A look at it.
+fn looked(at: u64, left: u64) -> Entry {
+    Entry::looked(Span::exact(at), vec![Check::new(0, 0, 0)], left)
 }
 
 /// One limit of 2 in a second, and these admissions of one unit.
-fn two_a_second(kind: Kind, times: &[Span]) -> History {
-    let admitted = |when: &Span| one(*when, 1, Verdict::Admitted);
-    let limit = Limit {
-        name: "two".to_owned(),
-        windows: vec![window(kind, 2, 1)],
-        idle: 0,
-    };
-    History {
-        limits: vec![limit],
-        records: times.iter().map(admitted).collect(),
-        ..History::default()
-    }
+fn two_a_second(kind: Algorithm, times: &[Span]) -> History {
+    let admitted = |when: &Span| one(*when, 1, Said::Admitted);
+    let limits = vec![Limit::new(kind, 2, 1_000)];
+    History::new(limits, times.iter().map(admitted).collect())
 }
 
 fn violations(history: &History) -> Vec<Wrong> {
@@ -154,12 +161,12 @@ fn a_window_is_as_long_as_it_says_to_the_microsecond() {
         let times = [SECOND, SECOND + 5, last].map(Span::exact);
         violations(&two_a_second(kind, &times)).len()
     };
-    assert_eq!(over(Kind::Trailing, 2 * SECOND - 1), 1);
-    assert_eq!(over(Kind::Trailing, 2 * SECOND), 0);
+    assert_eq!(over(Algorithm::Log, 2 * SECOND - 1), 1);
+    assert_eq!(over(Algorithm::Log, 2 * SECOND), 0);
     // A step holds units longer; more than the quota may not come of it.
-    assert_eq!(over(Kind::Steps(SECOND), 2 * SECOND - 1), 1);
-    assert_eq!(over(Kind::Aligned, 2 * SECOND - 1), 1);
-    assert_eq!(over(Kind::Aligned, 2 * SECOND), 0);
+    assert_eq!(over(Algorithm::Sliding(1_000), 2 * SECOND - 1), 1);
+    assert_eq!(over(Algorithm::Fixed, 2 * SECOND - 1), 1);
+    assert_eq!(over(Algorithm::Fixed, 2 * SECOND), 0);
 }
 
 #[test]
@@ -170,7 +177,7 @@ fn what_may_have_been_in_another_window_is_not_over() {
         span(SECOND + 10, SECOND + 900_000),
         span(SECOND + 100_000, 2 * SECOND - 1),
     ];
-    let over = |times: &[Span]| violations(&two_a_second(Kind::Trailing, times)).len();
+    let over = |times: &[Span]| violations(&two_a_second(Algorithm::Log, times)).len();
     assert_eq!(over(&certain), 1);
     let mut doubtful = certain;
     doubtful[2].to = 2 * SECOND;
@@ -180,7 +187,7 @@ fn what_may_have_been_in_another_window_is_not_over() {
 #[test]
 fn an_outage_allows_the_quota_once_more_in_the_windows_that_it_touches() {
     let four = [0, 1, 2, 3].map(|n| Span::exact(SECOND + n));
-    let mut history = two_a_second(Kind::Trailing, &four);
+    let mut history = two_a_second(Algorithm::Log, &four);
     for (from, to, over) in [
         (SECOND + 4, 3 * SECOND, 1),
         (1, 3, 1),
@@ -189,7 +196,7 @@ fn an_outage_allows_the_quota_once_more_in_the_windows_that_it_touches() {
         history.disturbances = vec![disturbance(from, to)];
         assert_eq!(violations(&history).len(), over, "{from} {to}");
     }
-    history.records.push(history.records[0].clone());
+    history.log.push(history.log[0].clone());
     let report = check(&history);
     let what = Wrong::Over {
         units: 5,

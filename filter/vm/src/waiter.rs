@@ -3,10 +3,9 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
-use proxy_wasm::types::Action;
-use sluicegate_rules::{Conclusion, HeaderFields, Pushed, Question, Reply, Taken};
+use sluicegate_rules::{Conclusion, HeaderFields, Pushed, Question, Reply, Request, Taken};
 
-use crate::host::{self, CurrentRequest};
+use crate::host::{Action, Host};
 
 /// A request that waits for its verdict, shared by its stream and the root.
 pub struct Waiter {
@@ -62,10 +61,10 @@ impl Waiter {
     }
 
     /// Applies the conclusion to its request, which must be the current one.
-    pub fn wake(&self, conclusion: Conclusion) {
-        if apply(Some(self), conclusion) == Action::Continue {
+    pub fn wake(&self, host: &impl Host, conclusion: Conclusion) {
+        if apply(host, Some(self), conclusion) == Action::Continue {
             self.state.set(State::Passed);
-            host::resume();
+            host.resume();
         } else {
             self.end();
         }
@@ -78,7 +77,7 @@ impl Waiter {
 }
 
 /// Applies a conclusion to the current request, at once or after it has waited.
-pub fn apply(waiter: Option<&Waiter>, conclusion: Conclusion) -> Action {
+pub fn apply(host: &impl Host, waiter: Option<&Waiter>, conclusion: Conclusion) -> Action {
     match conclusion {
         Conclusion::Continue(headers) => {
             if let Some(waiter) = waiter {
@@ -87,25 +86,29 @@ pub fn apply(waiter: Option<&Waiter>, conclusion: Conclusion) -> Action {
             Action::Continue
         }
         Conclusion::Unmetered(why) => {
-            host::set_filter_state(&why);
+            host.set_filter_state(&why);
             Action::Continue
         }
         Conclusion::Answer(reply) => {
             if let Some(subject) = &reply.subject {
-                host::set_filter_state(subject);
+                host.set_filter_state(subject);
             }
-            host::reply(&reply);
+            host.reply(&reply);
             Action::Pause
         }
     }
 }
 
 /// Concludes for a request while no rules are known. Without `pushed`, the configuration was not built.
-pub fn without_rules(pushed: Option<&Pushed>, request: &CurrentRequest) -> Conclusion {
+pub fn without_rules(
+    host: &impl Host,
+    pushed: Option<&Pushed>,
+    request: &dyn Request,
+) -> Conclusion {
     let Some(pushed) = pushed else {
         return Conclusion::Answer(Reply::not_configured());
     };
     let (conclusion, counter) = pushed.without_rules(request);
-    host::add_to_counter(counter, 1);
+    host.add_to_counter(counter, 1);
     conclusion
 }

@@ -7,15 +7,16 @@ use sluicegate_protocol::Verdict;
 use sluicegate_rules::config::free_unused_expressions;
 use sluicegate_rules::{
     Conclusion, Counters, DenialCache, ERROR_UNKNOWN_CLUSTER, Leases, OF_UPDATES, OutageLog,
-    Pushed, Question, RuleSet, Settings, Taken, VerdictError,
+    Pushed, Question, Request, RuleSet, Settings, Taken, VerdictError,
 };
 
-use crate::host::{self, CurrentRequest};
+use crate::host::{Host, Level};
 
 /// Most expressions of replaced rules that are freed at once: half a millisecond.
 const MAX_FREED: usize = 8;
 
-pub struct Plugin {
+pub struct Plugin<H: Host> {
+    pub host: H,
     pub settings: Settings,
     /// Which rules it takes from the sidecar.
     pub pushed: Pushed,
@@ -36,11 +37,11 @@ pub struct Plugin {
     pub serves: Cell<bool>,
 }
 
-impl Plugin {
-    pub fn new(settings: Settings, pushed: Pushed, announcement: String) -> Self {
+impl<H: Host> Plugin<H> {
+    pub fn new(host: H, settings: Settings, pushed: Pushed, announcement: String) -> Self {
         // So that Envoy has all of them from the start, as 0.
         for name in OF_UPDATES {
-            host::define_counter(name);
+            host.define_counter(name);
         }
         Self {
             settings,
@@ -51,14 +52,15 @@ impl Plugin {
             leases: RefCell::default(),
             outages: RefCell::default(),
             announcement,
-            vm: host::random().unwrap_or_default(),
-            node: host::node(),
+            vm: host.random().unwrap_or_default(),
+            node: host.node(),
+            host,
             serves: Cell::new(false),
         }
     }
 
     /// The rules for a request; none if they are not known yet.
-    pub fn rules_for(&self, request: &CurrentRequest) -> Option<Rc<RuleSet>> {
+    pub fn rules_for(&self, request: &dyn Request) -> Option<Rc<RuleSet>> {
         let index = self.pushed.set_of(request);
         self.sets.borrow().get(index).cloned()
     }
@@ -88,7 +90,7 @@ impl Plugin {
         let mut replaced = self.replaced.borrow_mut();
         for set in self.sets.borrow().iter().chain(replaced.iter()) {
             for (name, count) in set.counters.take() {
-                host::add_to_counter(name, count);
+                self.host.add_to_counter(name, count);
             }
         }
         replaced.retain(|set| Rc::strong_count(set) > 1);
@@ -104,10 +106,10 @@ impl Plugin {
         let (conclusion, why) = question.conclude(verdicts);
         // The clock is read only if needed.
         if why.is_some() || self.outages.borrow().is_open() {
-            let now_us = host::monotonic_us();
+            let now_us = self.host.monotonic_us();
             let line = self.outages.borrow_mut().note(now_us, why.as_ref());
             if let Some(line) = line {
-                host::log(level_of(why.as_ref()), &line);
+                self.host.log(level_of(why.as_ref()), &line);
             }
         }
         conclusion
@@ -129,7 +131,7 @@ impl Plugin {
         let known = match verdicts {
             Err(_) if !taken.covers_enforced(question) => {
                 let mut denials = self.denials.borrow_mut();
-                denials.covering(question, host::monotonic_us())
+                denials.covering(question, self.host.monotonic_us())
             }
             _ => None,
         };
@@ -142,7 +144,7 @@ impl Plugin {
             let by_lease = taken.verdicts(question, &[]);
             return self.conclude(question, Ok(verdicts.unwrap_or(&by_lease)));
         }
-        let now_us = host::monotonic_us();
+        let now_us = self.host.monotonic_us();
         let live = self.leases.borrow_mut().is_live(question, taken, now_us);
         let conclusion = match verdicts {
             Ok(verdicts) if !live => self.conclude(question, Ok(&Taken::ended(verdicts))),
@@ -171,21 +173,22 @@ impl Plugin {
     /// first request too, and never ends by itself.
     pub fn not_announced(&self, why: &VerdictError) {
         if matches!(why, VerdictError::UnknownCluster(_)) {
-            host::add_to_counter(ERROR_UNKNOWN_CLUSTER, 1);
-            host::log(level_of(Some(why)), &format!("sluicegate: {why}"));
+            self.host.add_to_counter(ERROR_UNKNOWN_CLUSTER, 1);
+            self.host
+                .log(level_of(Some(why)), &format!("sluicegate: {why}"));
         }
     }
 }
 
 /// A mistake in the configuration, which an operator has to correct, is an error; the rest may pass by itself.
-const fn level_of(why: Option<&VerdictError>) -> host::Level {
+const fn level_of(why: Option<&VerdictError>) -> Level {
     match why {
-        Some(VerdictError::UnknownCluster(_)) => host::Level::Error,
-        _ => host::Level::Warn,
+        Some(VerdictError::UnknownCluster(_)) => Level::Error,
+        _ => Level::Warn,
     }
 }
 
-impl Drop for Plugin {
+impl<H: Host> Drop for Plugin<H> {
     fn drop(&mut self) {
         self.flush_counters();
     }

@@ -2,20 +2,19 @@
 
 use std::rc::Rc;
 
-use proxy_wasm::traits::{Context, HttpContext};
-use proxy_wasm::types::Action;
 use sluicegate_rules::{Conclusion, HeaderFields, Pushed};
 
 use crate::callouts::{Callouts, Decision};
-use crate::host::{self, CurrentRequest};
+use crate::host::{Action, Host};
 use crate::waiter::{self, State, Waiter};
 
 /// A request's context.
-pub struct Stream {
+pub struct Stream<H: Host> {
+    host: H,
     id: u32,
     // `None` if Envoy runs a filter whose configuration was refused, or was not built: then every request is refused, unless
     // `unbuilt` says otherwise.
-    callouts: Option<Rc<Callouts>>,
+    callouts: Option<Rc<Callouts<H>>>,
     unbuilt: Option<Rc<Pushed>>,
     /// Set if the request is waiting or has waited.
     waiter: Option<Rc<Waiter>>,
@@ -25,9 +24,15 @@ pub struct Stream {
     held: bool,
 }
 
-impl Stream {
-    pub fn new(id: u32, callouts: Option<Rc<Callouts>>, unbuilt: Option<Rc<Pushed>>) -> Self {
+impl<H: Host> Stream<H> {
+    pub(crate) fn new(
+        host: H,
+        id: u32,
+        callouts: Option<Rc<Callouts<H>>>,
+        unbuilt: Option<Rc<Pushed>>,
+    ) -> Self {
         Self {
+            host,
             id,
             callouts,
             unbuilt,
@@ -39,16 +44,16 @@ impl Stream {
 
     fn decide(&mut self) -> Action {
         let Some(callouts) = self.callouts.clone() else {
-            let request = CurrentRequest::read();
-            let conclusion = waiter::without_rules(self.unbuilt.as_deref(), &request);
-            return waiter::apply(None, conclusion);
+            let request = self.host.current_request();
+            let conclusion = waiter::without_rules(&self.host, self.unbuilt.as_deref(), &request);
+            return waiter::apply(&self.host, None, conclusion);
         };
         match callouts.decide(self.id) {
             Decision::Concluded(Conclusion::Continue(headers)) => {
                 self.response_headers = headers;
                 Action::Continue
             }
-            Decision::Concluded(conclusion) => waiter::apply(None, conclusion),
+            Decision::Concluded(conclusion) => waiter::apply(&self.host, None, conclusion),
             Decision::Waits(waiter) => {
                 self.waiter = Some(waiter);
                 Action::Pause
@@ -65,42 +70,34 @@ impl Stream {
             Action::Continue
         }
     }
-}
 
-impl HttpContext for Stream {
-    fn on_http_request_headers(&mut self, _: usize, _: bool) -> Action {
+    /// The headers of its request have come.
+    pub fn on_request_headers(&mut self) -> Action {
         let action = self.decide();
         self.held = action == Action::Pause;
         action
     }
 
-    // For a waiting request, Envoy calls these two only if `allow_on_headers_stop_iteration` is set; without them the
-    // body would reach the upstream before the verdict.
-    fn on_http_request_body(&mut self, _: usize, _: bool) -> Action {
+    /// A part of its body or its trailers have come, which must not pass before the verdict.
+    pub fn on_request_rest(&self) -> Action {
         self.hold()
     }
 
-    fn on_http_request_trailers(&mut self, _: usize) -> Action {
-        self.hold()
-    }
-
-    fn on_http_response_headers(&mut self, _: usize, _: bool) -> Action {
+    /// The headers of its response are about to be sent.
+    pub fn on_response_headers(&mut self) {
         let headers = match &self.waiter {
             Some(waiter) => waiter.response_headers.take(),
             None => std::mem::take(&mut self.response_headers),
         };
-        if !headers.is_empty() && !host::is_reply_of_another_filter() {
+        if !headers.is_empty() && !self.host.is_reply_of_another_filter() {
             for (name, value) in headers.iter() {
-                host::set_response_header(name, value);
+                self.host.set_response_header(name, value);
             }
         }
-        Action::Continue
     }
 }
 
-impl Context for Stream {}
-
-impl Drop for Stream {
+impl<H: Host> Drop for Stream<H> {
     fn drop(&mut self) {
         if let (Some(waiter), Some(callouts)) = (&self.waiter, &self.callouts) {
             if let (true, Some((question, taken))) = (waiter.waits(), waiter.asked()) {

@@ -14,16 +14,20 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use sluicegate_certificates::CallTimes;
-use sluicegate_protocol::{CachedDenials, PartReport, Verdict};
+use sluicegate_protocol::{
+    CachedDenials, DECIDE_PATH, FILTER_HEADER, LEASES_HEADER, PartReport, RULES_HEADER,
+    UNKNOWN_HEADER, Verdict,
+};
 use sluicegate_rules::{
     BatchLimits, CalloutId, CalloutQueue, Conclusion, Evaluation, HeaderFields, LeaseReport,
     Question, RuleSet, Taken, TickClock, VerdictError, question_body, read_answer,
 };
 
-use crate::host::{self, CurrentRequest, Wakeup};
+use crate::host::{CurrentRequest, Host};
 use crate::plugin::Plugin;
 use crate::rule_updates::RuleUpdates;
 use crate::waiter::{State, Waiter, without_rules};
+use crate::wakeup::Wakeup;
 
 /// Most conclusions that one call into the VM delivers; the rest follow after a wake-up.
 const MAX_DELIVERED: usize = 64;
@@ -80,14 +84,14 @@ struct SentCallout {
 }
 
 /// The callouts of one configuration.
-pub struct Callouts {
+pub struct Callouts<H: Host> {
     root: u32,
-    pub plugin: Plugin,
+    pub plugin: Plugin<H>,
     queue: RefCell<CalloutQueue<Rc<Waiter>>>,
     sent: RefCell<BTreeMap<u32, SentCallout>>,
     /// Conclusions to deliver.
     outbox: RefCell<VecDeque<(Rc<Waiter>, Conclusion)>>,
-    wakeup: Wakeup,
+    wakeup: Wakeup<H>,
     /// The period of the root's timer.
     tick_us: Cell<u64>,
     /// The queue's clock.
@@ -103,9 +107,9 @@ pub struct Callouts {
 }
 
 // Borrows of a `RefCell` never overlap, because a second one would panic: each ends before the next begins.
-impl Callouts {
+impl<H: Host> Callouts<H> {
     /// For the current root context.
-    pub fn new(root: u32, plugin: Plugin) -> Self {
+    pub fn new(root: u32, plugin: Plugin<H>) -> Self {
         let limits = if plugin.settings.together {
             BatchLimits::SHARED
         } else {
@@ -113,16 +117,17 @@ impl Callouts {
         };
         // Envoy makes no callouts before it is configured: the first tick asks for rules.
         let tick = COMPILE_EVERY;
-        host::tick_every(tick);
+        let host = plugin.host.clone();
+        host.tick_every(tick);
         Self {
             root,
             queue: RefCell::new(CalloutQueue::new(plugin.timeout_us(), limits)),
             plugin,
             sent: RefCell::default(),
             outbox: RefCell::default(),
-            wakeup: Wakeup::register(),
+            wakeup: Wakeup::register(host.clone()),
             tick_us: Cell::new(as_us(tick)),
-            clock: Cell::new(TickClock::new(host::monotonic_us(), as_us(tick))),
+            clock: Cell::new(TickClock::new(host.monotonic_us(), as_us(tick))),
             reported_us: Cell::new(0),
             announced_us: Cell::new(0),
             renewal_pending: Cell::new(false),
@@ -131,21 +136,36 @@ impl Callouts {
         }
     }
 
+    fn now_us(&self) -> u64 {
+        self.plugin.host.monotonic_us()
+    }
+
+    /// Runs an action in the context of a waiting request.
+    fn in_stream(&self, waiter: &Waiter, action: impl FnOnce()) {
+        self.plugin
+            .host
+            .in_context(waiter.stream, self.root, action);
+    }
+
     /// Decides on the current request, or has it wait.
     pub fn decide(&self, stream: u32) -> Decision {
-        let request = CurrentRequest::read();
+        let request = self.plugin.host.current_request();
         self.plugin.serves.set(true);
         if let Some(rules) = self.plugin.rules_for(&request) {
             return self.decide_by(&rules, &request, stream, None);
         }
-        let now_us = host::monotonic_us();
+        let now_us = self.now_us();
         let hold_us = as_us(self.plugin.pushed.hold);
         let mut early = self.early.borrow_mut();
         if early.len() >= MAX_EARLY {
             early.retain(|(_, waiter)| !Waiter::is_done(waiter));
         }
         if hold_us == 0 || early.len() >= MAX_EARLY {
-            return Decision::Concluded(without_rules(Some(&self.plugin.pushed), &request));
+            return Decision::Concluded(without_rules(
+                &self.plugin.host,
+                Some(&self.plugin.pushed),
+                &request,
+            ));
         }
         let waiter = Rc::new(Waiter::new(stream));
         early.push_back((now_us.saturating_add(hold_us), Rc::clone(&waiter)));
@@ -158,7 +178,7 @@ impl Callouts {
     fn decide_by(
         &self,
         rules: &Rc<RuleSet>,
-        request: &CurrentRequest,
+        request: &CurrentRequest<'_, H>,
         stream: u32,
         waiter: Option<&Rc<Waiter>>,
     ) -> Decision {
@@ -173,7 +193,7 @@ impl Callouts {
             }
             Evaluation::Ask(question) => question,
         };
-        let now_us = host::monotonic_us();
+        let now_us = self.now_us();
         let cached = plugin.denials.borrow_mut().covering(&question, now_us);
         if let Some(verdicts) = cached {
             return Decision::Concluded(plugin.conclude(&question, Ok(&verdicts)));
@@ -216,20 +236,24 @@ impl Callouts {
             };
             drop(early);
             if waiter.waits() {
-                host::in_context(waiter.stream, self.root, || self.decide_early(&waiter));
+                self.in_stream(&waiter, || self.decide_early(&waiter));
             }
         }
         self.wakeup.notify();
     }
 
     fn decide_early(&self, waiter: &Rc<Waiter>) {
-        let request = CurrentRequest::read();
+        let request = self.plugin.host.current_request();
         let decision = match self.plugin.rules_for(&request) {
             Some(rules) => self.decide_by(&rules, &request, waiter.stream, Some(waiter)),
-            None => Decision::Concluded(without_rules(Some(&self.plugin.pushed), &request)),
+            None => Decision::Concluded(without_rules(
+                &self.plugin.host,
+                Some(&self.plugin.pushed),
+                &request,
+            )),
         };
         if let Decision::Concluded(conclusion) = decision {
-            waiter.wake(conclusion);
+            waiter.wake(&self.plugin.host, conclusion);
         }
     }
 
@@ -272,7 +296,7 @@ impl Callouts {
     pub fn on_wakeup(&self, queue: u32) {
         if self.wakeup.is(queue) {
             self.wakeup.drain();
-            let now_us = host::monotonic_us();
+            let now_us = self.now_us();
             self.release_early(now_us);
             self.send_batches(now_us);
             self.send_renewal(now_us);
@@ -282,7 +306,7 @@ impl Callouts {
 
     /// The root's timer has fired.
     pub fn on_tick(&self) {
-        let now_us = host::monotonic_us();
+        let now_us = self.now_us();
         let expired = self.queue.borrow_mut().expired(self.queue_us(now_us));
         for waiter in &expired {
             self.conclude(waiter, Err(VerdictError::Timeout));
@@ -313,8 +337,8 @@ impl Callouts {
     /// The callout with this token is over.
     pub fn on_response(&self, token: u32, headers: usize, body_size: usize) {
         if self.rules.awaits(token) {
-            let body = host::callout_body(headers, body_size);
-            let now_us = host::monotonic_us();
+            let body = self.plugin.host.answer(headers, body_size);
+            let now_us = self.now_us();
             self.rules.answered(&self.plugin, body, now_us);
             self.request_rules(now_us);
             self.shorten_tick();
@@ -323,9 +347,9 @@ impl Callouts {
         let Some(sent) = self.sent.borrow_mut().remove(&token) else {
             return;
         };
-        let body = host::callout_body(headers, body_size);
+        let body = self.plugin.host.answer(headers, body_size);
         self.finish_callout(sent, body.as_deref().map_err(VerdictError::clone));
-        let now_us = host::monotonic_us();
+        let now_us = self.now_us();
         let queue_us = self.queue_us(now_us);
         let mut queue = self.queue.borrow_mut();
         let wake = queue.wants_wakeup(queue_us, Waiter::is_done);
@@ -435,7 +459,24 @@ impl Callouts {
         // Envoy's timeouts are in milliseconds, and 0 means no timeout.
         let timeout = Duration::from_millis(timeout_us.div_ceil(1_000).max(1));
         let cluster = &self.plugin.settings.cluster;
-        match host::post(cluster, announcement, &spent, &body, timeout) {
+        let mut headers = vec![
+            (":method", "POST"),
+            (":path", DECIDE_PATH),
+            (":authority", cluster),
+            ("content-type", "application/json"),
+            (LEASES_HEADER, &spent),
+            (UNKNOWN_HEADER, "named"),
+        ];
+        // The sidecar learns which filter and configuration ask.
+        if let Some((text, rules)) = &announcement {
+            headers.push((FILTER_HEADER, text));
+            headers.push((RULES_HEADER, rules));
+        }
+        match self
+            .plugin
+            .host
+            .call(cluster, headers, Some(&body), timeout)
+        {
             Ok(token) => drop(self.sent.borrow_mut().insert(token, sent)),
             Err(why) => {
                 if sent.told.is_some() {
@@ -454,7 +495,7 @@ impl Callouts {
         };
         let times = CallTimes {
             sent_us: sent.sent_us,
-            answered_us: host::monotonic_us(),
+            answered_us: self.now_us(),
         };
         let answered_us = body.is_ok().then(|| self.queue_us(times.answered_us));
         let is_over = times.answered_us.saturating_sub(sent.sent_us) >= sent.timeout_us;
@@ -524,7 +565,7 @@ impl Callouts {
             };
             // The client may have hung up meanwhile.
             if waiter.state.get() == State::Concluded {
-                host::in_context(waiter.stream, self.root, || waiter.wake(conclusion));
+                self.in_stream(&waiter, || waiter.wake(&self.plugin.host, conclusion));
             }
         }
         if !self.outbox.borrow().is_empty() {
@@ -553,14 +594,14 @@ impl Callouts {
 
     fn set_tick(&self, tick_us: u64) {
         self.tick_us.set(tick_us);
-        host::tick_every(Duration::from_micros(tick_us));
+        self.plugin.host.tick_every(Duration::from_micros(tick_us));
         self.start_clock();
     }
 
     /// The timer was set or has fired.
     fn start_clock(&self) {
         let mut clock = self.clock.get();
-        clock.timer_set(host::monotonic_us(), self.tick_us.get());
+        clock.timer_set(self.now_us(), self.tick_us.get());
         self.clock.set(clock);
     }
 

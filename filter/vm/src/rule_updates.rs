@@ -12,7 +12,7 @@ use sluicegate_rules::{
     Document, Pushed, RULES_REFUSED, RULES_UPDATED, RuleSet, Updates, VerdictError,
 };
 
-use crate::host;
+use crate::host::{Host, Level};
 use crate::plugin::Plugin;
 
 /// How long Envoy waits for an answer in addition to the sidecar's own wait.
@@ -57,10 +57,10 @@ enum Stage {
 
 impl Stage {
     /// Compiles a line, or defines a counter.
-    fn advance(self, pushed: &Pushed) -> Result<Self, String> {
+    fn advance(self, host: &impl Host, pushed: &Pushed) -> Result<Self, String> {
         match self {
             Self::Lines(mut document) => {
-                if let Some(why) = host::no_memory() {
+                if let Some(why) = host.no_memory() {
                     return Err(why);
                 }
                 if document.compile_line().map_err(|why| why.to_string())? {
@@ -74,7 +74,7 @@ impl Stage {
             }
             Self::Counters(sets, mut names) => Ok(match names.pop_front() {
                 Some(name) => {
-                    host::define_counter(&name);
+                    host.define_counter(&name);
                     Self::Counters(sets, names)
                 }
                 None => Self::Done(sets),
@@ -116,7 +116,7 @@ impl RuleUpdates {
     }
 
     /// Which rules this filter has, for a sidecar.
-    pub fn report(&self, plugin: &Plugin, now_us: u64) -> String {
+    pub fn report(&self, plugin: &Plugin<impl Host>, now_us: u64) -> String {
         let (updates, denials) = (self.updates.borrow(), plugin.denials.borrow());
         let (refused, held) = (updates.refused(), updates.held(now_us));
         let report = RulesReport {
@@ -136,7 +136,7 @@ impl RuleUpdates {
     }
 
     /// Asks the sidecar for rules that this filter does not have, and tells it which it has.
-    pub fn request(&self, plugin: &Plugin, now_us: u64) {
+    pub fn request(&self, plugin: &Plugin<impl Host>, now_us: u64) {
         let report = self.report(plugin, now_us);
         self.is_held
             .set(self.updates.borrow().held(now_us).is_some());
@@ -148,16 +148,22 @@ impl RuleUpdates {
             (RULES_HEADER, report.as_str()),
         ];
         let timeout = Duration::from_secs(RULES_WAIT_S) + GRACE;
-        let sent = host::call(&plugin.settings.cluster, headers.to_vec(), None, timeout);
+        let (host, cluster) = (&plugin.host, &plugin.settings.cluster);
+        let sent = host.call(cluster, headers.to_vec(), None, timeout);
         self.updates.borrow_mut().sent(now_us);
         match sent {
             Ok(token) => self.token.set(Some(token)),
-            Err(why) => self.say(&why.to_string()),
+            Err(why) => self.say(host, &why.to_string()),
         }
     }
 
     /// The sidecar has answered the request under way, or not.
-    pub fn answered(&self, plugin: &Plugin, body: Result<Vec<u8>, VerdictError>, now_us: u64) {
+    pub fn answered(
+        &self,
+        plugin: &Plugin<impl Host>,
+        body: Result<Vec<u8>, VerdictError>,
+        now_us: u64,
+    ) {
         self.token.set(None);
         self.stale_us.set(None);
         let mut updates = self.updates.borrow_mut();
@@ -169,7 +175,7 @@ impl RuleUpdates {
                 if is_unusable {
                     updates.unusable(now_us);
                 }
-                self.say(&format!("no rules from the sidecar: {why}"));
+                self.say(&plugin.host, &format!("no rules from the sidecar: {why}"));
                 return;
             }
         };
@@ -193,7 +199,7 @@ impl RuleUpdates {
         };
         match stage {
             Ok(stage) => drop(self.compiling.replace(Some(Compiling { digest, stage }))),
-            Err(why) => self.refuse(&mut updates, digest, why),
+            Err(why) => self.refuse(&plugin.host, &mut updates, digest, why),
         }
     }
 
@@ -222,7 +228,7 @@ impl RuleUpdates {
     }
 
     /// Compiles for about this long, and puts the sets in force when they are complete.
-    pub fn compile(&self, plugin: &Plugin, now_us: u64, for_us: u64) {
+    pub fn compile(&self, plugin: &Plugin<impl Host>, now_us: u64, for_us: u64) {
         // The sets of all root contexts of the VM together take no more than a third of the worker's time.
         let compiled_us = COMPILED_US.get();
         if compiled_us > 0 && now_us.saturating_sub(compiled_us) < 2 * for_us {
@@ -232,17 +238,17 @@ impl RuleUpdates {
             return;
         };
         loop {
-            compiling.stage = match compiling.stage.advance(&plugin.pushed) {
+            compiling.stage = match compiling.stage.advance(&plugin.host, &plugin.pushed) {
                 Ok(Stage::Done(sets)) => {
                     return self.replace(plugin, sets, compiling.digest);
                 }
                 Ok(stage) => stage,
                 Err(why) => {
                     let mut updates = self.updates.borrow_mut();
-                    return self.refuse(&mut updates, compiling.digest, why);
+                    return self.refuse(&plugin.host, &mut updates, compiling.digest, why);
                 }
             };
-            let later_us = host::monotonic_us();
+            let later_us = plugin.host.monotonic_us();
             if later_us.saturating_sub(now_us) >= for_us {
                 COMPILED_US.set(later_us);
                 self.compiling.replace(Some(compiling));
@@ -252,29 +258,29 @@ impl RuleUpdates {
     }
 
     /// Puts these sets in force, and keeps the earlier ones.
-    fn replace(&self, plugin: &Plugin, sets: Vec<Rc<RuleSet>>, digest: String) {
+    fn replace(&self, plugin: &Plugin<impl Host>, sets: Vec<Rc<RuleSet>>, digest: String) {
         let mut updates = self.updates.borrow_mut();
         let before = updates.in_force().map(str::to_owned);
         self.previous
             .replace(before.zip(Some(plugin.replace_rules(sets))));
-        host::add_to_counter(RULES_UPDATED, 1);
+        plugin.host.add_to_counter(RULES_UPDATED, 1);
         self.said.take();
         let line = format!("sluicegate: rules {digest} are in force");
-        host::log(host::Level::Info, &line);
+        plugin.host.log(Level::Info, &line);
         updates.replaced(digest);
     }
 
-    fn refuse(&self, updates: &mut Updates, digest: String, why: String) {
-        host::add_to_counter(RULES_REFUSED, 1);
+    fn refuse(&self, host: &impl Host, updates: &mut Updates, digest: String, why: String) {
+        host.add_to_counter(RULES_REFUSED, 1);
         let line = format!("sluicegate: rules {digest} refused, the earlier ones stay: {why}");
-        host::log(host::Level::Error, &line);
+        host.log(Level::Error, &line);
         updates.refuse(digest, &why);
     }
 
     /// Logs a failure, unless it was the last one to be logged.
-    fn say(&self, what: &str) {
+    fn say(&self, host: &impl Host, what: &str) {
         if self.said.replace(what.to_owned()) != what {
-            host::log(host::Level::Warn, &format!("sluicegate: {what}"));
+            host.log(Level::Warn, &format!("sluicegate: {what}"));
         }
     }
 }

@@ -1,0 +1,212 @@
+//! What was said is so: a block blocks, who comes back when Retry-After says is admitted, and every request has a verdict.
+
+use crate::bounds::{BACK, CALLS, Judge, MS, SOON, Time, meets};
+use crate::record::{By, Check, Entry, Grant, Said, What};
+use crate::report::{Report, Wrong};
+
+impl Judge<'_> {
+    /// Whatever is asked when all faults are healed has a verdict.
+    pub(crate) fn unhealed(&self, report: &mut Report) {
+        let log = self.history.log.iter();
+        for entry in log.filter(|one| one.from >= self.history.healed) {
+            if let What::Asked {
+                checks,
+                said: Said::Unknown,
+                ..
+            } = &entry.what
+            {
+                let of = (checks[0].limit, checks[0].key);
+                report.add(of, (entry.from, entry.to), Wrong::Unhealed);
+            }
+        }
+    }
+
+    /// Whether the sidecar of an entry ran then.
+    fn is_up(&self, entry: &Entry) -> bool {
+        let mut of = self.changes.iter().rev().filter(|one| {
+            let tells = matches!(one.what, What::Up | What::Down);
+            tells && one.sidecar == entry.sidecar && one.from <= entry.from
+        });
+        of.next().is_some_and(|one| matches!(one.what, What::Up))
+    }
+
+    /// Whatever the rules of a fleet's filter ask for is decided while sidecars take another policy, except as
+    /// `docs/upgrades.md` says.
+    pub(crate) fn unmetered(&self, report: &mut Report) {
+        for entry in &self.changes {
+            let What::Unmetered { limit } = entry.what else {
+                continue;
+            };
+            let span = (entry.from.saturating_sub(CALLS), entry.to);
+            let mut disturbed = self.changes.iter().filter(|one| match one.what {
+                What::Clock(_) | What::Down => meets((one.from, one.to), span),
+                // Until it knows the overrides.
+                What::Up => meets((one.from, one.to + BACK), span),
+                _ => false,
+            });
+            // A sidecar that has started again may never have had the earlier files, if it has no folder for them, or a full one,
+            // or they were there while it was not: what one of the policies lacks it does not know.
+            let policies = &self.history.policies;
+            let everywhere = policies
+                .iter()
+                .all(|policy| policy.get(limit).is_none_or(Option::is_some));
+            let mut before = self.changes.iter().filter(|one| one.from <= entry.to);
+            let may_have_lost = before.any(|one| match one.what {
+                What::Down => !self.history.keeps_state,
+                What::StateFull(full) => full,
+                What::Policy(_) => !self.is_up(one),
+                _ => false,
+            });
+            let replaced = !everywhere && may_have_lost;
+            if !replaced && !self.cut(span) && disturbed.next().is_none() {
+                report.add((limit, 0), (entry.from, entry.to), Wrong::Unmetered);
+                return;
+            }
+        }
+    }
+
+    /// A key that is blocked admits nothing.
+    pub(crate) fn blocked(&self, report: &mut Report) {
+        // What the store loses, sidecars know that go on.
+        let mut changes = self.changes.iter();
+        let restarts = changes.any(|one| matches!(one.what, What::Down));
+        for (number, entry) in self.changes.iter().enumerate() {
+            let What::Override {
+                limit,
+                key,
+                grant: Some(Grant::Blocked),
+                until,
+                done: true,
+            } = entry.what
+            else {
+                continue;
+            };
+            let others = self.changes.iter().enumerate();
+            let others = others.filter(|(other, later)| *other != number && later.to >= entry.from);
+            let ends = others.filter_map(|(_, later)| match later.what {
+                What::Override {
+                    limit: of,
+                    key: whose,
+                    ..
+                } if (of, whose) == (limit, key) => Some(later.from),
+                What::Lost | What::OverridesLost if restarts => Some(later.from),
+                _ => None,
+            });
+            // An end by a clock that steps is not known.
+            let known = until.map_or(
+                u64::MAX,
+                |until| if self.clocks.is_empty() { until } else { 0 },
+            );
+            let until = ends.min().unwrap_or(u64::MAX).min(known);
+            let admitted = self.history.log.iter().find(|asked| {
+                matches!(&asked.what, What::Asked { checks, peek: false, said: Said::Admitted, .. }
+                    if checks.iter().any(|check| check.is_of(limit, key)))
+                    && asked.from > entry.to + SOON
+                    && asked.to < until
+                    && !self.cut((entry.to, asked.to))
+            });
+            if let Some(asked) = admitted {
+                report.add((limit, key), (asked.from, asked.to), Wrong::Blocked);
+                return;
+            }
+        }
+    }
+
+    /// Who asks again when Retry-After says, with nobody else there and nothing changed, is admitted.
+    pub(crate) fn again(&self, report: &mut Report) {
+        for (number, entry) in self.history.log.iter().enumerate() {
+            let What::Asked {
+                checks,
+                said: Said::Denied { .. },
+                again: true,
+                ..
+            } = &entry.what
+            else {
+                continue;
+            };
+            // The denial before it, by the same sidecar for the same.
+            let mut earlier = self.history.log[..number].iter().rev();
+            let before = earlier.find(|one| {
+                one.sidecar == entry.sidecar
+                    && matches!(&one.what, What::Asked { checks: of, said: Said::Denied { retry_ms: Some(wait) }, again: false, .. }
+                        if of == checks && one.to + wait * MS <= entry.from && one.to + (wait + 5) * MS >= entry.from)
+            });
+            let Some(before) = before else { continue };
+            // A cached denial was made up to a second earlier.
+            let span = (before.from.saturating_sub(SOON), entry.to);
+            // A fleet's filter has cached denials by all of its sidecars, which may have different policies.
+            let is_cached = matches!(before.what, What::Asked { by: By::Cache, .. });
+            let excused = checks.iter().any(|check| {
+                // Units that lie idle in leases come back in between.
+                self.longest_lease(check.limit) > 0
+                    || self.promises_nothing(check, before.to, entry.from)
+                    || is_cached && self.is_disputed(check.limit, before.from)
+            });
+            if !excused && !self.cut(span) && !self.is_disturbed(entry, checks, span) {
+                let of = (checks[0].limit, checks[0].key);
+                report.add(of, (before.from, entry.to), Wrong::DeniedAgain);
+                return;
+            }
+        }
+    }
+
+    /// Whether something else in a span may have taken what an entry asks for.
+    fn is_disturbed(&self, entry: &Entry, checks: &[Check], span: Time) -> bool {
+        let touches = |limit, key| checks.iter().any(|check| check.is_of(limit, key));
+        self.history.log.iter().any(|one| {
+            !std::ptr::eq(one, entry)
+                && meets((one.from, one.to), span)
+                && match &one.what {
+                    What::Asked {
+                        checks: of,
+                        said,
+                        by,
+                        peek,
+                        ..
+                    } => {
+                        !peek
+                            && *by != By::Cache
+                            && !matches!(said, Said::Denied { .. } | Said::Refused)
+                            && of.iter().any(|check| touches(check.limit, check.key))
+                    }
+                    What::Reset { limit, key, .. } => touches(*limit, *key),
+                    _ => true,
+                }
+        })
+    }
+
+    /// Whether sidecars have different policies on a limit.
+    fn is_disputed(&self, limit: usize, at: u64) -> bool {
+        let versions = (0..self.history.sidecars).map(|sidecar| self.version(sidecar, at));
+        let mut limits = versions.map(|version| &self.history.policies[version][limit]);
+        let first = limits.next();
+        limits.any(|other| Some(other) != first)
+    }
+
+    /// A block without an end promises nothing: its time is that of the longest window, after what hides the block.
+    fn promises_nothing(&self, check: &Check, denied: u64, promised: u64) -> bool {
+        let mut earlier = self.changes.iter().rev().filter(|one| one.from <= denied);
+        let last = earlier.find_map(|one| match one.what {
+            What::Lost | What::OverridesLost => Some(None),
+            What::Override {
+                limit,
+                key,
+                until,
+                done: true,
+                ..
+            } if check.is_of(limit, key) => Some(until),
+            _ => None,
+        });
+        // An end by a clock that steps is not known.
+        let known = |until: &u64| *until >= denied && self.clocks.is_empty();
+        let hidden_until = last.flatten().filter(known);
+        let ends = hidden_until.map_or(denied.saturating_sub(SOON), |until| until - 500 * MS);
+        let mut windows = self.limits(check.limit).flat_map(|(_, of)| &of.windows);
+        let is_blocked = self.limits(check.limit).any(|(_, of)| of.blocked == Some(check.key))
+            || self.changes.iter().any(|one| {
+                matches!(one.what, What::Override { limit, key, grant: Some(Grant::Blocked), until: None, .. }
+                    if check.is_of(limit, key))
+            });
+        is_blocked && windows.any(|window| promised >= ends + window.per_ms * MS)
+    }
+}
