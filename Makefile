@@ -222,7 +222,7 @@ soak: setup-bench filter ## half an hour with as many requests as the machine ca
 	@echo "soak: the whole chain under full load"
 	@$(CARGO_TEST) --release -p sluicegate-tests --test core -- --ignored --nocapture service_life
 
-world: ## sidecars, filters and a store in virtual time: all features in one history, judged by the promises (FIRST=1 SEEDS=1000: which seeds, SECONDS=: how long at most; ALL=1: go on after one that fails; OPEN=e2,e3: with what other issues fix; PAIRS=1: a table of features that met; ONE=SEED: what that one is and shows)
+world: ## sidecars, filters and a store in virtual time: all features in one history, judged by the promises (FIRST=1 SEEDS=1000: which seeds, SECONDS=: how long at most; ALL=1: go on after one that fails; PAIRS=1: a table of features that met; ONE=SEED: what that one is and shows)
 	@cargo run --quiet --locked --profile world -p sluicegate-world -- $(ONE)
 
 world-fresh: ## worlds that nobody has seen before, by seeds from the time, for ten minutes (SECONDS=600); those that fail are added to tests/world/seeds

@@ -160,7 +160,7 @@ for i = 1, #buckets do
   local level, kept = bucket.level, bucket.kept
   if level ~= kept or bucket.returned then
     local key, born = KEYS[i], bucket.born
-    if level == 0 and not bucket.uncut then
+    if level == 0 and not bucket.uncut and not bucket.stays then
       call('UNLINK', key)
 --@else save
     else

@@ -8,7 +8,7 @@
 
 -- A hold, as a bucket that decide.lua saves if it has changed. Its level is the units that it still stands for; its
 -- state is those units, when it was left, and what is known of each bucket. `number` is its lifetime, or how many units
--- stay in it.
+-- stay in it. One that was left `stays` even if it has no units: what is added when it is spent is added once.
 local function read_hold(key, units, number, is_read)
   local left, held = 0, nil
   local state = is_read > 0 and redis.pcall('GET', key)
@@ -87,6 +87,7 @@ local function slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
     local result, ends = reply and unpack('>i4', reply) or 1, position + 28 * n
     if result > 0 then
       hold.level, hold.held = hold.units, pack('>I7', now) .. sub(request, position, ends - 1)
+      hold.returned, hold.stays = true, true
     end
     return result, ends
   end
@@ -110,10 +111,10 @@ local function slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
       hold.level, hold.held = hold.units, pack('>I7', now)
     elseif hold then
       left, held = hold.level, hold.held
-      units = min(units, left - hold.number)
+      units = min(units, max(0, left - hold.number))
       -- The clock stepped back behind the taking: nothing can be returned yet, so the hold keeps its units.
-      if units <= 0 or unpack('>I7', held) > now then return 1, 0, ends, rows end
-      hold.level = left - units
+      if not held or units == 0 and left > 0 or unpack('>I7', held) > now then return 1, 0, ends, rows end
+      hold.level, hold.returned = left - units, true
       if n == 0 then return 1, units, ends, { held } end
     end
     while position < ends do

@@ -63,7 +63,6 @@ local UNCUT = '>I7I7I4I4'
 -- A level in fine units of which `unit` are a unit, in those of which `other` are one: rounded up, at most `most`.
 -- Long division, since the product of the two may have 90 bits: 7 bits of `other` at a time, of which there are 49.
 local function rescale(level, unit, other, most)
-  if unit == 0 then return most end
   local rest = level % unit
   local scaled, quotient, remainder, digit = (level - rest) / unit * other, 0, 0, 4398046511104
   while digit >= 1 do

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sluicegate_engine::{Batch, FleetPosition, Memory, Outcome, Settlements};
+use sluicegate_engine::{Batch, Decision, FleetPosition, Memory, Outcome, Settlements};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::cluster::slots::{SLOTS, slot};
 use super::commands::{Announced, SIDECAR_TTL};
 use super::error::{ConnectionError, StoreError};
 use super::health::{ComponentId, Monitor};
@@ -62,6 +63,8 @@ pub struct Fault {
     pub cut: bool,
     /// Calls arrive, answers do not.
     pub loses_answers: bool,
+    /// The keys of the upper half of a Cluster's slots are refused, as if no node served them.
+    pub refuses_half: bool,
     /// How long a call takes, and its answer.
     pub there: Duration,
     /// The same for its answer.
@@ -183,6 +186,14 @@ impl Inner {
         *lock(&self.faults)
     }
 
+    /// # Errors
+    /// One of these keys is refused.
+    fn serves<'k>(&self, mut keys: impl Iterator<Item = &'k str>) -> Result<(), StoreError> {
+        let refuses = self.fault().refuses_half && keys.any(|key| slot(key) >= SLOTS / 2);
+        let refusal = || StoreError::Connection(ConnectionError::NotYet);
+        if refuses { Err(refusal()) } else { Ok(()) }
+    }
+
     /// One call: `execute` runs at the server, if it gets there in time. As a connection does, it tries once more what the
     /// server found too late, because its clock may have been set.
     async fn exchange<T>(
@@ -302,17 +313,39 @@ impl Link {
     }
 
     pub(super) async fn decide(&self, batch: &Batch) -> StoreReply {
+        let serves = |decision: &Decision| {
+            let buckets = decision
+                .takes
+                .iter()
+                .filter_map(|take| batch.buckets.get(take.bucket));
+            self.inner.serves(buckets.map(|bucket| bucket.key.as_str()))
+        };
+        let served: Vec<_> = batch.decisions.iter().map(serves).collect();
+        let mut part = batch.clone();
+        let mut each = served.iter();
+        part.decisions
+            .retain(|_| each.next().is_some_and(Result::is_ok));
         let decide = |state: &mut State, now_us| {
-            let outcomes = state.engine.decide(now_us, batch);
+            let outcomes = state.engine.decide(now_us, &part);
             let known = outcomes.iter().flatten().copied().collect();
-            state.note(|| Call::Decide(now_us, batch.clone(), known));
+            state.note(|| Call::Decide(now_us, part.clone(), known));
             outcomes
         };
         let answer = self.inner.call(self.inner.timeout, decide).await;
-        StoreReply::whole(batch, answer)
+        let whole = |outcomes: Vec<_>| {
+            let mut outcomes = outcomes.into_iter();
+            let outcome = |served: Result<(), StoreError>| {
+                served?;
+                Ok(outcomes.next().ok_or(StoreError::Late)??)
+            };
+            served.into_iter().map(outcome).collect()
+        };
+        StoreReply::whole::<StoreError>(batch, answer.map(whole))
     }
 
     pub(super) async fn settle(&self, settlements: &Settlements) -> Result<Vec<u64>, StoreError> {
+        self.inner
+            .serves(settlements.buckets.iter().map(|bucket| bucket.key.as_str()))?;
         let settle = |state: &mut State, now_us| {
             let units = state.engine.settle(now_us, settlements);
             state.note(|| Call::Settle(now_us, settlements.clone(), units.clone()));
@@ -322,6 +355,7 @@ impl Link {
     }
 
     pub(super) async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {
+        self.inner.serves(keys.iter().map(String::as_str))?;
         let reset = |state: &mut State, _| {
             state.note(|| Call::Reset(keys.to_vec()));
             keys.iter().map(|key| state.engine.reset(key)).collect()
@@ -385,8 +419,8 @@ impl Link {
         self.inner.call(self.inner.timeout, change).await
     }
 
-    pub(super) fn is_down(&self, _: &str) -> bool {
-        self.inner.down.load(Ordering::Relaxed)
+    pub(super) fn is_down(&self, key: &str) -> bool {
+        self.inner.down.load(Ordering::Relaxed) || self.inner.serves([key].into_iter()).is_err()
     }
 
     pub(super) fn clock_us(&self, _: &str) -> Option<u64> {

@@ -160,20 +160,3 @@ async fn a_vm_that_dies_has_spent_its_part() {
     let [_, spent, ..] = chain.units().await;
     assert!(spent <= QUOTA && spent > admitted / 2, "{spent}");
 }
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sidecar_that_is_killed_under_load_leads_to_nothing_over() {
-    let mut chain = Leased::start().await;
-    let [mut admitted, ..] = chain.load("/", 60).await;
-    for _ in 0..3 {
-        let (load, ()) = {
-            let restart = chain.0.sidecar.restart();
-            let url = chain.0.envoy.url("/");
-            tokio::join!(load_of(&url, 60), restart)
-        };
-        admitted += load[0];
-    }
-    admitted += chain.load("/", 60).await[0];
-    assert!(admitted <= QUOTA, "{admitted}");
-    assert_eq!(chain.0.envoy.vm_deaths().await, 0);
-}

@@ -115,6 +115,18 @@ impl Limit {
         }
     }
 
+    /// Spends a hold, and adds units to each bucket.
+    fn adds(&self, secret: u128, units: i64) -> Settlements {
+        let at_us = None;
+        let add = |bucket| Entry {
+            bucket,
+            at_us,
+            units,
+        };
+        let entries = (0..self.buckets.len()).map(add).collect();
+        Settlements::one(self.spend(secret, ALL), self.buckets.clone(), entries)
+    }
+
     fn returns(&self, given: &[(u128, u64)]) -> Settlements {
         let one = |(secret, units): &(u128, u64)| {
             let back = |bucket| Entry::back(bucket, None, *units);
@@ -215,7 +227,10 @@ pub fn holds_agree(lua: &mut Lua) -> Result<(), String> {
             };
             settled::more(&limit.buckets[0], Guard::Once { key, lasts_us }, &[record])
         };
+        let mut nothing = limit.batch(0, Some(4), false);
+        nothing.decisions[0].holds[0].lasts_us = 60 * SECOND;
         let asked = [
+            (0, nothing),
             (0, limit.batch(4, Some(1), false)),
             (0, other.batch(2, Some(2), false)),
             (0, limit.batch(9, Some(3), false)),
@@ -229,6 +244,25 @@ pub fn holds_agree(lua: &mut Lua) -> Result<(), String> {
                 return Err(format!("{algorithm:?}: {said:?}, not {rust:?}"));
             }
         }
+        // By itself, for calls that return its units one by one.
+        let alone = Settlements::one(limit.spend(1, 1), Vec::new(), Vec::new());
+        let told = lua.try_settle(Some(START_US), None, &alone)?.each;
+        let told = told.and_then(|each| each.into_iter().next()?.ok());
+        let told = told.ok_or("a hold that cannot be read")?;
+        let names = told.of.iter().map(|held| (held.name, held.at_us));
+        let names_of_limit = limit
+            .buckets
+            .iter()
+            .map(|bucket| (Held::of(bucket).name, START_US));
+        if told.units != 1 || !names.eq(names_of_limit) {
+            return Err(format!("{algorithm:?}: {told:?}"));
+        }
+        let key = limit.hold(1);
+        memory.settle(
+            START_US,
+            &Settlements::one(limit.spend(1, 1), Vec::new(), Vec::new()),
+        );
+        assert!(lua.ttl_ms(&key) > 0);
         let settled = [
             spend(&limit, 3, ALL, 0),
             spend(&limit, 1, 1, 0),
@@ -237,6 +271,8 @@ pub fn holds_agree(lua: &mut Lua) -> Result<(), String> {
             spend(&limit, 1, ALL, 0),
             spend(&limit, 1, ALL, 0),
             spend(&limit, 2, ALL, 0),
+            limit.adds(4, 3),
+            limit.adds(4, 3),
             more("one"),
             more("one"),
             more("two"),
@@ -277,6 +313,26 @@ fn a_hold_is_invalid_for_another_key_or_limit() {
         other_key.subject = "mine".to_owned();
         assert_eq!(stores.back(now, limit, 3, 9), 0);
         assert_eq!(stores.remaining(now, limit), 7);
+    });
+}
+
+/// What is known only later, such as the cost of a response, is added when the hold is spent: also where nothing was reserved.
+#[test]
+fn what_is_added_beyond_a_hold_counts_once_whatever_it_holds() {
+    for_each_algorithm(|stores, limit, now| {
+        for (reserved, more, left) in [(0, 3i64, 7), (2, 1, 4), (0, 9, 0)] {
+            let secret = u128::from(more.unsigned_abs());
+            let mut batch = limit.batch(reserved, Some(secret), false);
+            batch.decisions[0].holds[0].lasts_us = 60 * SECOND;
+            assert!(stores.decide(now, &batch)[0].admitted);
+            assert!(stores.lua.ttl_ms(&limit.hold(secret)) > 0);
+            let actual = limit.adds(secret, more);
+            assert_eq!(stores.settle(now, &actual), [more.unsigned_abs()]);
+            assert_eq!(stores.settle(now, &actual), [0], "once");
+            assert_eq!(stores.lua.ttl_ms(&limit.hold(secret)), -2, "it is gone");
+            assert_eq!(stores.remaining(now, limit), left);
+        }
+        assert_eq!(stores.settle(now, &limit.adds(99, 1)), [0], "no hold");
     });
 }
 

@@ -9,6 +9,7 @@
 //! | `lua.rs`, `own_redis.rs` | the script on a real Redis, and one that starts with it |
 //! | `made.rs` | buckets, batches and generated cases, in a word each |
 //! | `replay.rs` | one history through all three |
+//! | `reached.rs` | the branches of the slow path that histories come to |
 //! | `assembled.rs` | the script is what its parts in lua/ are assembled to |
 //! | `agreement.rs` | generated histories, an algorithm a test |
 //! | `kept.rs` | histories that once failed |
@@ -44,6 +45,7 @@ mod overrides_script;
 mod own_redis;
 mod policies;
 mod promises;
+mod reached;
 mod replay;
 mod settled;
 mod sidecars_script;

@@ -178,10 +178,16 @@ a token bucket gives back what has drained
 
 === holds
 a hold returns its units as often as it is asked
-- hold.level = left - units
-+ hold.level = left
+- hold.level, hold.returned = left - units, true
++ hold.level, hold.returned = left, true
+a hold without units is spent as often as it is asked
+- hold.level, hold.returned = left - units, true
++ hold.level = left - units
+a hold without units is forgotten
+- hold.returned, hold.stays = true, true
++ hold.returned = true
 a hold loses what is to stay in it
-- units = min(units, left - hold.number)
+- units = min(units, max(0, left - hold.number))
 + units = min(units, left)
 a hold returns units to buckets that it is not of
 - if known == name then

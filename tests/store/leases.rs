@@ -266,17 +266,6 @@ async fn wait_until_back(sidecar: &Sidecar) {
     .await;
 }
 
-#[tokio::test]
-async fn a_sidecar_that_stops_returns_its_leases() {
-    let (redis, mut sidecar) = on_redis().await;
-    let admitted = warm(&sidecar).await;
-    assert!(used(&sidecar).await > admitted);
-    sidecar.signal("TERM");
-    sidecar.wait().await;
-    let other = Sidecar::alone(&with_leases(&redis.url())).await;
-    assert_eq!(used(&other).await, admitted);
-}
-
 /// The check of another limit is on another node than the hot key, and is decided by itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_has_leases_too() {

@@ -12,7 +12,7 @@
 mod part;
 mod taken;
 
-use sluicegate_certificates::CallTimes;
+use sluicegate_certificates::{CallTimes, Held};
 use sluicegate_protocol::{LeasePart, MAX_PARTS, PartReport, PolicyVersion};
 
 use crate::config::MAX_NAME_BYTES;
@@ -102,8 +102,9 @@ impl Leases {
         let counted = taken.tightest().filter(|_| taken.covers_enforced(question));
         let counted = counted.map(|status| status.check);
         self.change(question, taken, |part, check, cost| {
-            part.report.spent += cost;
-            part.report.decisions += u64::from(counted == Some(check));
+            let report = &mut part.tag.report;
+            report.spent += cost;
+            report.decisions += u64::from(counted == Some(check));
         });
     }
 
@@ -118,7 +119,7 @@ impl Leases {
         &mut self,
         question: &Question,
         taken: &Taken,
-        change: impl Fn(&mut LivePart, usize, u64),
+        change: impl Fn(&mut Held<LivePart>, usize, u64),
     ) {
         for one in &taken.checks {
             if let Some(check) = question.checks.get(one.status.check)
@@ -182,7 +183,8 @@ impl Leases {
             self.version = version;
             // Ends the parts that the same sidecar lent under an earlier policy.
             self.end(times.answered_us, |part| {
-                part.version.instance == version.instance && part.version.epoch < version.epoch
+                let lent = part.tag.version;
+                lent.instance == version.instance && lent.epoch < version.epoch
             });
         }
         for part in lent {
@@ -250,7 +252,7 @@ impl Leases {
     }
 
     /// Ends these parts; whether there were any.
-    fn end(&mut self, now_us: u64, which: impl Fn(&LivePart) -> bool + Copy) -> bool {
+    fn end(&mut self, now_us: u64, which: impl Fn(&Held<LivePart>) -> bool + Copy) -> bool {
         let keys = self.keys.iter_mut();
         let ended: Vec<_> = keys.flat_map(|(_, _, parts)| parts.end(which)).collect();
         let any = !ended.is_empty();

@@ -5,11 +5,16 @@
 //! back before the certificate ends, so until then the store would deny the decision too.
 //!
 //! Times are microseconds of the caller's clock, which must not step.
+//!
+//! Beside them, in `ledger.rs`, what both spend without asking: units that were granted in advance.
+
+mod ledger;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub use ledger::{Grant, Held, Ledger, Taken};
 use sluicegate_protocol::{LimitStatus, MAX_HOLD_MS};
 
 /// Cached denials. If the cache is full, the one that ends first is evicted.

@@ -67,7 +67,7 @@ pub(crate) fn name_of(key: &str) -> u64 {
 pub enum Guard {
     /// Nothing: it must be sent once.
     None,
-    /// It takes units off a hold, and settles those.
+    /// It takes units off a hold, and settles those. A hold that was left without units is spent once, too: for what is added then.
     Spend {
         /// The hold's key.
         hold: String,

@@ -15,6 +15,7 @@ mod pool;
 mod rate;
 mod terms;
 
-pub use pool::{EndedLease, Grant, Pool, Taken};
+pub use pool::{EndedLease, Pool};
 pub use rate::Rate;
+pub use sluicegate_certificates::{Grant, Taken};
 pub use terms::{LeaseRefusal, LeaseTerms, SMALLEST_LEASE, less_drift, reserve, spend_by_us};

@@ -1,6 +1,6 @@
 //! How a check stands in a window of its limit: the only place that makes these numbers. Pure.
 
-use sluicegate_engine::{Algorithm, BucketSpec, CalendarUnit as Unit, Outcome};
+use sluicegate_engine::{BucketSpec, CalendarUnit as Unit, Outcome};
 use sluicegate_protocol::{CalendarUnit, LimitStatus};
 
 use crate::policy::Limit;
@@ -21,14 +21,14 @@ pub fn in_window(
         reset_ms: 0,
         retry_after_ms: 0,
         until_changed: false,
-        calendar: match spec.algorithm {
-            Algorithm::CalendarWindow(calendar) => Some(match calendar.unit() {
+        calendar: spec
+            .algorithm
+            .calendar()
+            .map(|calendar| match calendar.unit() {
                 Unit::Day => CalendarUnit::Day,
                 Unit::Week => CalendarUnit::Week,
                 Unit::Month => CalendarUnit::Month,
             }),
-            _ => None,
-        },
         hold_ms: 0,
         unknown: Vec::new(),
         receipt: Vec::new(),

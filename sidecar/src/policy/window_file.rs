@@ -26,6 +26,18 @@ pub(super) enum AlgorithmName {
     TokenBucket,
 }
 
+impl AlgorithmName {
+    /// The fields that its windows have beside `quota` and `per`.
+    const fn fields(self) -> &'static [&'static str] {
+        match self {
+            Self::SlidingLog => &[],
+            Self::SlidingWindow => &["precision"],
+            Self::FixedWindow => &["time_zone"],
+            Self::TokenBucket => &["burst"],
+        }
+    }
+}
+
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WindowFile {
@@ -57,12 +69,15 @@ pub(super) struct QuotaFromRequest {
 
 impl WindowFile {
     pub(super) fn validate(&self, algorithm: AlgorithmName) -> Result<BucketSpec, String> {
-        if self.precision.is_some() && algorithm != AlgorithmName::SlidingWindow {
-            let why = "`precision` belongs to `algorithm: sliding_window` only: remove it";
-            return Err(why.to_owned());
-        }
-        if self.burst.is_some() && algorithm != AlgorithmName::TokenBucket {
-            return Err("`burst` belongs to `algorithm: token_bucket` only: remove it".to_owned());
+        for (field, is_given, of) in [
+            ("precision", self.precision.is_some(), "sliding_window"),
+            ("burst", self.burst.is_some(), "token_bucket"),
+        ] {
+            if is_given && !algorithm.fields().contains(&field) {
+                return Err(format!(
+                    "`{field}` belongs to `algorithm: {of}` only: remove it"
+                ));
+            }
         }
         let (algorithm, window_us) = match NamedWindow::read(&self.per)? {
             NamedWindow::Unit(unit) => self.calendar_window(algorithm, unit)?,
@@ -88,7 +103,7 @@ impl WindowFile {
         unit: CalendarUnit,
     ) -> Result<(Algorithm, u64), String> {
         let per = unit.name();
-        if algorithm != AlgorithmName::FixedWindow {
+        if !algorithm.fields().contains(&"time_zone") {
             let same = match unit {
                 CalendarUnit::Day => "24h",
                 CalendarUnit::Week => "7d",

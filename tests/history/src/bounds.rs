@@ -119,7 +119,7 @@ impl<'a> Judge<'a> {
         let is_good = |link: &Link| match link {
             Link::Good => true,
             Link::Slow(there, back) => there + back < 90 && !steps,
-            Link::Cut | Link::LosesAnswers => false,
+            Link::Cut | Link::LosesAnswers | Link::RefusesHalf => false,
         };
         for (number, entry) in log.iter().enumerate() {
             let sidecar = entry.sidecar;

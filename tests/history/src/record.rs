@@ -124,6 +124,8 @@ pub enum Link {
     Cut,
     /// Calls pass, and no answers.
     LosesAnswers,
+    /// Half of all keys are refused.
+    RefusesHalf,
     /// Milliseconds there, and back.
     Slow(u64, u64),
 }

@@ -11,18 +11,8 @@ use super::script::{
 use limits::{at_once, changed, limit};
 use written::{Sequence, asks};
 
-/// What is known to be wrong, with the issue that turns it on: the generator leaves it out until then.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Open {
-    /// A receipt is given back to a window from which nothing was taken, or to what others have taken since the clock has
-    /// stepped back behind it: holds.
-    pub e2: bool,
-    /// A token bucket's receipt returns what has drained, after a lowered quota: holds.
-    pub e3: bool,
-}
-
 /// Features that can meet.
-pub const FEATURES: [&str; 16] = [
+pub const FEATURES: [&str; 19] = [
     "policies",
     "overrides",
     "resets",
@@ -39,6 +29,9 @@ pub const FEATURES: [&str; 16] = [
     "fleets",
     "sets by route",
     "state folders",
+    "refused keys",
+    "bad callouts",
+    "VMs that end",
 ];
 
 /// How many of them chance chooses by number: a fleet is chosen by itself, so that the other worlds stay as they are.
@@ -64,11 +57,14 @@ pub fn features(world: &World) -> Vec<usize> {
                 Link::Cut => has[7] = true,
                 Link::LosesAnswers => has[8] = true,
                 Link::Slow(..) => has[9] = true,
+                Link::RefusesHalf => has[16] = true,
                 Link::Good => {}
             },
             Event::Clock { .. } => has[10] = true,
             Event::Restart { .. } | Event::Kill { .. } => has[11] = true,
             Event::LoseData => has[12] = true,
+            Event::Callouts { .. } => has[17] = true,
+            Event::EndVm { .. } => has[18] = true,
             _ => {}
         }
     }
@@ -99,7 +95,6 @@ impl Chance {
 struct Maker {
     seed: u64,
     chance: Chance,
-    open: Open,
     sidecars: usize,
     fleet: bool,
     policies: Vec<Policy>,
@@ -123,12 +118,11 @@ struct Maker {
 const LIMITS: u64 = script::LIMITS as u64;
 
 /// The world of a seed.
-pub fn generate(seed: u64, open: Open) -> World {
+pub fn generate(seed: u64) -> World {
     let mut chance = Chance(seed.wrapping_mul(0x5851_F42D_4C95_7F2D));
     // Few features in most worlds: what one excuses does not hide what others show.
     let mut on = [false; FEATURES.len()];
-    let sequences = Sequence::all(open);
-    let sequence = chance.one_in(5).then(|| chance.of(&sequences));
+    let sequence = chance.one_in(5).then(|| chance.of(&Sequence::ALL));
     let others: &[u64] = match sequence {
         Some(_) => &[0, 0, 0, 1, 2],
         None => &[2, 2, 3, 3, 4, 5, 8],
@@ -142,8 +136,8 @@ pub fn generate(seed: u64, open: Open) -> World {
     let embedded = sequence.is_none() && chance.one_in(12);
     let fleet = sequence.is_none() && !embedded && Chance(seed ^ 0xF1EE7).one_in(4);
     if fleet {
-        // A filter's leases are those of one sidecar.
-        (on[0], on[4], on[5]) = (true, false, true);
+        (on[0], on[5]) = (true, true);
+        on[4] |= Chance(seed ^ 0x1EA5E).one_in(3);
     }
     let sidecars = match (embedded, sequence) {
         (true, _) => 1,
@@ -176,7 +170,7 @@ pub fn generate(seed: u64, open: Open) -> World {
             continue;
         }
         next[which] = match &next[which] {
-            Some(before) => changed(&mut chance, before, leases, receipts, open),
+            Some(before) => changed(&mut chance, before, leases),
             None => all[0][which].clone(),
         };
         all.push(next);
@@ -188,7 +182,6 @@ pub fn generate(seed: u64, open: Open) -> World {
         seed,
         length_ms: chance.of(&[20_000, 30_000, 60_000, 150_000]),
         chance,
-        open,
         sidecars,
         fleet,
         policies: all,
@@ -202,7 +195,7 @@ pub fn generate(seed: u64, open: Open) -> World {
         events: Vec::new(),
     };
     if on[10] {
-        maker.clocks(receipts);
+        maker.clocks();
     }
     if !embedded {
         if on[12] {
@@ -210,6 +203,9 @@ pub fn generate(seed: u64, open: Open) -> World {
             maker.happens(at_ms, Event::LoseData);
         }
         maker.faults(on[7], on[8], on[9]);
+        if on[7] {
+            maker.refusals_of_keys();
+        }
         if on[11] {
             maker.restarts();
         }
@@ -220,6 +216,9 @@ pub fn generate(seed: u64, open: Open) -> World {
     let mut tiers = Vec::new();
     if fleet && maker.chance.one_in(2) {
         maker.consumers = true;
+        // Limits of consumers cannot have leases.
+        let limits = maker.policies.iter_mut().flatten().flatten();
+        limits.for_each(|limit| limit.lease_ms = None);
         let chance = &mut maker.chance;
         let of = maker.policies.iter();
         tiers.extend(of.map(|_| [(); KEYS].map(|()| chance.one_in(2))));
@@ -245,8 +244,7 @@ pub fn generate(seed: u64, open: Open) -> World {
     if resets {
         maker.resets();
     }
-    let tokens_too = open.e3 || !overrides && !policies && !requests;
-    maker.asks(on[5], requests, receipts.then_some(tokens_too));
+    maker.asks(on[5], requests, receipts);
     if maker.chance.one_in(3) {
         maker.steady(on[5]);
     }
@@ -322,16 +320,12 @@ impl Maker {
         self.policies[0][limit].clone().expect("the first has all")
     }
 
-    fn clocks(&mut self, receipts: bool) {
+    fn clocks(&mut self) {
         let forward = [500, 3_000, 12_000, 45_000];
         let back = [-400, -3_000, -12_000, -45_000];
         for _ in 0..self.chance.between(1, 2) {
             let (at_ms, goes_back) = (self.at(), self.chance.one_in(2));
-            let steps = if goes_back && (!receipts || self.open.e2) {
-                back
-            } else {
-                forward
-            };
+            let steps = if goes_back { back } else { forward };
             let by_ms = self.chance.of(&steps);
             self.happens(at_ms, Event::Clock { by_ms });
         }
@@ -357,6 +351,25 @@ impl Maker {
                     self.drain(ends, sidecar);
                 }
                 self.outages.extend((link == Link::Cut).then_some(begins));
+            }
+        }
+    }
+
+    /// The store refuses half of all keys for a while, by chance of its own.
+    fn refusals_of_keys(&mut self) {
+        let mut chance = Chance(self.seed ^ 0x5107);
+        if !chance.one_in(3) {
+            return;
+        }
+        let begins = chance.below(self.length_ms).max(600);
+        let ends = begins + chance.of(&[900, 3_000, 12_000]);
+        for sidecar in 0..self.sidecars {
+            for (at_ms, link) in [(begins, Link::RefusesHalf), (ends, Link::Good)] {
+                self.happens(at_ms, Event::Link { sidecar, link });
+            }
+            for key in 0..KEYS {
+                let load = asks((self.busy.0, key), sidecar, 1, (20, 40));
+                self.events.push((begins + 10, load));
             }
         }
     }
@@ -562,8 +575,8 @@ impl Maker {
         }
     }
 
-    /// Requests; `receipts` says whether any may have one, of a token bucket too.
-    fn asks(&mut self, filters: bool, requests: bool, receipts: Option<bool>) {
+    /// Requests.
+    fn asks(&mut self, filters: bool, requests: bool, receipts: bool) {
         for _ in 0..self.chance.between(10, 40) {
             let calm = self.chance.one_in(3);
             let (limit, key) = self.asked();
@@ -606,15 +619,6 @@ impl Maker {
                     quota: None,
                 });
             }
-            let tokens = checks.iter().any(|check| {
-                let limits = self
-                    .policies
-                    .iter()
-                    .filter_map(|policy| policy.get(check.limit));
-                limits
-                    .flatten()
-                    .any(|of| matches!(of.algorithm, Algorithm::Token(_)))
-            });
             let (times, every_ms) = if calm {
                 (1, 0)
             } else {
@@ -628,9 +632,7 @@ impl Maker {
                 filter: filters && (self.fleet || self.chance.one_in(2)),
                 checks,
                 peek: self.chance.one_in(15),
-                receipt: limit != CONSUMERS
-                    && receipts.is_some_and(|of_tokens| of_tokens || !tokens)
-                    && self.chance.one_in(3),
+                receipt: limit != CONSUMERS && receipts && self.chance.one_in(3),
                 times,
                 every_ms,
                 again: calm,

@@ -8,6 +8,8 @@
 //! | `generate.rs` | a world from a seed |
 //! | `run.rs` | runs it with the sidecar's real service |
 //! | `filter.rs`, `host.rs` | an Envoy whose workers run the filter's own code, `filter/vm` |
+//! | `asked.rs` | what became of a request there |
+//! | `network.rs` | the way from an Envoy to the sidecars, and what it saw of each request |
 //! | `judge.rs` | has what it showed judged by `tests/history` |
 //! | `reached.rs` | the states that some of the first worlds have to reach |
 //! | `shrink.rs` | the same fault with fewer events |
@@ -15,6 +17,7 @@
 //!
 //! The simulated Redis is `sidecar/tests/simulated.rs`: the embedded engine behind links.
 
+mod asked;
 mod determined;
 mod filter;
 mod generate;
@@ -24,6 +27,7 @@ mod judge;
 #[path = "../../engine/lua.rs"]
 #[allow(dead_code)]
 mod lua;
+mod network;
 #[cfg(test)]
 #[path = "../../engine/own_redis.rs"]
 mod own_redis;
@@ -41,7 +45,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use generate::{FEATURES, Open, features, generate};
+use generate::{FEATURES, features, generate};
 use judge::judge;
 use reached::{STATES, reached};
 use run::{What, run};
@@ -60,16 +64,6 @@ struct Found {
 
 /// How many worlds have to reach every state, however little time there is.
 const REACHING: u64 = 400;
-
-/// What `OPEN` turns on, for example `OPEN=e2,e3`.
-fn open() -> Open {
-    let text = std::env::var("OPEN").unwrap_or_default();
-    let has = |name| text.split(',').any(|one| one == name);
-    Open {
-        e2: has("e2"),
-        e3: has("e3"),
-    }
-}
 
 /// Seeds that failed once. They run before all others; `KEEP=FILE` adds those that fail and runs none of these.
 const KEPT: &str = include_str!("../seeds");
@@ -156,7 +150,7 @@ fn main() -> ExitCode {
 
 /// Runs and judges the world of a seed; which states it reached.
 fn look(seed: u64, found: &Found) -> [bool; STATES.len()] {
-    let world = generate(seed, open());
+    let world = generate(seed);
     let shown = run(&world, false);
     let verdicts = shown
         .log
@@ -197,7 +191,7 @@ fn look(seed: u64, found: &Found) -> [bool; STATES.len()] {
 }
 
 fn one(seed: u64) -> ExitCode {
-    let world = generate(seed, open());
+    let world = generate(seed);
     println!("{world}");
     let shown = run(&world, true);
     print_log(&shown);
@@ -333,7 +327,7 @@ mod tests {
     #[test]
     fn the_same_seed_gives_the_same_transcript_twice() {
         for seed in 1..6 {
-            let world = generate(seed, Open::default());
+            let world = generate(seed);
             let transcript = || format!("{:?}", run(&world, true));
             assert_eq!(transcript(), transcript(), "seed {seed}");
         }

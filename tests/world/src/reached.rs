@@ -10,11 +10,13 @@ use super::script::{Check, Event, Grant, Link, World};
 struct Sidecar {
     is_cut: bool,
     is_full: bool,
+    /// The store refuses some keys.
+    refuses: bool,
     version: usize,
 }
 
 /// The states; each seed counts once for each.
-pub const STATES: [&str; 28] = [
+pub const STATES: [&str; 29] = [
     "a key has nothing left",
     "a share admits",
     "a share denies",
@@ -43,6 +45,7 @@ pub const STATES: [&str; 28] = [
     "a VM ends while requests wait in it",
     "the answer for a batch is late",
     "workers of one Envoy have different rules",
+    "the store refuses some keys and decides others",
 ];
 
 /// Which of them a world reached.
@@ -73,6 +76,7 @@ pub fn reached(world: &World, shown: &Shown) -> [bool; STATES.len()] {
                 let is_admitted = *said == Said::Admitted && !peek;
                 let by_share = of.is_cut && *by == By::Sidecar;
                 has[0] |= *remaining == Some(0);
+                has[28] |= of.refuses && is_admitted && *by == By::Sidecar;
                 has[1] |= by_share && is_admitted;
                 has[2] |= by_share && is_denied;
                 has[4] |= *said == Said::Unknown;
@@ -111,7 +115,10 @@ pub fn reached(world: &World, shown: &Shown) -> [bool; STATES.len()] {
                 }
             }
             What::Policy(version) => of.version = *version,
-            What::Link(link) => of.is_cut = *link == Link::Cut,
+            What::Link(link) => {
+                of.is_cut = *link == Link::Cut;
+                of.refuses = *link == Link::RefusesHalf;
+            }
             What::StateFull(full) => of.is_full = *full,
             What::Down => {
                 has[3] |= of.is_cut;

@@ -2,7 +2,7 @@
 
 use sluicegate::store::simulated::Call;
 
-use super::generate::{Open, generate};
+use super::generate::generate;
 use super::lua::Lua;
 use super::run::run;
 
@@ -39,7 +39,7 @@ fn the_script_answers_every_call_of_a_world_as_the_engine_did() {
     let seeds = std::env::var("SEEDS").map_or(60, |text| text.parse().expect("a number"));
     let mut replayed = 0;
     for seed in 1..=seeds {
-        let calls = run(&generate(seed, Open::default()), true).calls;
+        let calls = run(&generate(seed), true).calls;
         let differs = replay(&mut lua, &calls);
         assert_eq!(differs, None, "seed {seed}");
         replayed += calls.len();

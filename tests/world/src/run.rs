@@ -156,7 +156,7 @@ async fn go(world: World, records: bool) -> Shown {
     let mut reached = BTreeSet::new();
     for filter in &run.filters {
         filter.stop();
-        reached.append(&mut filter.reached.borrow_mut());
+        reached.append(&mut filter.network.reached.borrow_mut());
     }
     for sidecar in 0..count {
         run.end(sidecar);
@@ -260,7 +260,10 @@ impl Run {
         };
         let service = Arc::new(Service::new(policy, store, metrics));
         if let Some(filter) = self.filter(sidecar) {
-            filter.sidecars.set(sidecar, Some(Arc::clone(&service)));
+            filter
+                .network
+                .sidecars
+                .set(sidecar, Some(Arc::clone(&service)));
         }
         self.knows(sidecar, &service);
         let mut tasks = Vec::new();
@@ -296,7 +299,7 @@ impl Run {
         gone.is_some_and(|gone| {
             gone.tasks.iter().for_each(AbortHandle::abort);
             if let Some(filter) = self.filter(sidecar) {
-                filter.sidecars.set(sidecar, None);
+                filter.network.sidecars.set(sidecar, None);
             }
             gone.service.filters.stop();
             true
@@ -321,6 +324,7 @@ impl Run {
         let fault = Fault {
             cut: link == Link::Cut,
             loses_answers: link == Link::LosesAnswers,
+            refuses_half: link == Link::RefusesHalf,
             there: Duration::from_millis(there),
             back: Duration::from_millis(back),
         };
@@ -421,7 +425,7 @@ impl Run {
             }
             Event::Refuse(refuses) => {
                 if let Some(filter) = self.filter(0) {
-                    filter.refuses.set(refuses);
+                    filter.network.refuses.set(refuses);
                 }
             }
             Event::Callouts { sidecar, way } => {
@@ -441,6 +445,7 @@ impl Run {
                 for name in ["last-good-policy.new", "earlier-policies.new"] {
                     let path = self.state_folder(sidecar).join(name);
                     if full {
+                        let _ = std::fs::remove_file(&path);
                         std::fs::create_dir_all(path).expect("a folder");
                     } else {
                         let _ = std::fs::remove_dir(path);

@@ -14,8 +14,9 @@ pub const RENAMED: usize = LIMITS;
 pub const CONSUMERS: usize = RENAMED + 1;
 
 /// What becomes of the callouts of an Envoy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Way {
+    #[default]
     Good,
     /// They reach no sidecar.
     Lost,

@@ -1,6 +1,6 @@
 //! The parts of one limit and key.
 
-use sluicegate_certificates::CallTimes;
+use sluicegate_certificates::{CallTimes, Grant, Held, Ledger};
 use sluicegate_protocol::{LeasePart, LimitStatus, PartReport, PolicyVersion};
 
 use super::taken::TakenCheck;
@@ -25,16 +25,10 @@ const RETRY_US: u64 = 25_000;
 pub(super) struct LivePart {
     /// What was spent of it.
     pub report: PartReport,
-    units: u64,
-    /// Neither spent nor taken for a request that waits.
-    pub left: u64,
-    pub ends_us: u64,
     /// The policy under which it was lent.
     pub version: PolicyVersion,
     quota: u64,
     window_ms: u64,
-    /// Units that were left for others.
-    remaining: u64,
     /// When the whole quota is available again.
     whole_us: u64,
 }
@@ -42,8 +36,7 @@ pub(super) struct LivePart {
 /// The parts of one limit and key, and how much it is asked for.
 #[derive(Debug, Default)]
 pub(super) struct KeyParts {
-    /// In the order in which they end.
-    parts: Vec<LivePart>,
+    parts: Ledger<LivePart>,
     /// Units that were left when the last part came.
     full: u64,
     /// Units that were asked for since `since_us`.
@@ -65,49 +58,44 @@ impl KeyParts {
 
     /// Adds a part; `false` if there are too many.
     pub fn add(&mut self, part: &LeasePart<'_>, version: PolicyVersion, times: CallTimes) -> bool {
-        if self.parts.len() >= MAX_PARTS {
+        if self.parts.all().len() >= MAX_PARTS {
             return false;
         }
-        let units = part.units.min(MAX_UNITS);
-        let ends_us = times.sent_us.saturating_add(part.lasts_us.min(LONGEST_US));
-        let index = self.parts.partition_point(|part| part.ends_us <= ends_us);
-        let part = LivePart {
-            report: PartReport {
-                id: part.id,
-                ..PartReport::default()
-            },
-            units,
-            left: units,
-            ends_us,
-            version,
-            quota: part.quota,
-            window_ms: part.window_ms,
+        let whole_us = part.reset_ms.saturating_mul(1_000);
+        self.parts.add(Grant {
+            units: part.units.min(MAX_UNITS),
+            ends_us: times.sent_us.saturating_add(part.lasts_us.min(LONGEST_US)),
             remaining: part.remaining,
-            whole_us: times
-                .answered_us
-                .saturating_add(part.reset_ms.saturating_mul(1_000)),
-        };
-        self.parts.insert(index, part);
-        self.full = self.left(times.answered_us);
+            tag: LivePart {
+                report: PartReport {
+                    id: part.id,
+                    ..PartReport::default()
+                },
+                version,
+                quota: part.quota,
+                window_ms: part.window_ms,
+                whole_us: times.answered_us.saturating_add(whole_us),
+            },
+        });
+        self.full = self.parts.left(times.answered_us);
         true
     }
 
     /// Takes units for the check with this index, all from one part.
     pub fn take(&mut self, check: usize, cost: u64, now_us: u64) -> Option<TakenCheck> {
         self.seen = self.seen.saturating_add(cost);
-        let mut parts = self.parts.iter_mut();
-        let part = parts.find(|part| part.left >= cost && now_us < part.ends_us)?;
-        part.left -= cost;
+        let taken = self.parts.take(cost, now_us, 0)?;
+        let part = taken.tag;
         Some(TakenCheck {
             part: part.report.id,
-            ends_us: part.ends_us,
+            ends_us: taken.ends_us,
             status: LimitStatus {
                 check,
                 // Replies take it from the configuration.
                 limit: "".into(),
                 quota: part.quota,
                 window_ms: part.window_ms,
-                remaining: part.remaining.saturating_add(part.left).min(part.quota),
+                remaining: taken.remaining.min(part.quota),
                 reset_ms: part.whole_us.saturating_sub(now_us).div_ceil(1_000),
                 retry_after_ms: 0,
                 until_changed: false,
@@ -120,46 +108,42 @@ impl KeyParts {
     }
 
     /// The part with this number.
-    pub fn part(&mut self, id: u64) -> Option<&mut LivePart> {
-        self.parts.iter_mut().find(|part| part.report.id == id)
+    pub fn part(&mut self, id: u64) -> Option<&mut Held<LivePart>> {
+        self.parts.of(|part| part.report.id == id)
     }
 
     /// Whether it is time to ask for more units.
     pub fn wants_renewal(&self, now_us: u64) -> bool {
-        self.may_renew(now_us) && self.left(now_us) <= self.full / RENEW_AT
+        self.may_renew(now_us) && self.parts.left(now_us) <= self.full / RENEW_AT
     }
 
     /// A renewal names a part; without one, the sidecar lends with the answer to a question.
     fn may_renew(&self, now_us: u64) -> bool {
-        !self.renewing && now_us >= self.next_try_us && !self.parts.is_empty()
-    }
-
-    fn left(&self, now_us: u64) -> u64 {
-        let live = self.parts.iter().filter(|part| now_us < part.ends_us);
-        live.map(|part| part.left).sum()
+        !self.renewing && now_us >= self.next_try_us && !self.parts.all().is_empty()
     }
 
     /// The reports on its parts with which more units are asked for. `None` if it asks for none, or if it has more than `room` parts.
     pub fn renew(&mut self, now_us: u64, room: usize) -> Option<Vec<PartReport>> {
-        let is_used = self.left(now_us).saturating_mul(8) <= self.full.saturating_mul(RENEW_WITH);
-        if !self.may_renew(now_us) || !is_used || self.parts.len() > room {
+        let is_used =
+            self.parts.left(now_us).saturating_mul(8) <= self.full.saturating_mul(RENEW_WITH);
+        if !self.may_renew(now_us) || !is_used || self.parts.all().len() > room {
             return None;
         }
         self.renewing = true;
         self.measure(now_us);
-        let mut reports: Vec<_> = self.parts.iter().map(LivePart::report).collect();
+        let mut reports: Vec<_> = self.parts.all().iter().map(report).collect();
         if let Some(last) = reports.last_mut() {
             last.wants_per_s = self.per_s.max(1);
         }
         // The sidecar knows all of what has been spent now.
-        self.parts.retain(|part| part.report.spent < part.units);
+        self.parts.retain(|part| part.tag.report.spent < part.units);
         Some(reports)
     }
 
     /// The renewal is over. If it brought units, they are there already.
     pub fn renewed(&mut self, now_us: u64) {
         self.renewing = false;
-        if self.left(now_us) <= self.full / RENEW_AT {
+        if self.parts.left(now_us) <= self.full / RENEW_AT {
             self.next_try_us = now_us.saturating_add(RETRY_US);
         }
     }
@@ -177,11 +161,11 @@ impl KeyParts {
     }
 
     /// Removes parts, and returns their reports, which are sent later.
-    pub fn end(&mut self, ends: impl Fn(&LivePart) -> bool) -> Vec<PartReport> {
-        let ended = self.parts.extract_if(.., |part| ends(part));
-        let report = |part: LivePart| PartReport {
+    pub fn end(&mut self, ends: impl Fn(&Held<LivePart>) -> bool) -> Vec<PartReport> {
+        let ended = self.parts.end(ends);
+        let report = |part| PartReport {
             ended: true,
-            ..part.report()
+            ..report(&part)
         };
         ended.map(report).collect()
     }
@@ -189,15 +173,14 @@ impl KeyParts {
     /// Whether it can be forgotten.
     pub fn is_idle(&self, now_us: u64) -> bool {
         let since_us = now_us.saturating_sub(FORGET_AFTER_US);
-        self.parts.is_empty() && !self.renewing && self.since_us < since_us
+        self.parts.all().is_empty() && !self.renewing && self.since_us < since_us
     }
 }
 
-impl LivePart {
-    fn report(&self) -> PartReport {
-        PartReport {
-            ended: self.report.spent >= self.units,
-            ..self.report
-        }
+fn report(part: &Held<LivePart>) -> PartReport {
+    let report = part.tag.report;
+    PartReport {
+        ended: report.spent >= part.units,
+        ..report
     }
 }

@@ -256,17 +256,6 @@ fn the_end_of_a_part_undoes_an_admission_and_no_other_verdict() {
 }
 
 #[test]
-fn a_look_and_a_requested_quota_are_asked_for() {
-    let mut leases = leases(&[part(1, "l", 8, 100 * MS)]);
-    let mut wanted = question("l", 1);
-    wanted.checks[0].quota = Some(5);
-    // 9 is more than there is.
-    for asked in [question("l", 0), question("l", 9), wanted] {
-        assert!(leases.take(&asked, 10 * MS, 0).is_empty());
-    }
-}
-
-#[test]
 fn a_new_policy_ends_the_parts_of_the_earlier_one() {
     let one = question("l", 1);
     let mut leases = leases(&[part(1, "l", 8, 100 * MS)]);

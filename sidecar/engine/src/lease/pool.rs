@@ -2,6 +2,8 @@
 //!
 //! Every time is one of a monotonic clock. An empty pool never denies: it says nothing, and the store is asked.
 
+use sluicegate_certificates::{Grant, Held, Ledger, Taken};
+
 use super::rate::{Rate, float};
 use super::terms::{LeaseRefusal, LeaseTerms, SMALLEST_LEASE, reserve};
 use crate::algorithm::BucketSpec;
@@ -13,27 +15,13 @@ const SMALLEST_PART: u64 = 4;
 /// After a refusal, this part of the longest lease passes before the next attempt.
 const RETRY_PART: u64 = 20;
 
-/// Units that the store has granted as a lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grant<T> {
-    /// How many they are.
-    pub units: u64,
-    /// When the lease ends, until which they may be spent: the moment before the call was sent, and [`LeaseTerms::length_us`]
-    /// of the store's time.
-    pub ends_us: u64,
-    /// What the store had left afterwards, in the tightest window.
-    pub remaining: u64,
-    /// What the owner of the lease needs to return them.
-    pub tag: T,
-}
-
 /// The leases of one key. `T` is what their owner needs to return them.
 #[derive(Debug)]
 pub struct Pool<T> {
     terms: LeaseTerms,
     rate: Rate,
-    /// In the order in which they end.
-    leases: Vec<Lease<T>>,
+    /// Each with what the store had left afterwards, in the tightest window.
+    leases: Ledger<T>,
     /// Units that filters hold, as far as they have said.
     lent: u64,
     /// Units that the store had left, as it last said.
@@ -45,15 +33,6 @@ pub struct Pool<T> {
     /// Whether the store has denied the last decision.
     denied: bool,
 }
-
-#[derive(Debug)]
-struct Lease<T> {
-    grant: Grant<T>,
-    left: u64,
-}
-
-/// Units that were taken from a lease. `remaining`: what is left of it, and of the store's when it granted it.
-pub type Taken<'a, T> = Grant<&'a T>;
 
 /// A lease that has ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -71,7 +50,7 @@ impl<T> Pool<T> {
         Self {
             terms,
             rate: Rate::default(),
-            leases: Vec::new(),
+            leases: Ledger::default(),
             lent: 0,
             remaining: None,
             most: terms.most,
@@ -86,23 +65,20 @@ impl<T> Pool<T> {
     /// To be called for every request for the key, since the rate is measured here.
     pub fn take(&mut self, now_us: u64, cost: u64, stay_us: u64) -> Option<Taken<'_, T>> {
         self.rate.add(now_us, cost);
-        let until_us = now_us.saturating_add(stay_us);
-        let mut leases = self.leases.iter_mut();
-        let lease = leases.find(|lease| lease.left >= cost && until_us < lease.grant.ends_us)?;
-        Some(lease.take(cost))
+        self.leases.take(cost, now_us, stay_us)
     }
 
     /// Lends units to a filter that holds `held` of this key: as many as it will spend until the lease ends that lasts longest.
     /// `per_s`: how many it spends a second; `None`: half of what this sidecar is asked for, as there may be another filter.
     pub fn lend(&mut self, now_us: u64, per_s: Option<u64>, held: u64) -> Option<Taken<'_, T>> {
         let guess = self.rate.per_s(now_us) / 2.0;
-        let mut leases = self.leases.iter_mut().rev();
+        let mut leases = self.leases.all_mut().iter_mut().rev();
         let lease = leases.find(|lease| lease.is_live(now_us))?;
         let (per_s, most) = match per_s {
             Some(per_s) => (float(per_s), lease.left),
             None => (guess, lease.left / 2),
         };
-        let length_us = lease.grant.ends_us - now_us;
+        let length_us = lease.ends_us - now_us;
         let wanted = self.terms.units_to_spend(per_s, length_us);
         let units = wanted.saturating_sub(held).min(most);
         if units < SMALLEST_PART {
@@ -118,9 +94,9 @@ impl<T> Pool<T> {
         let half_us = self.terms.longest_us / 2;
         let needed = self.terms.units_to_spend(float(per_s), half_us);
         let needed = needed.saturating_sub(held);
-        self.leases.iter().any(|lease| {
+        self.leases.all().iter().any(|lease| {
             lease.left >= needed.max(SMALLEST_PART)
-                && now_us.saturating_add(half_us) < lease.grant.ends_us
+                && now_us.saturating_add(half_us) < lease.ends_us
         })
     }
 
@@ -133,8 +109,7 @@ impl<T> Pool<T> {
     /// Puts units back that were not spent after all, into the lease whose tag is theirs. `false` if that was returned
     /// meanwhile: then they are to be returned, too.
     pub fn put_back(&mut self, units: u64, is_theirs: impl Fn(&T) -> bool) -> bool {
-        let mut leases = self.leases.iter_mut();
-        let lease = leases.find(|known| is_theirs(&known.grant.tag));
+        let lease = self.leases.of(is_theirs);
         lease.map(|lease| lease.left += units).is_some()
     }
 
@@ -167,11 +142,10 @@ impl<T> Pool<T> {
         if !self.may_ask(now_us) {
             return false;
         }
-        let leases = self.leases.iter();
+        let leases = self.leases.all().iter();
         let live = leases.filter(|lease| lease.is_live(now_us));
         let newest = live.clone().next_back();
-        live.count() < MAX_LEASES
-            && newest.is_none_or(|newest| newest.left <= newest.grant.units / 2)
+        live.count() < MAX_LEASES && newest.is_none_or(|newest| newest.left <= newest.units / 2)
     }
 
     /// Why the key is asked for too seldom to have leases, if it is.
@@ -212,7 +186,7 @@ impl<T> Pool<T> {
         let at_us = store_us.ok_or(LeaseRefusal::Store)?;
         let remaining = self.remaining.unwrap_or(0);
         let per_s = self.rate.per_s(now_us);
-        let held = self.left(now_us).saturating_add(self.lent);
+        let held = self.leases.left(now_us).saturating_add(self.lent);
         let units = self.terms.size(windows, per_s, held, remaining, at_us)?;
         Ok(units.min(self.most.max(SMALLEST_LEASE)))
     }
@@ -221,9 +195,7 @@ impl<T> Pool<T> {
     pub fn granted(&mut self, grant: Grant<T>) {
         self.asking = false;
         self.remaining = Some(grant.remaining);
-        let left = grant.units;
-        self.leases.push(Lease { grant, left });
-        self.leases.sort_by_key(|lease| lease.grant.ends_us);
+        self.leases.add(grant);
     }
 
     /// There is no lease now. The next attempt comes a little later.
@@ -236,25 +208,26 @@ impl<T> Pool<T> {
     /// it may have twice as many.
     pub fn ended(&mut self, now_us: u64) -> Vec<EndedLease<T>> {
         let (most, terms) = (&mut self.most, &self.terms);
-        let ended = (self.leases).extract_if(.., |lease| lease.grant.ends_us <= now_us);
-        let ended = ended.map(|Lease { grant, left }| {
-            *most = if left > grant.units / 2 {
-                (grant.units / 2).max(SMALLEST_LEASE)
-            } else {
-                (*most).max(grant.units).saturating_mul(2).min(terms.most)
-            };
-            EndedLease {
-                units: left,
-                tag: grant.tag,
-            }
-        });
+        let ended = self.leases.end(|lease| lease.ends_us <= now_us);
+        let ended = ended.map(
+            |Held {
+                 units, left, tag, ..
+             }| {
+                *most = if left > units / 2 {
+                    (units / 2).max(SMALLEST_LEASE)
+                } else {
+                    (*most).max(units).saturating_mul(2).min(terms.most)
+                };
+                EndedLease { units: left, tag }
+            },
+        );
         ended.collect()
     }
 
     /// Ends all leases, so that [`Pool::ended`] returns them now.
     pub fn end_all(&mut self) {
-        for lease in &mut self.leases {
-            lease.grant.ends_us = 0;
+        for lease in self.leases.all_mut() {
+            lease.ends_us = 0;
         }
     }
 
@@ -278,20 +251,13 @@ impl<T> Pool<T> {
     /// Units that are held.
     #[must_use]
     pub fn held(&self) -> u64 {
-        self.leases.iter().map(|lease| lease.left).sum()
-    }
-
-    /// Units that can be taken now.
-    fn left(&self, now_us: u64) -> u64 {
-        let leases = self.leases.iter();
-        let live = leases.filter(|lease| lease.is_live(now_us));
-        live.map(|lease| lease.left).sum()
+        self.leases.all().iter().map(|lease| lease.left).sum()
     }
 
     /// For how long what is held lasts at the present rate, in microseconds; 0 if there is no lease to spend.
     #[must_use]
     pub fn lasts_us(&self, now_us: u64) -> u64 {
-        let lasts_us = float(self.left(now_us)) * 1e6 / self.rate.per_s(now_us).max(1.0);
+        let lasts_us = float(self.leases.left(now_us)) * 1e6 / self.rate.per_s(now_us).max(1.0);
         // Not negative, and a cast of a float saturates.
         lasts_us as u64
     }
@@ -299,24 +265,10 @@ impl<T> Pool<T> {
     /// Whether it can be dropped: it holds nothing, and the key is asked for less than once a second.
     #[must_use]
     pub fn is_idle(&self, now_us: u64) -> bool {
-        self.leases.is_empty() && !self.asking && self.lent == 0 && self.rate.per_s(now_us) < 1.0
-    }
-}
-
-impl<T> Lease<T> {
-    fn is_live(&self, now_us: u64) -> bool {
-        self.left > 0 && now_us < self.grant.ends_us
-    }
-
-    /// Takes units, of which it must have enough.
-    fn take(&mut self, units: u64) -> Taken<'_, T> {
-        self.left -= units;
-        Grant {
-            units,
-            ends_us: self.grant.ends_us,
-            remaining: self.grant.remaining.saturating_add(self.left),
-            tag: &self.grant.tag,
-        }
+        self.leases.all().is_empty()
+            && !self.asking
+            && self.lent == 0
+            && self.rate.per_s(now_us) < 1.0
     }
 }
 

@@ -40,8 +40,7 @@ impl Memory {
             Guard::None => Some(None),
             Guard::Spend { hold, units, keeps } => {
                 let take_off = |left: &mut StoredHold| left.take_off(now_us, *units, *keeps);
-                let units = self.holds.change(hold, take_off);
-                Some(Some((hold, units.filter(|units| *units > 0)?)))
+                Some(Some((hold, self.holds.change(hold, take_off)??)))
             }
             Guard::Once { key, lasts_us } => {
                 let mark = Hold {

@@ -84,18 +84,18 @@ impl StoredHold {
         }
     }
 
-    /// Takes off up to so many units of those that need not stay: how many. None if the clock stepped back behind the taking:
-    /// nothing can be returned yet.
-    pub(super) fn take_off(&mut self, now_us: u64, units: u64, keeps: u64) -> u64 {
-        if self.at_us > now_us {
-            return 0;
-        }
+    /// Takes off up to so many units of those that need not stay: how many. `None` if it was spent, or nothing else is left, or the
+    /// clock stepped back behind the taking: nothing can be returned yet. One that was left without units is spent by that.
+    pub(super) fn take_off(&mut self, now_us: u64, units: u64, keeps: u64) -> Option<u64> {
         let units = units.min(self.left.saturating_sub(keeps));
+        if self.ends_us == 0 || self.at_us > now_us || units == 0 && self.left > 0 {
+            return None;
+        }
         self.left -= units;
         if self.left == 0 {
             self.ends_us = 0;
         }
-        units
+        Some(units)
     }
 
     /// Of units that were just taken off, those that come back to the bucket of this key, if some were taken from it.

@@ -9,7 +9,7 @@
 
 -- A hold, as a bucket that decide.lua saves if it has changed. Its level is the units that it still stands for; its
 -- state is those units, when it was left, and what is known of each bucket. `number` is its lifetime, or how many units
--- stay in it.
+-- stay in it. One that was left `stays` even if it has no units: what is added when it is spent is added once.
 local function read_hold(key, units, number, is_read)
   local left, held = 0, nil
   local state = is_read > 0 and redis.pcall('GET', key)
@@ -29,7 +29,6 @@ end
 -- A level in fine units of which `unit` are a unit, in those of which `other` are one: rounded up, at most `most`.
 -- Long division, since the product of the two may have 90 bits: 7 bits of `other` at a time, of which there are 49.
 local function rescale(level, unit, other, most)
-  if unit == 0 then return most end
   local rest = level % unit
   local scaled, quotient, remainder, digit = (level - rest) / unit * other, 0, 0, 4398046511104
   while digit >= 1 do
@@ -533,6 +532,7 @@ local function slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
     local result, ends = reply and unpack('>i4', reply) or 1, position + 28 * n
     if result > 0 then
       hold.level, hold.held = hold.units, pack('>I7', now) .. sub(request, position, ends - 1)
+      hold.returned, hold.stays = true, true
     end
     return result, ends
   end
@@ -556,10 +556,10 @@ local function slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
       hold.level, hold.held = hold.units, pack('>I7', now)
     elseif hold then
       left, held = hold.level, hold.held
-      units = min(units, left - hold.number)
+      units = min(units, max(0, left - hold.number))
       -- The clock stepped back behind the taking: nothing can be returned yet, so the hold keeps its units.
-      if units <= 0 or unpack('>I7', held) > now then return 1, 0, ends, rows end
-      hold.level = left - units
+      if not held or units == 0 and left > 0 or unpack('>I7', held) > now then return 1, 0, ends, rows end
+      hold.level, hold.returned = left - units, true
       if n == 0 then return 1, units, ends, { held } end
     end
     while position < ends do
@@ -923,7 +923,7 @@ for i = 1, #buckets do
   local level, kept = bucket.level, bucket.kept
   if level ~= kept or bucket.returned then
     local key, born = KEYS[i], bucket.born
-    if level == 0 and not bucket.uncut then
+    if level == 0 and not bucket.uncut and not bucket.stays then
       call('UNLINK', key)
     elseif bucket.start then
       local state = pack('>I7I4I7', bucket.start, level, born)

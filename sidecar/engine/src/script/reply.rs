@@ -85,7 +85,7 @@ fn read<T>(
         let now_us = number(reply);
         return Ok(Reply { now_us, each: None });
     }
-    let (decisions, (rows, rest)) = (rows_of.clone().sum(), reply.as_chunks::<ROW>());
+    let (decisions, (rows, rest)) = (rows_of.clone().sum::<usize>(), reply.as_chunks::<ROW>());
     let Some(first) = rows
         .first()
         .filter(|_| rest.is_empty() && rows.len() == decisions)

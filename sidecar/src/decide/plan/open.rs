@@ -79,8 +79,9 @@ impl<'a> Open<'a> {
                     cost: check.cost,
                 });
             }
-            // One for all windows of a check.
-            if let Some(secret) = self.secret(check.index) {
+            // One for all windows of a check. Of nothing, nothing comes back.
+            let secret = self.secret(check.index);
+            if let Some(secret) = secret.filter(|_| check.cost > 0) {
                 let lifetimes = check.windows().map(|spec| spec.held_for_us(check.cost));
                 let buckets = takes.iter().skip(first);
                 let buckets =

@@ -1,6 +1,6 @@
 //! Limits of a world's policies, and how they change.
 
-use super::{Chance, Open};
+use super::Chance;
 use crate::script::{self, Algorithm, Limit, Window};
 
 /// A limit, of tokens if need be; `blocked` is a key that its file may block.
@@ -84,25 +84,10 @@ fn may_have_two(limit: &Limit) -> bool {
 }
 
 /// The same limit in the next policy.
-pub fn changed(
-    chance: &mut Chance,
-    before: &Limit,
-    leases: bool,
-    receipts: bool,
-    open: Open,
-) -> Option<Limit> {
+pub fn changed(chance: &mut Chance, before: &Limit, leases: bool) -> Option<Limit> {
     let mut after = before.clone();
-    let tokens = matches!(before.algorithm, Algorithm::Token(_));
-    let kinds = if receipts && tokens && !open.e3 {
-        4
-    } else {
-        10
-    };
-    // For E2 windows come and go.
-    let least = if receipts && open.e2 { 9 } else { 0 };
-    match chance.below(kinds).max(least) {
+    match chance.below(10) {
         0 => return None,
-        1 if receipts && !open.e2 => after.blocked = None,
         1 => after = limit(chance, leases, before.requests_up_to.is_some(), 0, false),
         2 => after.lease_ms = None,
         3 => after.blocked = None,
@@ -114,7 +99,7 @@ pub fn changed(
                 }
                 after.requests_up_to = after.requests_up_to.map(|_| after.windows[0].quota * 2);
             }
-            if which > 8 && may_have_two(&after) && (!receipts || open.e2) {
+            if which > 8 && may_have_two(&after) {
                 if after.windows.len() > 1 {
                     after.windows.pop();
                 } else {

@@ -1,6 +1,6 @@
 //! Sequences that chance alone makes too seldom: each is a few events in an order that matters, in a world with little else.
 
-use super::{LIMITS, Maker, Open};
+use super::{LIMITS, Maker};
 use crate::script::{Algorithm, Check, Event, Grant, KEYS, Limit, Link, Window};
 
 /// What a world is about.
@@ -38,28 +38,22 @@ pub enum Sequence {
 use Sequence::*;
 
 impl Sequence {
-    /// All that are not about something that is known to be wrong; with a switch on, that which is.
-    pub fn all(open: Open) -> Vec<Self> {
-        if open.e2 {
-            return vec![OlderThanAWindow];
-        }
-        if open.e3 {
-            return vec![OlderThanALowerQuota];
-        }
-        vec![
-            LargerThenGivenBack,
-            LargerThenWrittenBack,
-            ResetThenAway,
-            LeasedThenStepped,
-            LeasedOverAnEdge,
-            ResetThenGivenBack,
-            GivenBackTwice,
-            BlockedThenStarted,
-            BlockedThenLost,
-            BusyWhileAway,
-            LeasedThenIdle,
-        ]
-    }
+    /// All of them.
+    pub const ALL: [Self; 13] = [
+        LargerThenGivenBack,
+        LargerThenWrittenBack,
+        ResetThenAway,
+        LeasedThenStepped,
+        LeasedOverAnEdge,
+        ResetThenGivenBack,
+        GivenBackTwice,
+        BlockedThenStarted,
+        BlockedThenLost,
+        BusyWhileAway,
+        LeasedThenIdle,
+        OlderThanAWindow,
+        OlderThanALowerQuota,
+    ];
 
     /// The features that it needs, by their number in [`FEATURES`](super::FEATURES).
     pub fn features(self) -> &'static [usize] {

@@ -32,48 +32,6 @@ fn grant(units: u64, ends_us: u64) -> Grant<&'static str> {
 }
 
 #[test]
-fn units_are_spent_until_the_end_and_not_a_microsecond_later() {
-    let mut pool = hot();
-    pool.granted(grant(10, START + 50));
-    let taken = pool.take(START + 49, 4, 0).unwrap();
-    assert_eq!((taken.remaining, taken.ends_us), (100_006, START + 50));
-    // It must last a little longer.
-    assert!(pool.take(START + 49, 1, 1).is_none());
-    assert!(pool.take(START + 50, 1, 0).is_none());
-    assert_eq!(pool.held(), 6, "until it is returned");
-    let ended = pool.ended(START + 50);
-    assert_eq!((ended.len(), ended[0].units), (1, 6));
-    assert!(pool.ended(START + 60).is_empty());
-}
-
-#[test]
-fn an_empty_lease_says_nothing_and_a_cost_is_not_split() {
-    let mut pool = hot();
-    pool.granted(grant(10, START + 50));
-    assert!(pool.take(START, 11, 0).is_none());
-    assert!(pool.take(START, 10, 0).is_some());
-    assert!(pool.take(START, 1, 0).is_none());
-    pool.granted(grant(3, START + 90));
-    pool.granted(grant(3, START + 80));
-    assert!(pool.take(START, 4, 0).is_none(), "3 and 3 are not 4");
-    let taken = pool.take(START, 3, 0).unwrap();
-    assert_eq!(taken.ends_us, START + 80, "the first to end");
-}
-
-#[test]
-fn what_is_put_back_can_be_spent_or_is_returned() {
-    let mut pool = hot();
-    pool.granted(grant(10, START + 50));
-    let theirs = |tag: &&str| *tag == "receipt";
-    pool.take(START, 10, 0).unwrap();
-    assert!(!pool.put_back(10, |_| false), "another lease's");
-    assert!(pool.put_back(10, theirs));
-    pool.take(START, 10, 0).unwrap();
-    assert_eq!(pool.ended(START + 50)[0].units, 0);
-    assert!(!pool.put_back(10, theirs), "the rest was returned already");
-}
-
-#[test]
 fn a_lease_is_asked_for_once_and_renewed_at_half_spent() {
     let mut pool = hot();
     assert!(pool.wants_lease(START));

@@ -1,0 +1,218 @@
+//! The way from an Envoy to the sidecars, and what it saw of each request.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluicegate::clock;
+use sluicegate::decide::Service;
+use sluicegate_protocol::{
+    Code, Decision, RULES_HEADER, RULES_PATH, RulesReport, Verdict, read_decisions,
+};
+use tokio::time::{sleep, timeout};
+
+use super::host::Call;
+use super::script::{Way, number_of};
+
+/// The sidecars that a filter asks in turn; none in the place of one that is down.
+#[derive(Default)]
+pub struct Sidecars {
+    all: RefCell<Vec<Option<Arc<Service>>>>,
+    next: Cell<usize>,
+}
+
+/// A sidecar with its number.
+pub type Numbered = (usize, Arc<Service>);
+
+impl Sidecars {
+    /// A sidecar has come or gone.
+    pub fn set(&self, number: usize, service: Option<Arc<Service>>) {
+        let mut all = self.all.borrow_mut();
+        let least = all.len().max(number + 1);
+        all.resize(least, None);
+        all[number] = service;
+    }
+
+    pub fn peek(&self) -> Option<Numbered> {
+        let all = self.all.borrow();
+        let mut order = (0..all.len()).map(|further| (self.next.get() + further) % all.len());
+        order.find_map(|number| Some((number, Arc::clone(all[number].as_ref()?))))
+    }
+
+    pub fn next(&self) -> Option<Numbered> {
+        let next = self.peek()?;
+        self.next.set(next.0 + 1);
+        Some(next)
+    }
+
+    fn has(&self, (number, service): &Numbered) -> bool {
+        let all = self.all.borrow();
+        let still = all[*number].as_ref();
+        still.is_some_and(|still| Arc::ptr_eq(still, service))
+    }
+}
+
+/// What a sidecar was asked for a request.
+pub struct Sent {
+    pub sidecar: usize,
+    pub limits: Vec<usize>,
+    /// What the filter got.
+    pub got: Option<Got>,
+}
+
+pub enum Got {
+    /// With the limits that the sidecar does not have.
+    Admitted(Vec<usize>),
+    Denied,
+    Invalid(Code),
+    Unavailable,
+}
+
+/// What the network saw of a request.
+#[derive(Default)]
+pub struct Seen {
+    pub sent: Vec<Sent>,
+    /// A callout for it was lost, late or refused.
+    pub is_disturbed: bool,
+}
+
+impl Seen {
+    /// The sidecars that were asked before the last one.
+    pub fn others(&self) -> Vec<usize> {
+        let others = self.sent.iter().rev().skip(1);
+        others.map(|sent| sent.sidecar).collect()
+    }
+}
+
+/// The network.
+#[derive(Default)]
+pub struct Network {
+    pub sidecars: Sidecars,
+    /// The filter cannot use rules that it does not have.
+    pub refuses: Cell<bool>,
+    /// What becomes of callouts.
+    pub way: Cell<Way>,
+    seen: RefCell<BTreeMap<u32, Seen>>,
+    /// States of the filter's own code.
+    pub reached: RefCell<BTreeSet<&'static str>>,
+}
+
+impl Network {
+    pub fn reach(&self, state: &'static str) {
+        self.reached.borrow_mut().insert(state);
+    }
+
+    /// All that it saw of a request.
+    pub fn seen(&self, request: u32) -> Seen {
+        self.seen.borrow_mut().remove(&request).unwrap_or_default()
+    }
+
+    /// The answer to a callout, with its status, from this sidecar.
+    pub async fn answer(&self, next: Option<Numbered>, call: &Call) -> (&'static str, Vec<u8>) {
+        if call.header(":path") == Some(RULES_PATH) {
+            self.rules(next, call).await
+        } else {
+            self.decide(next, call).await
+        }
+    }
+
+    async fn rules(&self, next: Option<Numbered>, call: &Call) -> (&'static str, Vec<u8>) {
+        let Some(next) = next else {
+            return ("503", Vec::new());
+        };
+        let report = call.header(RULES_HEADER).and_then(RulesReport::read);
+        let answer = next.1.rules_for(report.map(|report| (report, "world")));
+        let answer = timeout(call.timeout, answer).await;
+        sleep(Duration::from_millis(1)).await;
+        match answer {
+            _ if !self.sidecars.has(&next) => ("503", Vec::new()),
+            Err(_) => ("504", Vec::new()),
+            Ok(text) if self.refuses.get() => {
+                let text = text.replacen("\"format\":1", "\"format\":9", 1);
+                ("200", text.into_bytes())
+            }
+            Ok(text) => ("200", text.into_bytes()),
+        }
+    }
+
+    async fn decide(&self, next: Option<Numbered>, call: &Call) -> (&'static str, Vec<u8>) {
+        let asked = read_decisions(&call.body).expect("a filter's questions");
+        let requests: Vec<_> = asked.decisions.iter().flatten().map(request).collect();
+        let way = self.way.get();
+        if way != Way::Good {
+            self.disturbed(&requests);
+        }
+        let Some(next) = next else {
+            return ("503", Vec::new());
+        };
+        if way == Way::Lost {
+            sleep(call.timeout).await;
+            return ("504", Vec::new());
+        }
+        for (decision, request) in asked.decisions.iter().flatten().zip(&requests) {
+            let limits = decision.checks.iter().map(|check| number_of(&check.limit));
+            let sent = Sent {
+                sidecar: next.0,
+                limits: limits.collect(),
+                got: None,
+            };
+            self.seen
+                .borrow_mut()
+                .entry(*request)
+                .or_default()
+                .sent
+                .push(sent);
+        }
+        if let Some(report) = call.header(RULES_HEADER).and_then(RulesReport::read) {
+            next.1.filters.hears(&report, "world", clock::now_us(), 0);
+        }
+        let answer = async {
+            let answer = next.1.decide(&asked, |name| call.header(name)).await;
+            if let Way::Late(ms) = way {
+                sleep(Duration::from_millis(ms)).await;
+            }
+            answer
+        };
+        let Ok(answer) = timeout(call.timeout, answer).await else {
+            if !requests.is_empty() {
+                self.reach("the answer for a batch is late");
+            }
+            return ("504", Vec::new());
+        };
+        if !self.sidecars.has(&next) {
+            self.disturbed(&requests);
+            return ("503", Vec::new());
+        }
+        for (request, verdict) in requests.iter().zip(&answer.verdicts) {
+            if let Some(seen) = self.seen.borrow_mut().get_mut(request)
+                && let Some(sent) = seen.sent.last_mut()
+            {
+                sent.got = Some(match verdict {
+                    Verdict::Admitted(status) => {
+                        let unknown = status.unknown.iter();
+                        Got::Admitted(unknown.map(|index| sent.limits[*index]).collect())
+                    }
+                    Verdict::Denied(_) => Got::Denied,
+                    Verdict::Error(problem) => Got::Invalid(problem.code),
+                    Verdict::Unavailable { .. } => Got::Unavailable,
+                });
+            }
+        }
+        ("200", serde_json::to_vec(&answer).expect("an answer"))
+    }
+
+    fn disturbed(&self, requests: &[u32]) {
+        let mut seen = self.seen.borrow_mut();
+        for request in requests {
+            seen.entry(*request).or_default().is_disturbed = true;
+        }
+    }
+}
+
+/// The request that a decision is for.
+fn request(decision: &Decision<'_>) -> u32 {
+    let trace = decision.traceparent.as_deref();
+    let number = trace.and_then(|trace| u32::from_str_radix(trace.get(27..35)?, 16).ok());
+    number.expect("a request's traceparent")
+}
