@@ -2,12 +2,13 @@
 //! what `docs/filter.md` tells them to put beside the filter.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use axum::Router;
 use axum::body::Bytes;
 use serde_json::{Value, json};
 use sluicegate_tests::client::client;
+use sluicegate_tests::documents::{bash, blocks, text, with_path};
 use sluicegate_tests::envoy::{Envoy, Planned};
 use sluicegate_tests::process::repository;
 use sluicegate_tests::sidecar::{Sidecar, binary};
@@ -36,31 +37,13 @@ const SHORT_PAGES: [&str; 4] = [
 /// Attempts until a limit of five in two seconds denies, on a machine that may stand still for some time.
 const ATTEMPTS: usize = 200;
 
-fn page(name: &str) -> String {
-    std::fs::read_to_string(repository(name)).unwrap()
-}
-
-/// The blocks of a page with this language.
-fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
-    let mark = format!("```{language}\n");
-    let rest = page.split(mark.as_str()).skip(1);
-    rest.map(|rest| rest.split("```").next().unwrap()).collect()
-}
-
 fn run(command: &str) -> Output {
-    let folder = binary().parent().unwrap().display().to_string();
-    Command::new("bash")
-        .args(["-euo", "pipefail", "-c", command])
-        .env(
-            "PATH",
-            format!("{folder}:{}", std::env::var("PATH").unwrap()),
-        )
-        .current_dir(repository(""))
-        .output()
-        .expect("bash")
+    let mut bash = bash(command, &repository(""));
+    with_path(&mut bash, binary().parent().unwrap().display());
+    bash.output().expect("bash")
 }
 
-fn text(output: &Output) -> String {
+fn printed(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).replace('\r', "")
 }
 
@@ -80,7 +63,7 @@ fn without_numbers(text: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_command_of_readme_and_of_the_short_pages_works() {
-    let sidecar = Sidecar::alone(&page("envoy/policy.yaml")).await;
+    let sidecar = Sidecar::alone(&text("envoy/policy.yaml")).await;
     let upstream = upstream::start().await;
     let planned = Envoy::asking(sidecar.port).upstream(upstream).plugin(None);
     let envoy = planned.alone().await;
@@ -97,8 +80,8 @@ async fn every_command_of_readme_and_of_the_short_pages_works() {
         ),
         ("run-the-job", "true".to_owned()),
     ];
-    let readme = page("README.md");
-    let pages = SHORT_PAGES.map(page);
+    let readme = text("README.md");
+    let pages = SHORT_PAGES.map(text);
     let commands = [&readme]
         .into_iter()
         .chain(&pages)
@@ -115,12 +98,16 @@ async fn every_command_of_readme_and_of_the_short_pages_works() {
         });
         let output = run(&here);
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{here}: {}{errors}", text(&output));
-        assert!(!text(&output).is_empty(), "{here} prints nothing");
         assert!(
-            !text(&output).contains("\"error\""),
+            output.status.success(),
+            "{here}: {}{errors}",
+            printed(&output)
+        );
+        assert!(!printed(&output).is_empty(), "{here} prints nothing");
+        assert!(
+            !printed(&output).contains("\"error\""),
             "{here}: {}",
-            text(&output)
+            printed(&output)
         );
         if command.contains(":10000") {
             through_envoy = Some(here);
@@ -131,7 +118,7 @@ async fn every_command_of_readme_and_of_the_short_pages_works() {
 
     let through_envoy = through_envoy.expect("README asks through Envoy");
     let denied = (0..ATTEMPTS)
-        .map(|_| text(&run(&through_envoy)))
+        .map(|_| printed(&run(&through_envoy)))
         .find(|answer| answer.starts_with("HTTP/1.1 429"))
         .expect("a denial");
     let shown = blocks(&readme, "")
@@ -153,7 +140,7 @@ async fn the_policy_of_readme_does_what_it_says() {
     let folder = tempfile::tempdir().unwrap();
     let consumers = folder.path().join("consumers.yaml");
     std::fs::write(&consumers, "pepper: 0123456789ab\nconsumers: {}\n").unwrap();
-    let readme = page("README.md");
+    let readme = text("README.md");
     let policy = blocks(&readme, "yaml")[0];
     let policy = policy.replace("consumers.yaml", consumers.to_str().unwrap());
     let planned = Sidecar::with(&policy).store(Some("memory"));
@@ -197,7 +184,7 @@ fn every_policy_in_a_document_passes_check_config() {
     std::fs::write(folder.path().join("consumers.yaml"), consumers).unwrap();
     let mut checked = 0;
     for name in ["README.md", "docs/policy.md"] {
-        let document = page(name);
+        let document = text(name);
         for policy in blocks(&document, "yaml")
             .iter()
             .filter(|block| block.contains("\nlimits:"))
@@ -209,7 +196,11 @@ fn every_policy_in_a_document_passes_check_config() {
                 file.display()
             ));
             let errors = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{name}: {}{errors}", text(&output));
+            assert!(
+                output.status.success(),
+                "{name}: {}{errors}",
+                printed(&output)
+            );
             checked += 1;
         }
     }
@@ -219,7 +210,7 @@ fn every_policy_in_a_document_passes_check_config() {
 /// Newcomers' finding 29.
 #[tokio::test]
 async fn the_lua_filter_of_the_page_makes_a_cost_that_no_client_can_choose() {
-    let page = page("docs/filter.md");
+    let page = text("docs/filter.md");
     let (_, section) = page.split_once("## Costs").expect("a section");
     let block = blocks(section, "yaml")[0];
     let recipe: Value = serde_saphyr::from_str(block).expect("YAML");

@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::join_all;
 use sluicegate_tests::client::client;
+use sluicegate_tests::documents;
 use sluicegate_tests::envoy::Envoy;
 use sluicegate_tests::process::{repository, run, write_program};
 use sluicegate_tests::redis::Redis;
@@ -14,12 +15,9 @@ use super::shell::{Ran, Shell};
 
 /// The blocks of the page in this language.
 fn blocks(language: &str) -> Vec<String> {
-    let page = std::fs::read_to_string(repository("docs/jobs.md")).unwrap();
-    let start = format!("```{language}\n");
-    let blocks = page.split(&start).skip(1);
-    blocks
-        .map(|rest| rest.split("```").next().unwrap().to_owned())
-        .collect()
+    let page = documents::text("docs/jobs.md");
+    let blocks = documents::blocks(&page, language).into_iter();
+    blocks.map(str::to_owned).collect()
 }
 
 /// The page's policy on a Redis, a sidecar with it, an API, and what the page names.

@@ -15,6 +15,7 @@
 //! | `sidecar.rs` | a sidecar |
 //! | `recorder.rs` | a fake sidecar that admits everything and records the questions |
 //! | `document.rs` | documents of rules, as a sidecar sends them |
+//! | `documents.rs` | files of this repository, and the commands in its documents |
 //! | `pushing.rs` | rules for filters whose sidecar has none |
 //! | `envoy.rs` | an Envoy with the filter |
 //! | `listener.rs` | its listener in a file that it watches |
@@ -33,6 +34,7 @@ pub mod client;
 pub mod clock;
 pub mod cluster;
 pub mod document;
+pub mod documents;
 pub mod edge;
 pub mod envoy;
 pub mod link;

@@ -1,8 +1,7 @@
 //! What docs/overrides.md and docs/runbook.md tell operators to type, typed as it stands there, between real requests.
 
-use std::process::Command;
-
 use serde_json::{Value, json};
+use sluicegate_tests::documents::{bash, text, with_path};
 use sluicegate_tests::envoy::Envoy;
 use sluicegate_tests::process::{eventually, repository};
 use sluicegate_tests::redis::Redis;
@@ -11,10 +10,6 @@ use sluicegate_tests::sidecar::{Sidecar, binary};
 use super::super::access_log::access_log;
 use super::super::support::{Policy, plugin};
 use super::list;
-
-fn page(name: &str) -> String {
-    std::fs::read_to_string(repository(name)).unwrap()
-}
 
 /// The only line of a page that begins so and contains these words.
 fn line(page: &str, start: &str, words: &[&str]) -> String {
@@ -27,17 +22,11 @@ fn line(page: &str, start: &str, words: &[&str]) -> String {
 
 /// Types a command, and returns what it prints.
 fn type_in(sidecar: &Sidecar, command: &str) -> String {
-    let folder = binary().parent().unwrap().display().to_string();
-    let typed = Command::new("bash")
-        .args(["-euo", "pipefail", "-c", command])
-        .env(
-            "PATH",
-            format!("{folder}:{}", std::env::var("PATH").unwrap()),
-        )
-        .env("SLUICEGATE_ADMIN", sidecar.admin(""))
-        .env("SLUICEGATE_SIDECAR", sidecar.url(""))
-        .output()
-        .unwrap();
+    let mut bash = bash(command, &repository(""));
+    with_path(&mut bash, binary().parent().unwrap().display());
+    bash.env("SLUICEGATE_ADMIN", sidecar.admin(""));
+    bash.env("SLUICEGATE_SIDECAR", sidecar.url(""));
+    let typed = bash.output().unwrap();
     let printed = String::from_utf8_lossy(&typed.stdout).into_owned();
     let errors = String::from_utf8_lossy(&typed.stderr);
     assert!(typed.status.success(), "{command}: {printed}{errors}");
@@ -106,7 +95,7 @@ impl Scene {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_recipe_for_three_in_the_morning_lifts_the_limit_of_a_hashed_header() {
     let scene = Scene::start().await;
-    let page = page("docs/overrides.md");
+    let page = text("docs/overrides.md");
     let words = ["--limit per-tenant", "--subject"];
     let set = line(&page, "sluicegate override set", &words);
     let remove = line(&page, "sluicegate override remove", &words);
@@ -143,7 +132,7 @@ async fn the_recipe_for_three_in_the_morning_lifts_the_limit_of_a_hashed_header(
 #[tokio::test(flavor = "multi_thread")]
 async fn the_recipe_for_an_address_and_the_switch_do_what_the_page_says() {
     let scene = Scene::start().await;
-    let page = page("docs/overrides.md");
+    let page = text("docs/overrides.md");
     let nobody = ("x-nothing", "");
     let recipe = ["set", "remove"].map(|verb| {
         let start = format!("sluicegate override {verb}");
@@ -168,7 +157,7 @@ async fn the_recipe_for_an_address_and_the_switch_do_what_the_page_says() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_runbooks_commands_for_one_limit_and_for_one_subject_work() {
     let scene = Scene::start().await;
-    let page = page("docs/runbook.md");
+    let page = text("docs/runbook.md");
     for word in ["--all-keys", "--subject"] {
         let typed = ["set", "remove"].map(|verb| {
             let start = format!("sluicegate override {verb}");
@@ -182,7 +171,7 @@ async fn the_runbooks_commands_for_one_limit_and_for_one_subject_work() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_pages_http_calls_and_its_policy_work() {
     let scene = Scene::start().await;
-    let page = page("docs/overrides.md");
+    let page = text("docs/overrides.md");
     let calls = page
         .split("```sh")
         .find(|block| block.contains("curl -X PUT"));

@@ -4,7 +4,6 @@
 //! |---|---|
 //! | `chart.rs` | the Helm chart, rendered |
 //! | `collector.rs` | a receiver of OpenTelemetry's spans |
-//! | `documents.rs` | files of this repository, and the commands in its documents |
 //! | `identity.rs` | client certificates |
 //! | `prometheus.rs` | a Prometheus |
 //! | `report.rs` | a bench's table, goals and file |
@@ -12,8 +11,9 @@
 
 pub mod chart;
 pub mod collector;
-pub mod documents;
 pub mod identity;
 pub mod prometheus;
 pub mod report;
 pub mod translated;
+
+pub use sluicegate_tests::documents;

@@ -308,6 +308,22 @@ mod tests {
         assert_eq!(admitted(20, 25), 500, "in the next window");
     }
 
+    /// Or `make world-mutations` would end at the first that the code has outgrown.
+    #[test]
+    fn every_mutation_applies() {
+        let top = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+        let folder = format!("{top}/tests/world/mutations");
+        for file in std::fs::read_dir(folder).expect("a folder") {
+            let path = file.expect("a file").path();
+            if path.extension().is_some_and(|kind| kind == "patch") {
+                let mut patch = std::process::Command::new("patch");
+                patch.args(["--dry-run", "--force", "--strip=1", "--directory", top]);
+                let tried = patch.arg("--input").arg(&path).output().expect("patch");
+                assert!(tried.status.success(), "{}: {tried:?}", path.display());
+            }
+        }
+    }
+
     #[test]
     fn the_same_seed_gives_the_same_transcript_twice() {
         for seed in 1..6 {

@@ -4,8 +4,8 @@ use std::fmt::Display;
 use std::path::Path;
 use std::process::Command;
 
+use crate::process::repository;
 use serde_json::Value;
-use sluicegate_tests::process::repository;
 
 /// The text of a file of this repository.
 ///
