@@ -10,13 +10,13 @@ use sluicegate_engine::{Batch, Decision, Done, FleetPosition, Memory, Outcome, S
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::cluster::slots::{SLOTS, slot};
 use super::commands::{Announced, SIDECAR_TTL};
 use super::error::{ConnectionError, StoreError};
 use super::health::{ComponentId, Monitor};
 use super::overrides::StoredOverrides;
 use super::redis::clock::Clock;
 use super::reply::StoreReply;
+use super::slots::{SLOTS, slot};
 
 /// How often a link's supervisor looks whether the server answers.
 const PROBE_EVERY: Duration = Duration::from_millis(100);
