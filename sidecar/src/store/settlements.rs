@@ -50,7 +50,7 @@ pub fn calls(all: &Settlements, by_slot: bool) -> Vec<Settlements> {
 }
 
 /// A settlement whose guard has spent this, in a call for each bucket, none of which may be repeated. A bucket that drains by
-/// another rate than when the units were taken gets none. Pure.
+/// another rate than when the units were taken gets none back. Pure.
 pub fn apart(all: &Settlements, one: &Settlement, spent: &Settled) -> Vec<Settlements> {
     let alone = |entry: &Entry| {
         let bucket = all.buckets.get(entry.bucket)?;
@@ -60,16 +60,19 @@ pub fn apart(all: &Settlements, one: &Settlement, spent: &Settled) -> Vec<Settle
         };
         if entry.at_us.is_none() {
             let now = Held::of(bucket);
-            let mut of = spent.of.iter();
-            let held = of.find(|held| (held.name, held.rate) == (now.name, now.rate))?;
-            let units = entry.units.unsigned_abs().min(spent.units);
-            alone = Entry::back(0, Some(held.at_us), units);
+            let held = spent.of.iter().find(|held| held.name == now.name)?;
+            if entry.units >= 0 {
+                // No call is made later than this, and what is of later than a call is of then.
+                alone.at_us = Some(u64::MAX);
+            } else if held.rate == now.rate {
+                let units = entry.units.unsigned_abs().min(spent.units);
+                alone = Entry::back(0, Some(held.at_us), units);
+            } else {
+                return None;
+            }
         }
-        Some(Settlements::one(
-            Guard::None,
-            vec![bucket.clone()],
-            vec![alone],
-        ))
+        let buckets = vec![bucket.clone()];
+        Some(Settlements::one(Guard::None, buckets, vec![alone]))
     };
     one.entries.iter().filter_map(alone).collect()
 }
@@ -156,6 +159,27 @@ mod tests {
     fn on_a_cluster_no_call_has_two_subjects() {
         let calls = calls(&settlements(&[(1, 1), (1, 2), (2, 1)]), true);
         assert!(calls.iter().map(|call| call.each.len()).eq([2, 1]));
+    }
+
+    #[test]
+    fn apart_units_come_back_at_their_time_and_what_is_added_is_of_now() {
+        let mut all = settlements(&[(1, 3)]);
+        all.each[0].entries[1].units = 4;
+        let of = all.buckets.iter().take(2).map(|bucket| Held {
+            at_us: 77,
+            ..Held::of(bucket)
+        });
+        let spent = Settled {
+            units: 1,
+            of: of.collect(),
+        };
+        let calls = apart(&all, &all.each[0], &spent);
+        // The hold is not of the third.
+        let entries = calls.iter().map(|call| call.each[0].entries[0]);
+        let expected = [(Some(77), -1), (Some(u64::MAX), 4)];
+        assert!(entries.map(|entry| (entry.at_us, entry.units)).eq(expected));
+        let gone = apart(&all, &all.each[0], &Settled::default());
+        assert!(gone.is_empty(), "it was settled before");
     }
 
     #[tokio::test]
