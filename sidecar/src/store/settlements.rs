@@ -50,7 +50,7 @@ pub fn calls(all: &Settlements, atomic: Atomic) -> Vec<Settlements> {
 }
 
 /// A settlement whose guard has spent this, in a call for each bucket, none of which may be repeated. A bucket that drains by
-/// another rate than when the units were taken gets none. Pure.
+/// another rate than when the units were taken gets none back. Pure.
 pub fn apart(all: &Settlements, one: &Settlement, spent: &Settled) -> Vec<Settlements> {
     let alone = |entry: &Entry| {
         let bucket = all.buckets.get(entry.bucket)?;
@@ -60,26 +60,23 @@ pub fn apart(all: &Settlements, one: &Settlement, spent: &Settled) -> Vec<Settle
         };
         if entry.at_us.is_none() {
             let now = Held::of(bucket);
-            let mut of = spent.of.iter();
-            let held = of.find(|held| (held.name, held.rate) == (now.name, now.rate))?;
+            let held = spent.of.iter().find(|held| held.name == now.name)?;
             alone = match spent.done {
-                // Later than any clock: as of now.
+                // No call is made later than this, and what is of later than a call is of then.
                 Done::Added(units) => Entry {
                     at_us: Some(u64::MAX),
                     units: i64::try_from(units).unwrap_or(i64::MAX),
                     ..alone
                 },
+                _ if held.rate != now.rate => return None,
                 done => {
                     let units = entry.units.unsigned_abs().min(done.units());
                     Entry::back(0, Some(held.at_us), units)
                 }
             };
         }
-        Some(Settlements::one(
-            Guard::None,
-            vec![bucket.clone()],
-            vec![alone],
-        ))
+        let buckets = vec![bucket.clone()];
+        Some(Settlements::one(Guard::None, buckets, vec![alone]))
     };
     one.entries.iter().filter_map(alone).collect()
 }
@@ -168,6 +165,29 @@ mod tests {
     fn on_a_cluster_no_call_has_two_subjects() {
         let calls = calls(&settlements(&[(1, 1), (1, 2), (2, 1)]), Atomic::Slot);
         assert!(calls.iter().map(|call| call.each.len()).eq([2, 1]));
+    }
+
+    #[test]
+    fn apart_units_come_back_at_their_time_and_what_is_added_is_of_now() {
+        let all = settlements(&[(1, 3)]);
+        let of = all.buckets.iter().take(2).map(|bucket| Held {
+            at_us: 77,
+            ..Held::of(bucket)
+        });
+        let of: Vec<_> = of.collect();
+        // The hold is not of the third.
+        for (done, expected) in [
+            (Done::Returned(1), (Some(77), -1)),
+            (Done::Added(4), (Some(u64::MAX), 4)),
+        ] {
+            let of = of.clone();
+            let calls = apart(&all, &all.each[0], &Settled { done, of });
+            let entries = calls.iter().map(|call| call.each[0].entries[0]);
+            let entries = entries.map(|entry| (entry.at_us, entry.units));
+            assert!(entries.eq([expected; 2]), "{done:?}");
+        }
+        let gone = apart(&all, &all.each[0], &Settled::default());
+        assert!(gone.is_empty(), "it was settled before");
     }
 
     #[tokio::test]
