@@ -32,6 +32,8 @@ struct Worker {
     streams: RefCell<BTreeMap<u32, (Stream<Envoy>, oneshot::Sender<End>)>>,
     period: Cell<Duration>,
     timer: Notify,
+    /// The sidecar whose turn is next: each worker takes them in turn by itself.
+    next: Cell<usize>,
 }
 
 /// An Envoy.
@@ -81,6 +83,7 @@ impl Filter {
             streams: RefCell::default(),
             period: Cell::default(),
             timer: Notify::new(),
+            next: Cell::default(),
         });
         self.perform(&worker);
         let (filter, of) = (Rc::clone(self), Rc::clone(&worker));
@@ -170,7 +173,10 @@ impl Filter {
     }
 
     fn send(self: &Rc<Self>, worker: &Rc<Worker>, call: Call) {
-        let next = self.network.sidecars.next();
+        let next = self.network.sidecars.first(worker.next.get());
+        if let Some((number, _)) = &next {
+            worker.next.set(number + 1);
+        }
         let (filter, worker) = (Rc::clone(self), Rc::clone(worker));
         spawn_local(async move {
             let (status, body) = filter.network.answer(next, &call).await;
@@ -240,7 +246,7 @@ impl Filter {
         if matches!(&end, End::Replied(reply) if reply.details.contains("reason=full")) {
             self.network.reach("a queue is full");
         }
-        let next = self.network.sidecars.peek();
+        let next = self.network.sidecars.first(worker.next.get());
         Asked::of(&end, &seen, checks, next.map_or(0, |next| next.0))
     }
 
