@@ -119,7 +119,7 @@ unit: ## tests that need only Rust
 engine: setup-test ## compare the engine in Rust, and in Lua on a real Redis, with its model
 store: setup-test debug ## the sidecar against real Redis servers: Sentinel, Cluster, ACLs, silent peers, failovers
 chain: setup-test setup-envoy debug filter ## end-to-end tests with a real Envoy and a real Redis
-jobs: setup-test setup-envoy debug filter ## decide, peek, give-back and reset; every command of docs/jobs.md
+jobs: setup-test setup-envoy debug filter ## decide, peek, settle and reset; every command of docs/jobs.md
 chaos-short: setup-test setup-envoy debug filter ## ten faults under load, with an exact count of what was admitted (two minutes)
 engine store chain jobs chaos-short:
 	@echo "$@: $(shell sed -n 's/^$@:.*## //p' Makefile)"

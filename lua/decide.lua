@@ -7,17 +7,21 @@
 --            not after I7, microseconds of Redis's clock: when it runs later than this, it does nothing
 --            for each key       kind I1 | limit I4 | a I7 | b I7
 --@each contract
---              kind 4, hold:                   limit = units, a = lifetime, microseconds; or 0 if it is only to be
---                                              spent, a = units that stay in it; b = 1 if it is to be read
+--              kind 4, hold:                   b = 0 to leave it: limit = units, a = lifetime, microseconds
+--                                              b = 1 to spend it: limit = 0, a = units that stay in it; or to leave it
+--                                              as a mark unless it is there: limit = 1, a = lifetime
+--                                              b = 2 to settle it: limit = 0, a = units that were used
 --            for each step      what I1 | n I2 | index I4 (from 1) | units I4
---              what 0 takes, what 1 peeks: n >= 1 takes of  bucket I4 | cost I4; index and units are the first.
---              what 2 settles: and then n of  bucket I4 | at I7 | units i5. Those below 0 come back to the bucket, the
+--              what 0 takes, what 1 peeks, what 2 asks (takes, and a cost of 0 needs room for 1): n >= 1 takes of
+--              bucket I4 | cost I4; index and units are the first.
+--              what 3 settles: and then n of  bucket I4 | at I7 | units i5. Those below 0 come back to the bucket, the
 --              others were taken elsewhere and are added; what is added to one bucket follows each other, oldest first.
---              index is the guard. If it is 0, there is none. If it is a hold that is only to be spent, up to `units`
---              are taken off it; no more come back, `at` is the bucket's name in the hold, and what is added is of now;
---              if n is 0, the hold's state but its units precedes the reply, for other calls to settle. Otherwise this
---              leaves the hold, and does nothing if it was there before.
---              what 3 leaves a hold, index, if the decision before it was admitted (or if there is none: then other
+--              index is the guard. If it is 0, there is none. If it is a hold to spend, up to `units` are taken off
+--              it; no more come back, and `at` is the bucket's name in the hold. If it is one to settle, it ends, and
+--              what was not used comes back likewise, or what was used beyond it is added as of now. If n is 0, the
+--              hold's state but its units precedes the reply, for other calls to settle. If it is a mark, this leaves
+--              it, and does nothing if it was there before.
+--              what 4 leaves a hold, index, if the decision before it was admitted (or if there is none: then other
 --              calls have taken): and then n buckets of  name I7 | taken at I7 (0: now) | two I7, by which rate it
 --              drains: fine units per microsecond, and per unit (0: it does not drain).
 -- ARGV[2]  the time in microseconds, for tests. Production leaves it out: Redis's clock is the one
@@ -26,8 +30,8 @@
 -- Replies with a string, for each step  result i4 | remaining I4 | reset I7 | retry after I7 | now I7,
 -- times in microseconds; result is 1 + the index of the take that decided, negative if denied, and 0 if a key
 -- of the step holds what this script did not write: then it has taken nothing, and settled the other buckets.
--- For what settles, remaining is the most units that came back to a bucket or were added to one (or were taken off the
--- hold).
+-- For what settles, result is 1 if units came back, 2 if some were added and 3 if the guard let nothing pass; remaining
+-- is the most units of a bucket (without any, those of the hold).
 -- If it is too late, the reply is  now I7  alone.
 --
 -- Every bucket is read once, changed in Lua by each decision in turn, and written once, if at all.
@@ -47,7 +51,7 @@ local not_after, kind, limit, a, b, position = unpack('>I7I1I4I7I7', request)
 if now > not_after then return pack('>I7', now) end
 
 local HOLD = 4
-local PEEK, SETTLE = 1, 2
+local PEEK, ASK, SETTLE = 1, 2, 3
 local TWO32, TWO48 = 4294967296, 281474976710656
 -- When a key's end is set, it is this many microseconds later than that of its content: Redis expires keys by a
 -- separate millisecond clock.
@@ -98,6 +102,7 @@ while position <= ends do
     for i = 1, takes do
       if i > 1 then index, cost, position = unpack('>I4I4', request, position) end
       bucket = buckets[index]
+      if what == ASK and cost == 0 then cost = 1 end
       local drain = bucket.drain
       local over = bucket.level + (drain and cost * bucket.unit or cost) - bucket.cap
       if over > 0 and cost > 0 then
@@ -119,7 +124,7 @@ while position <= ends do
     if retry > 0 then from, to = -result, -result end
     if lost then result, to = 0, 0 end
     for i = from, to do
-      if takes > 1 then index, cost = unpack('>I4I4', request, first + (i - 1) * 8) end
+      if takes > 1 or what == ASK then index, cost = unpack('>I4I4', request, first + (i - 1) * 8) end
       bucket = buckets[index]
       local level, drain = bucket.level, bucket.drain
       if retry == 0 and cost > 0 and what ~= PEEK then
@@ -160,11 +165,11 @@ for i = 1, #buckets do
   local level, kept = bucket.level, bucket.kept
   if level ~= kept or bucket.returned then
     local key, born = KEYS[i], bucket.born
-    if level == 0 and not bucket.uncut and not bucket.stays then
+    if level == 0 and not bucket.uncut then
       call('UNLINK', key)
 --@else save
     else
-      local state = pack('>I4', level) .. bucket.held
+      local state = pack('>I4', level - 1) .. bucket.held
       if kept > 0 then
         call('SET', key, state, 'KEEPTTL')
       else

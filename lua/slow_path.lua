@@ -6,20 +6,20 @@
 --
 -- now is the time; the rest are decide.lua's constants of the log, explained there.
 
--- A hold, as a bucket that decide.lua saves if it has changed. Its level is the units that it still stands for; its
--- state is those units, when it was left, and what is known of each bucket. `number` is its lifetime, or how many units
--- stay in it. One that was left `stays` even if it has no units: what is added when it is spent is added once.
-local function read_hold(key, units, number, is_read)
-  local left, held = 0, nil
-  local state = is_read > 0 and redis.pcall('GET', key)
-  if state and #state % 28 == 11 then left, held = struct.unpack('>I4', state), string.sub(state, 5) end
-  return { level = left, kept = left, units = units, number = number, held = held }
+-- A hold, as a bucket that decide.lua saves if it has changed. Its level is 1 and the units that it still stands for, 0
+-- if it is not there; its state is those units, when it was left, and what is known of each bucket. `number` is its
+-- lifetime, or how many units stay in it or were used.
+local function read_hold(key, units, number, what)
+  local level, held = 0, nil
+  local state = what > 0 and redis.pcall('GET', key)
+  if state and #state % 28 == 11 then level, held = struct.unpack('>I4', state) + 1, string.sub(state, 5) end
+  return { level = level, kept = level, units = units, number = number, settles = what > 1, held = held }
 end
 
 --@each functions
 local function slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
   local call, pack, unpack, sub = redis.call, struct.pack, struct.unpack, string.sub
-  local floor, min, max, ceil = math.floor, math.min, math.max, math.ceil
+  local floor, min, max, ceil, abs = math.floor, math.min, math.max, math.ceil, math.abs
   local slow = {}
 
   -- Whether a decision, whose takes begin at `position`, touches a bucket that cannot be read.
@@ -86,8 +86,7 @@ local function slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
   function slow.leave(hold, n, request, position, reply)
     local result, ends = reply and unpack('>i4', reply) or 1, position + 28 * n
     if result > 0 then
-      hold.level, hold.held = hold.units, pack('>I7', now) .. sub(request, position, ends - 1)
-      hold.returned, hold.stays = true, true
+      hold.level, hold.held = hold.units + 1, pack('>I7', now) .. sub(request, position, ends - 1)
     end
     return result, ends
   end
@@ -100,6 +99,8 @@ local function slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
     end
   end
 
+  local ADDED, NOTHING = 2, 3
+
   -- Settles, as the request says from `position` on. Returns result, units, and the next position; and the rows before
   -- this one, or what other calls need to settle a hold.
   function slow.settle(buckets, broken, n, guard, units, request, position, rows)
@@ -107,34 +108,47 @@ local function slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
     local left, held
     if hold and hold.units > 0 then
       -- An earlier call, whose answer was lost, has done it.
-      if hold.level > 0 then return 1, 0, ends, rows end
-      hold.level, hold.held = hold.units, pack('>I7', now)
+      if hold.level > 0 then return NOTHING, 0, ends, rows end
+      hold.level, hold.held = hold.units + 1, pack('>I7', now)
     elseif hold then
-      left, held = hold.level, hold.held
-      units = min(units, max(0, left - hold.number))
-      -- The clock stepped back behind the taking: nothing can be returned yet, so the hold keeps its units.
-      if not held or units == 0 and left > 0 or unpack('>I7', held) > now then return 1, 0, ends, rows end
-      hold.level, hold.returned = left - units, true
-      if n == 0 then return 1, units, ends, { held } end
+      left, held = hold.level - 1, hold.held
+      local unused = left - hold.number
+      if hold.settles then
+        if not held then return NOTHING, 0, ends, rows end
+        hold.level, units = 0, unused
+      else
+        units = min(units, unused)
+        -- The clock stepped back behind the taking: nothing can be returned yet, so the hold keeps its units.
+        if units <= 0 or unpack('>I7', held) > now then return NOTHING, 0, ends, rows end
+        hold.level = left > units and left - units + 1 or 0
+      end
+      if units < 0 then result = ADDED end
+      if n == 0 then return result, abs(units), ends, { held } end
     end
     while position < ends do
       local index, at, more
       local times, added = {}, {}
       repeat
         index, at, more, position = unpack('>I4I7i5', request, position)
-        times[#times + 1], added[#added + 1] = held and now or at, more
+        times[#times + 1], added[#added + 1] = at, more
       until more < 0 or position >= ends or unpack('>I4', request, position) ~= index
       local bucket, key, done = buckets[index], KEYS[index], nil
       if broken and broken[index] then
         result = 0
       elseif more >= 0 then
+        if result > 0 then result = ADDED end
         done = slow.try(add, bucket, key, times, added)
-      elseif not held then
+      elseif not left then
         done = slow.try(restore, bucket, key, -more, at, -more)
       else
         local since, drain, unit = taken(held, at)
-        local cost = min(-more, units)
-        done = not since and 0 or slow.try(restore, bucket, key, cost, since, left, drain, unit)
+        if not since then
+          done = 0
+        elseif units < 0 then
+          done = slow.try(add, bucket, key, { now }, { -units })
+        else
+          done = slow.try(restore, bucket, key, min(-more, units), since, left, drain, unit)
+        end
       end
       if done then
         most = max(most, done)

@@ -200,7 +200,7 @@ fn a_shell_completes_commands_arguments_and_values() {
     }
     for shell in ["zsh", "fish"] {
         let script = stdout(&["completions", shell]);
-        has_all(&script, "give-back, receipt");
+        has_all(&script, "settle, receipt");
     }
 }
 

@@ -76,8 +76,8 @@ fn the_sidecar_reads_the_examples_of_requests() {
     let decide = example("/v1/decide");
     let read = sluicegate_protocol::read_decisions(&decide).unwrap();
     assert!(!read.decisions.is_empty() && read.decisions.iter().all(Result::is_ok));
-    let give_back = example("/v1/give-back");
-    let read = sluicegate_protocol::read_give_backs(&give_back).unwrap();
+    let settle = example("/v1/settle");
+    let read = sluicegate_protocol::read_settles(&settle).unwrap();
     assert!(!read.is_empty() && read.iter().all(Result::is_ok));
     let reset = example("/v1/reset");
     let read = sluicegate_protocol::read_resets(&reset).unwrap();

@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sluicegate_engine::{Batch, Decision, FleetPosition, Memory, Outcome, Settlements};
+use sluicegate_engine::{Batch, Decision, Done, FleetPosition, Memory, Outcome, Settlements};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::cluster::slots::{SLOTS, slot};
 use super::commands::{Announced, SIDECAR_TTL};
 use super::error::{ConnectionError, StoreError};
 use super::health::{ComponentId, Monitor};
 use super::overrides::StoredOverrides;
 use super::redis::clock::Clock;
 use super::reply::StoreReply;
+use super::slots::{SLOTS, slot};
 
 /// How often a link's supervisor looks whether the server answers.
 const PROBE_EVERY: Duration = Duration::from_millis(100);
@@ -48,8 +48,8 @@ struct State {
 pub enum Call {
     /// Decisions.
     Decide(u64, Batch, Vec<Outcome>),
-    /// Settlements, and the units of each.
-    Settle(u64, Settlements, Vec<u64>),
+    /// Settlements, and what became of each.
+    Settle(u64, Settlements, Vec<Done>),
     /// A reset of these keys.
     Reset(Vec<String>),
     /// All data was lost.
@@ -343,13 +343,13 @@ impl Link {
         StoreReply::whole::<StoreError>(batch, answer.map(whole))
     }
 
-    pub(super) async fn settle(&self, settlements: &Settlements) -> Result<Vec<u64>, StoreError> {
+    pub(super) async fn settle(&self, settlements: &Settlements) -> Result<Vec<Done>, StoreError> {
         self.inner
             .serves(settlements.buckets.iter().map(|bucket| bucket.key.as_str()))?;
         let settle = |state: &mut State, now_us| {
-            let units = state.engine.settle(now_us, settlements);
-            state.note(|| Call::Settle(now_us, settlements.clone(), units.clone()));
-            units
+            let done = state.engine.settle(now_us, settlements);
+            state.note(|| Call::Settle(now_us, settlements.clone(), done.clone()));
+            done
         };
         self.inner.call(self.inner.timeout, settle).await
     }

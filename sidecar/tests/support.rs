@@ -69,6 +69,7 @@ pub fn check(limit: &'static str, key: String, cost: u64, quota: Option<u64>) ->
         key: key.into(),
         cost,
         quota,
+        within_ms: None,
     }
 }
 

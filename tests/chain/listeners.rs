@@ -161,7 +161,7 @@ async fn a_megabyte_of_zeros_takes_little_more_than_a_megabyte() {
     let zeros = vec!["0"; (1 << 19) - 20].join(",");
     for (port, path, field) in [
         (sidecar.port, "/v1/decide", "decisions"),
-        (sidecar.port, "/v1/give-back", "give_backs"),
+        (sidecar.port, "/v1/settle", "settles"),
         (sidecar.admin_port, "/v1/reset", "resets"),
     ] {
         let (status, answer) = asked(port, path, format!("{{\"{field}\":[{zeros}]}}")).await;

@@ -71,8 +71,8 @@ async fn live_through_everything(sidecar: &Sidecar, redis: &mut Redis) {
     ask(sidecar.admin_port, "/v1/reset", reset).await;
     let receipt = json!({ "checks": [check("per-key", "c")], "receipt": true });
     let taken = decide(sidecar, receipt).await["receipt"][0].take();
-    let give = json!({ "give_backs": [{ "limit": "per-key", "key": "c", "receipt": taken }] });
-    let answer = ask(sidecar.port, "/v1/give-back", give).await;
+    let entry = json!({ "limit": "per-key", "key": "c", "receipt": taken, "units": 0 });
+    let answer = ask(sidecar.port, "/v1/settle", json!({ "settles": [entry] })).await;
     assert_eq!(answer["outcomes"][0]["units"], 1, "{answer}");
     // A filter announces itself.
     let announcement = "0.1.0 configuration=2d0f3b8e61a4";

@@ -46,9 +46,9 @@
 //! | `sources` | every source of a key, with the part of Envoy that provides it |
 //! | `together` | one callout for all waiting requests, while clients come and go |
 //! | `wire` | `POST /v1/decide`, metrics and probes without Envoy |
-//! | `operations` | peek, give-back and reset, the same on every store |
+//! | `operations` | peek, settle and reset, the same on every store |
 //! | `overrides` | another quota, no limit or a block for single keys, on all sidecars |
-//! | `receipts` | receipts that differ, and give-backs while a store hangs |
+//! | `receipts` | receipts that differ, and settles while a store hangs |
 //! | `redis_store` | the sidecar and its script on a real Redis |
 
 mod abuse;

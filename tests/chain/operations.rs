@@ -1,4 +1,4 @@
-//! Peek, give-back and reset over HTTP, with the same meaning on every store.
+//! Peek, settle and reset over HTTP, with the same meaning on every store.
 
 use serde_json::{Value, json};
 use sluicegate_tests::redis::Redis;
@@ -28,12 +28,19 @@ async fn takes(sidecar: &Sidecar, limit: &str, cost: u64, outcome: &str) {
     assert_eq!(verdict["outcome"], outcome, "{limit}: {verdict}");
 }
 
+/// Settles the receipt of a verdict.
+async fn settles(sidecar: &Sidecar, limit: &str, of: &Value, units: u64, expected: Value) {
+    let entry = json!({ "limit": limit, "key": "k", "receipt": of["receipt"][0], "units": units });
+    let answer = ask(sidecar.port, "/v1/settle", json!({ "settles": [entry] })).await;
+    assert_eq!(answer["outcomes"][0], expected, "{limit}");
+}
+
 fn has_left(verdict: &Value, remaining: u64) {
     let told = (&verdict["outcome"], &verdict["remaining"]);
     assert_eq!(told, (&json!("admitted"), &json!(remaining)), "{verdict}");
 }
 
-async fn peeks_gives_back_and_resets(sidecar: &Sidecar) {
+async fn peeks_settles_and_resets(sidecar: &Sidecar) {
     for limit in ALGORITHMS {
         let taken = decide(sidecar, limit, 3, json!({ "receipt": true })).await;
         has_left(&taken, 2);
@@ -48,17 +55,33 @@ async fn peeks_gives_back_and_resets(sidecar: &Sidecar) {
         }
         takes(sidecar, limit, 2, "admitted").await;
         takes(sidecar, limit, 1, "denied").await;
-        // A receipt returns exactly what was taken with it.
-        let entry = json!({ "limit": limit, "key": "k", "receipt": taken["receipt"][0] });
-        // A receipt that is used again returns nothing.
-        for units in [3, 0] {
-            let body = json!({ "give_backs": [entry] });
-            let back = ask(sidecar.port, "/v1/give-back", body).await;
-            let expected = json!({ "outcome": "given_back", "units": units });
-            assert_eq!(back["outcomes"][0], expected, "{limit}");
-        }
-        takes(sidecar, limit, 4, "denied").await;
-        takes(sidecar, limit, 3, "admitted").await;
+        // A receipt returns exactly what was taken with it and not used, and is settled once.
+        settles(
+            sidecar,
+            limit,
+            &taken,
+            1,
+            json!({ "outcome": "returned", "units": 2 }),
+        )
+        .await;
+        settles(sidecar, limit, &taken, 0, json!({ "outcome": "unknown" })).await;
+        takes(sidecar, limit, 3, "denied").await;
+        takes(sidecar, limit, 1, "admitted").await;
+        // What is used beyond it is taken, whatever the limit; and what asks is denied when nothing is left.
+        let asked = decide(sidecar, limit, 0, json!({ "receipt": true })).await;
+        has_left(&asked, 1);
+        settles(
+            sidecar,
+            limit,
+            &asked,
+            7,
+            json!({ "outcome": "charged", "units": 7 }),
+        )
+        .await;
+        let asked = decide(sidecar, limit, 0, json!({ "receipt": true })).await;
+        assert_eq!(asked["outcome"], "denied", "{limit}: {asked}");
+        assert!(asked["retry_after_ms"].as_u64().unwrap() > 0, "{asked}");
+        has_left(&decide(sidecar, limit, 0, json!({})).await, 0);
         // A reset clears the limit's counts.
         let body = json!({ "resets": [check(limit, "k"), check("nope", "k")] });
         let reset = ask(sidecar.admin_port, "/v1/reset", body).await;
@@ -70,10 +93,10 @@ async fn peeks_gives_back_and_resets(sidecar: &Sidecar) {
 }
 
 #[tokio::test]
-async fn peek_give_back_and_reset_mean_the_same_on_every_store() {
+async fn peek_settle_and_reset_mean_the_same_on_every_store() {
     let redis = Redis::start().await;
     for store in ["memory", &redis.url()] {
         let sidecar = Sidecar::alone(&policy(store)).await;
-        peeks_gives_back_and_resets(&sidecar).await;
+        peeks_settles_and_resets(&sidecar).await;
     }
 }

@@ -1,5 +1,5 @@
-//! Receipts over HTTP: each is another one, and a store that hangs holds no give-back up. That they return units once, and only
-//! by who holds them, and to what they were taken from, `operations`, `tests/engine/holds.rs` and worlds show.
+//! Receipts over HTTP: each is another one, and a store that hangs holds no settle up. That they are settled once, and only by
+//! who holds them, and to what they were taken from, `operations`, `tests/engine/holds.rs` and worlds show.
 
 use std::time::{Duration, Instant};
 
@@ -28,19 +28,19 @@ async fn take(sidecar: &Sidecar, limits: &[&str], key: &str, cost: u64) -> Vec<S
     serde_json::from_value(verdict["receipt"].take()).unwrap()
 }
 
-async fn give_back(sidecar: &Sidecar, entries: &[Value]) -> Vec<Value> {
-    let body = json!({ "give_backs": entries });
-    let answer = ask(sidecar.port, "/v1/give-back", body).await;
+async fn settle(sidecar: &Sidecar, entries: &[Value]) -> Vec<Value> {
+    let body = json!({ "settles": entries });
+    let answer = ask(sidecar.port, "/v1/settle", body).await;
     answer["outcomes"].as_array().unwrap().clone()
 }
 
 fn entry(limit: &str, key: &str, receipt: &str) -> Value {
-    json!({ "limit": limit, "key": key, "receipt": receipt })
+    json!({ "limit": limit, "key": key, "receipt": receipt, "units": 0 })
 }
 
 async fn returned(sidecar: &Sidecar, entry: Value) -> u64 {
-    let outcome = &give_back(sidecar, &[entry]).await[0];
-    assert_eq!(outcome["outcome"], "given_back", "{outcome}");
+    let outcome = &settle(sidecar, &[entry]).await[0];
+    assert_eq!(outcome["outcome"], "returned", "{outcome}");
     outcome["units"].as_u64().unwrap()
 }
 
@@ -66,7 +66,7 @@ async fn receipts_are_unique_and_a_denial_has_none() {
 }
 
 #[tokio::test]
-async fn a_whole_request_of_give_backs_does_not_wait_for_a_store_that_hangs() {
+async fn a_whole_request_of_settles_does_not_wait_for_a_store_that_hangs() {
     let redis = Redis::start().await;
     let sidecar = Sidecar::alone(&policy(&redis.url(), "250ms")).await;
     let [receipt] = take(&sidecar, &["sliding_log"], "k", 3)
@@ -79,14 +79,14 @@ async fn a_whole_request_of_give_backs_does_not_wait_for_a_store_that_hangs() {
     entries.push(entry("sliding_log", "k", &receipt));
     redis.pause();
     let asked = Instant::now();
-    let outcomes = give_back(&sidecar, &entries).await;
+    let outcomes = settle(&sidecar, &entries).await;
     let waited = asked.elapsed();
     redis.resume();
     assert!(outcomes.iter().all(|one| one["outcome"] == "unavailable"));
     // A call for each would be minutes.
     assert!(waited < Duration::from_secs(25), "{waited:?}");
     // Trying again is harmless, whether or not the first attempt succeeded.
-    let outcomes = give_back(&sidecar, &entries).await;
+    let outcomes = settle(&sidecar, &entries).await;
     let units: u64 = outcomes
         .iter()
         .filter_map(|one| one["units"].as_u64())

@@ -7,7 +7,7 @@ use super::made::{SECOND, bucket, decision, one};
 use super::settled::back;
 use redis::Commands;
 use sluicegate_engine::script::{BrokenState, Reply};
-use sluicegate_engine::{Algorithm, Batch, Bucket};
+use sluicegate_engine::{Algorithm, Batch, Bucket, Done};
 
 const NOW_US: u64 = 1_790_000_000_123_456;
 
@@ -62,7 +62,7 @@ fn a_give_back_that_runs_after_its_time_returns_nothing() {
         let given = lua.try_settle(Some(now_us), Some(NOW_US), &back);
         assert_eq!(given, late_at(now_us));
         let returned = lua.settle(Some(NOW_US + 1), &back);
-        assert_eq!(returned, Ok(vec![1]), "it was still there");
+        assert_eq!(returned, Ok(vec![Done::Returned(1)]), "it was still there");
     }
 }
 
@@ -207,8 +207,8 @@ fn a_give_back_far_back_in_a_log_touches_few_blocks_and_returns_nothing() {
     ] {
         let (returned, touched) = settle(ago);
         assert!(
-            returned == expected && touched <= most,
-            "{returned}, {touched}"
+            returned == Done::Returned(expected) && touched <= most,
+            "{returned:?}, {touched}"
         );
     }
 }

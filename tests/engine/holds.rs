@@ -2,8 +2,8 @@
 
 use sluicegate_engine::script::{BrokenState, Operation, Reply, Settled};
 use sluicegate_engine::{
-    ALL, Algorithm, Batch, Bucket, Entry, Guard, Held, Hold, Memory, Outcome, Record, Settlement,
-    Settlements, hold_key, script,
+    ALL, Algorithm, Batch, Bucket, Done, Entry, Guard, Held, Hold, Memory, Outcome, Record,
+    Settlement, Settlements, hold_key, script,
 };
 
 use super::lua::Lua;
@@ -45,11 +45,17 @@ impl Stores {
         rust
     }
 
-    /// The units that both stores settle.
-    pub fn settle(&mut self, now_us: u64, settlements: &Settlements) -> Vec<u64> {
+    /// What becomes of settlements in both stores.
+    pub fn settle_all(&mut self, now_us: u64, settlements: &Settlements) -> Vec<Done> {
         let rust = self.memory.settle(now_us, settlements);
         assert_eq!(self.lua.settle(Some(now_us), settlements), Ok(rust.clone()));
         rust
+    }
+
+    /// The units that both stores settle.
+    pub fn settle(&mut self, now_us: u64, settlements: &Settlements) -> Vec<u64> {
+        let done = self.settle_all(now_us, settlements).into_iter();
+        done.map(Done::units).collect()
     }
 
     /// Takes with a hold.
@@ -95,7 +101,10 @@ impl Limit {
     }
 
     fn batch(&self, cost: u64, secret: Option<u128>, peek: bool) -> Batch {
-        let lasts = |bucket: &Bucket| bucket.spec.held_for_us(cost);
+        let lasts = |bucket: &Bucket| match cost {
+            0 => 300 * SECOND,
+            cost => bucket.spec.held_for_us(cost),
+        };
         let hold = secret.map(|secret| Hold {
             key: self.hold(secret),
             units: cost,
@@ -113,18 +122,6 @@ impl Limit {
             units,
             keeps: 0,
         }
-    }
-
-    /// Spends a hold, and adds units to each bucket.
-    fn adds(&self, secret: u128, units: i64) -> Settlements {
-        let at_us = None;
-        let add = |bucket| Entry {
-            bucket,
-            at_us,
-            units,
-        };
-        let entries = (0..self.buckets.len()).map(add).collect();
-        Settlements::one(self.spend(secret, ALL), self.buckets.clone(), entries)
     }
 
     fn returns(&self, given: &[(u128, u64)]) -> Settlements {
@@ -227,13 +224,22 @@ pub fn holds_agree(lua: &mut Lua) -> Result<(), String> {
             };
             settled::more(&limit.buckets[0], Guard::Once { key, lasts_us }, &[record])
         };
-        let mut nothing = limit.batch(0, Some(4), false);
-        nothing.decisions[0].holds[0].lasts_us = 60 * SECOND;
+        let asks = |buckets: &[Bucket]| {
+            let mut asks = batch(buckets, 0, false);
+            asks.decisions[0].asks = true;
+            asks
+        };
         let asked = [
-            (0, nothing),
             (0, limit.batch(4, Some(1), false)),
             (0, other.batch(2, Some(2), false)),
             (0, limit.batch(9, Some(3), false)),
+            (1, limit.batch(1, Some(4), false)),
+            (2, limit.batch(1, Some(5), false)),
+            (3, limit.batch(0, Some(6), false)),
+            (4, asks(&limit.buckets[..1])),
+            (5, limit.batch(2, None, false)),
+            (6, asks(&limit.buckets[..1])),
+            (7, asks(&limit.buckets)),
             (20, slower.batch(1, None, false)),
         ];
         for (after, batch) in asked {
@@ -254,7 +260,7 @@ pub fn holds_agree(lua: &mut Lua) -> Result<(), String> {
             .buckets
             .iter()
             .map(|bucket| (Held::of(bucket).name, START_US));
-        if told.units != 1 || !names.eq(names_of_limit) {
+        if told.done != Done::Returned(1) || !names.eq(names_of_limit) {
             return Err(format!("{algorithm:?}: {told:?}"));
         }
         let key = limit.hold(1);
@@ -263,7 +269,18 @@ pub fn holds_agree(lua: &mut Lua) -> Result<(), String> {
             &Settlements::one(limit.spend(1, 1), Vec::new(), Vec::new()),
         );
         assert!(lua.ttl_ms(&key) > 0);
+        let settle = |limit: &Limit, secret, used| {
+            let mut settlements = Settlements::default();
+            let hold = limit.hold(secret);
+            let guard = Guard::Settle { hold, used };
+            settlements.return_to(guard, limit.buckets.iter().cloned());
+            settlements
+        };
         let settled = [
+            settle(&limit, 4, 3),
+            settle(&limit, 4, 3),
+            settle(&other, 5, 4),
+            settle(&limit, 6, 0),
             spend(&limit, 3, ALL, 0),
             spend(&limit, 1, 1, 0),
             spend(&other, 1, ALL, 2),
@@ -271,8 +288,6 @@ pub fn holds_agree(lua: &mut Lua) -> Result<(), String> {
             spend(&limit, 1, ALL, 0),
             spend(&limit, 1, ALL, 0),
             spend(&limit, 2, ALL, 0),
-            limit.adds(4, 3),
-            limit.adds(4, 3),
             more("one"),
             more("one"),
             more("two"),
@@ -281,9 +296,12 @@ pub fn holds_agree(lua: &mut Lua) -> Result<(), String> {
             let now = START_US + 20 * SECOND;
             let rust = memory.settle(now, &settlements);
             let said = lua.settle(Some(now), &settlements)?;
-            let look = limit.batch(1, None, true);
-            let left = lua.try_decide(Some(now), &look)?;
-            let expected: Vec<_> = memory.decide(now, &look).into_iter().flatten().collect();
+            let looks = [limit.batch(1, None, true), one(&other.buckets[1], 1, true)];
+            let (mut left, mut expected) = (Vec::new(), Vec::new());
+            for look in &looks {
+                left.extend(lua.try_decide(Some(now), look)?);
+                expected.extend(memory.decide(now, look).into_iter().flatten());
+            }
             if said != rust || left != expected {
                 return Err(format!(
                     "{algorithm:?}: {settlements:?}: {said:?}, not {rust:?}"
@@ -313,26 +331,6 @@ fn a_hold_is_invalid_for_another_key_or_limit() {
         other_key.subject = "mine".to_owned();
         assert_eq!(stores.back(now, limit, 3, 9), 0);
         assert_eq!(stores.remaining(now, limit), 7);
-    });
-}
-
-/// What is known only later, such as the cost of a response, is added when the hold is spent: also where nothing was reserved.
-#[test]
-fn what_is_added_beyond_a_hold_counts_once_whatever_it_holds() {
-    for_each_algorithm(|stores, limit, now| {
-        for (reserved, more, left) in [(0, 3i64, 7), (2, 1, 4), (0, 9, 0)] {
-            let secret = u128::from(more.unsigned_abs());
-            let mut batch = limit.batch(reserved, Some(secret), false);
-            batch.decisions[0].holds[0].lasts_us = 60 * SECOND;
-            assert!(stores.decide(now, &batch)[0].admitted);
-            assert!(stores.lua.ttl_ms(&limit.hold(secret)) > 0);
-            let actual = limit.adds(secret, more);
-            assert_eq!(stores.settle(now, &actual), [more.unsigned_abs()]);
-            assert_eq!(stores.settle(now, &actual), [0], "once");
-            assert_eq!(stores.lua.ttl_ms(&limit.hold(secret)), -2, "it is gone");
-            assert_eq!(stores.remaining(now, limit), left);
-        }
-        assert_eq!(stores.settle(now, &limit.adds(99, 1)), [0], "no hold");
     });
 }
 
@@ -445,30 +443,63 @@ fn what_has_drained_by_the_rate_of_the_taking_does_not_come_back_by_a_slower_one
     }
 }
 
-/// What a request cost beyond what it had reserved.
+/// What a request cost in fact: fewer units than it had reserved, or more, or some where it had reserved none.
 #[test]
-fn what_is_added_with_a_hold_is_of_now_whatever_the_limit() {
+fn a_hold_is_settled_once_by_what_was_used() {
     for_each_algorithm(|stores, limit, now| {
-        assert!(stores.take(now, limit, 10, 1));
+        assert!(stores.take(now, limit, 6, 1));
+        assert!(stores.take(now, limit, 2, 2));
+        assert!(stores.take(now, limit, 0, 3));
+        let settles = |secret, used| {
+            let hold = limit.hold(secret);
+            let mut settlements = Settlements::default();
+            let guard = Guard::Settle { hold, used };
+            settlements.return_to(guard, limit.buckets.iter().cloned());
+            assert!(settlements.is_repeatable());
+            settlements
+        };
+        let of_six = stores.settle_all(now, &settles(1, 1));
+        assert_eq!(of_six, [Done::Returned(5)]);
+        assert_eq!(stores.settle_all(now, &settles(1, 9)), [Done::Nothing]);
+        assert_eq!(stores.settle_all(now, &settles(4, 0)), [Done::Nothing]);
+        assert_eq!(stores.remaining(now, limit), 7);
         let later = now + 10 * SECOND;
-        let more = |bucket| Entry {
-            bucket,
-            at_us: None,
-            units: 4,
-        };
-        let settlements = Settlements {
-            buckets: limit.buckets.clone(),
-            each: vec![Settlement {
-                guard: limit.spend(1, ALL),
-                entries: vec![more(0), more(1)],
-            }],
-        };
-        assert_eq!(stores.settle(later, &settlements), [4]);
-        assert_eq!(stores.settle(later, &settlements), [0], "it is used up");
+        let mut left = stores.remaining(later, limit);
+        assert_eq!(
+            stores.settle_all(later, &settles(2, 2)),
+            [Done::Returned(0)]
+        );
+        assert_eq!(stores.remaining(later, limit), left);
+        assert_eq!(stores.settle_all(later, &settles(3, 4)), [Done::Added(4)]);
+        left -= 4;
+        assert_eq!(stores.remaining(later, limit), left);
+        // Whatever the limit; and the wait after it is true.
+        assert!(stores.take(later, limit, 1, 5));
+        assert_eq!(stores.settle_all(later, &settles(5, 12)), [Done::Added(11)]);
         let denied = stores.decide(later, &limit.batch(1, None, false))[0];
         assert!(!denied.admitted);
-        let then = stores.decide(later + denied.retry_after_us, &limit.batch(1, None, false));
-        assert!(then[0].admitted, "its wait is true");
+        let then = later + denied.retry_after_us;
+        let before = stores.decide(then - 1, &limit.batch(1, None, true));
+        assert!(!before[0].admitted);
+        assert!(stores.decide(then, &limit.batch(1, None, false))[0].admitted);
+    });
+}
+
+/// Where nothing is reserved it is asked whether anything is left.
+#[test]
+fn what_asks_takes_nothing_and_is_denied_like_a_take_of_one() {
+    for_each_algorithm(|stores, limit, now| {
+        let mut asks = limit.batch(0, Some(1), false);
+        asks.decisions[0].asks = true;
+        assert!(stores.take(now, limit, 9, 2));
+        let admitted = stores.decide(now, &asks)[0];
+        assert_eq!((admitted.admitted, admitted.remaining), (true, 1));
+        assert!(stores.lua.ttl_ms(&limit.hold(1)) > 0);
+        assert!(stores.take(now, limit, 1, 3));
+        let denied = stores.decide(now, &asks);
+        assert_eq!(denied, stores.decide(now, &limit.batch(1, None, false)));
+        // One that only reads is not.
+        assert!(stores.decide(now, &limit.batch(0, None, false))[0].admitted);
     });
 }
 
@@ -527,13 +558,14 @@ fn a_hold_that_is_left_last_returns_to_each_bucket_what_was_taken_at_its_own_tim
         };
         // By one call again, and by a call for each key.
         let returns = limit.returns(&[(1, 2)]);
-        assert_eq!(lua.settle(Some(now + 10), &returns), Ok(vec![2]));
+        let returned = |units| Ok(vec![Done::Returned(units)]);
+        assert_eq!(lua.settle(Some(now + 10), &returns), returned(2));
         assert_eq!(remaining(lua, now + 10), [7, 7]);
-        let settled = |units, of| Settled { units, of };
-        assert_eq!(redeem(lua, now + 10, 9), settled(3, of));
+        let done = Done::Returned(3);
+        assert_eq!(redeem(lua, now + 10, 9), Settled { done, of });
         for (bucket, at_us) in limit.buckets.iter().zip(taken_at_us) {
-            let returned = lua.settle(Some(now + 10), &settled::back(bucket, 3, at_us));
-            assert_eq!(returned, Ok(vec![3]), "{bucket:?}");
+            let back = lua.settle(Some(now + 10), &settled::back(bucket, 3, at_us));
+            assert_eq!(back, returned(3), "{bucket:?}");
         }
         assert_eq!(remaining(lua, now + SECOND), [10, 10]);
         assert_eq!(redeem(lua, now + 10, 9), Settled::default());
@@ -590,7 +622,7 @@ fn concurrent_settlements_use_a_hold_exactly_once() {
             match returns.read(&reply) {
                 Ok(Reply {
                     each: Some(each), ..
-                }) => units += each[0].as_ref().unwrap().units,
+                }) => units += each[0].as_ref().unwrap().done.units(),
                 other => panic!("{other:?}"),
             }
         }

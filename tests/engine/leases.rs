@@ -34,6 +34,7 @@ impl Key<'_> {
             decisions: vec![Decision {
                 takes: vec![Take { bucket: 0, cost }],
                 peek: false,
+                asks: false,
                 holds: Vec::new(),
             }],
         };

@@ -2,7 +2,7 @@
 
 use redis::{Connection, FromRedisValue, RedisResult};
 use sluicegate_engine::script::{self, BrokenState, Operation, Reply, Settled};
-use sluicegate_engine::{Batch, Outcome, Settlements};
+use sluicegate_engine::{Batch, Done, Outcome, Settlements};
 use std::any::Any;
 use std::collections::HashMap;
 
@@ -127,15 +127,15 @@ impl Lua {
         pipe.exec(&mut self.connection).expect("answers");
     }
 
-    /// The units of each settlement.
+    /// What became of each settlement.
     pub fn settle(
         &mut self,
         now_us: Option<u64>,
         settlements: &Settlements,
-    ) -> Result<Vec<u64>, String> {
+    ) -> Result<Vec<Done>, String> {
         let each = self.try_settle(now_us, by_then(now_us), settlements)?;
         let each = done(each)?.into_iter();
-        each.map(|one| one.map(|settled| settled.units).map_err(text))
+        each.map(|one| one.map(|settled| settled.done).map_err(text))
             .collect()
     }
 

@@ -46,6 +46,7 @@ pub fn decision(takes: &[(usize, u64)], peek: bool) -> Decision {
     Decision {
         takes: takes.iter().map(take).collect(),
         peek,
+        asks: false,
         holds: Vec::new(),
     }
 }

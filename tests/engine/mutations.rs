@@ -178,16 +178,10 @@ a token bucket gives back what has drained
 
 === holds
 a hold returns its units as often as it is asked
-- hold.level, hold.returned = left - units, true
-+ hold.level, hold.returned = left, true
-a hold without units is spent as often as it is asked
-- hold.level, hold.returned = left - units, true
-+ hold.level = left - units
-a hold without units is forgotten
-- hold.returned, hold.stays = true, true
-+ hold.returned = true
+- hold.level = left > units and left - units + 1 or 0
++ hold.level = left + 1
 a hold loses what is to stay in it
-- units = min(units, max(0, left - hold.number))
+- units = min(units, unused)
 + units = min(units, left)
 a hold returns units to buckets that it is not of
 - if known == name then
@@ -204,8 +198,38 @@ a decision that is denied leaves a hold
 + if result then
 +       hold.level
 what is to be done once is done as often as it is sent
-- if hold.level > 0 then return 1, 0, ends, rows end
+- if hold.level > 0 then return NOTHING, 0, ends, rows end
 +
+a hold is settled as often as it is asked
+- hold.level, units = 0, unused
++ units = unused
+what was used beyond a hold is of the time when it was left
+- { now }, { -units })
++ { since }, { -units })
+what was used beyond a hold is added to buckets that it is not of
+-         if not since then
++         if not since and units >= 0 then
+what was used beyond a hold is not taken
+- elseif units < 0 then
++ elseif units < -1000 then
+what was added is told as returned
+- if units < 0 then result = ADDED end
++
+a hold that has ended is settled with nothing
+- if not held then return NOTHING, 0, ends, rows end
++ if not held then return 1, 0, ends, rows end
+a hold of no units is not left
+- hold.units + 1, pack('>I7', now) .. sub
++ hold.units, pack('>I7', now) .. sub
+a hold has a unit more than it was left with
+- pack('>I4', level - 1)
++ pack('>I4', level)
+what asks is admitted when nothing is left
+- if what == ASK and cost == 0 then cost = 1 end
++
+what asks takes a unit
+- if takes > 1 or what == ASK then index
++ if takes > 1 then index
 
 === kept history
 what comes next is stale when two admissions share a stamp

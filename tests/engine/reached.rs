@@ -69,8 +69,8 @@ fn missing<'a>(lua: &mut Lua, branches: &'a [String]) -> Vec<&'a String> {
 fn histories_come_to_every_branch_of_the_slow_path() {
     let (script, branches) = marked();
     for (word, _) in ELSEWHERE {
-        let named = branches.iter().filter(|line| line.contains(word)).count();
-        assert_eq!(named, 1, "{word}");
+        let is_there = branches.iter().any(|line| line.contains(word));
+        assert!(is_there, "{word}");
     }
     let mut lua = Lua::start();
     lua.use_script(&script);

@@ -78,6 +78,7 @@ impl Replay<'_> {
         let peek_each = (0..self.world.len()).map(|bucket| Decision {
             takes: vec![Take { bucket, cost: 1 }],
             peek: true,
+            asks: false,
             holds: Vec::new(),
         });
         self.ask(peek_each.collect())
@@ -150,6 +151,7 @@ impl Replay<'_> {
         let mut decision = Decision {
             takes: Vec::new(),
             peek,
+            asks: false,
             holds: Vec::new(),
         };
         for &(bucket, cost) in takes {
@@ -261,9 +263,9 @@ impl Replay<'_> {
         let rust = self.memory.settle(self.now, settlements);
         let lua = match &mut self.lua {
             Some(lua) => lua.settle(Some(self.now), settlements)?,
-            None => vec![model],
+            None => rust.clone(),
         };
-        if rust == [model] && lua == rust {
+        if rust.iter().map(|done| done.units()).eq([model]) && lua == rust {
             return Ok(());
         }
         Err(format!(

@@ -4,7 +4,7 @@ use super::expiry::every_algorithm;
 use super::lua::Lua;
 use super::made::{SECOND, START_US, bucket, one};
 use super::settled::more;
-use sluicegate_engine::{Algorithm, Bucket, Guard, MAX_RECORDS, Memory, Outcome, Record};
+use sluicegate_engine::{Algorithm, Bucket, Done, Guard, MAX_RECORDS, Memory, Outcome, Record};
 
 fn ask(memory: &mut Memory, now_us: u64, bucket: &Bucket, cost: u64) -> Outcome {
     memory.decide(now_us, &one(bucket, cost, false))[0].expect("room")
@@ -49,7 +49,7 @@ fn write_back_deep_into_a_log_is_bounded_and_held_longer_never_shorter() {
     };
     let records: Vec<Record> = (0..MAX_RECORDS as u64).map(record).collect();
     let recorded = lua.settle(Some(now_us), &more(&bucket, Guard::None, &records));
-    assert_eq!(recorded, Ok(vec![640]));
+    assert_eq!(recorded, Ok(vec![Done::Added(640)]));
     let left = |lua: &mut Lua, at_us| lua.decide(Some(at_us), &one(&bucket, 0, true))[0].remaining;
     let held = ENTRIES + 640;
     assert_eq!(left(&mut lua, now_us), 1_000_000 - held);
@@ -83,10 +83,10 @@ fn a_repeated_write_back_of_the_same_name_is_recorded_once() {
         // The clock steps back before the third.
         let (now, back) = (START_US + 1, START_US - SECOND);
         for (now, once, recorded) in [
-            (now, "first", 7),
-            (now, "first", 0),
-            (back, "first", 0),
-            (back, "second", 7),
+            (now, "first", Done::Added(7)),
+            (now, "first", Done::Nothing),
+            (back, "first", Done::Nothing),
+            (back, "second", Done::Added(7)),
         ] {
             let guard = Guard::Once {
                 key: format!("{key}:{once}"),

@@ -88,11 +88,18 @@ async fn units_of_what_cannot_be_started_are_given_back_to_a_store() {
 
 #[tokio::test]
 async fn a_signal_reaches_it() {
+    for more in ["--cost", "--reserve"] {
+        a_signal_reaches(more).await;
+    }
+}
+
+/// The command in place of `sluicegate`, or its child.
+async fn a_signal_reaches(more: &str) {
     let (shell, _sidecar) = Shell::with_sidecar().await;
     let program = shell.folder.path().join("bin/sluicegate");
     let mut command = shell.command(program.to_str().unwrap());
     command.args([
-        "decide", "--limit", "hourly", "--key", "k", "--", "sh", "-c",
+        "decide", "--limit", "hourly", "--key", "k", more, "1", "--", "sh", "-c",
     ]);
     command.arg("trap 'touch signalled; exit 3' TERM; touch started; while :; do sleep 0.1; done");
     let mut job = command.spawn().unwrap();
@@ -103,4 +110,51 @@ async fn a_signal_reaches_it() {
     let status = job.wait().await.unwrap();
     assert_eq!((status.code(), status.signal()), (Some(3), None));
     assert!(shell.has("signalled"));
+}
+
+/// A table: what the command does with the file that it is given, its status, and what is left of ten units after a reserve of 4.
+#[tokio::test]
+async fn a_command_says_what_it_has_used() {
+    let (shell, _sidecar) = Shell::with_sidecar().await;
+    let decide = "sluicegate decide --limit hourly --key k --check other=k:1 --reserve";
+    for (reserve, does, status, left, told) in [
+        (4, "echo 1 >$SLUICEGATE_USED", 0, 9, ""),
+        (
+            4,
+            "echo 0 >$SLUICEGATE_USED; echo 3 >>$SLUICEGATE_USED; exit 3",
+            3,
+            6,
+            "",
+        ),
+        (2, "true", 0, 4, ""),
+        (
+            0,
+            "echo nothing >$SLUICEGATE_USED; kill -9 $$",
+            137,
+            4,
+            "no number",
+        ),
+        (1, "echo 9 >$SLUICEGATE_USED", 0, 0, ""),
+    ] {
+        let ran = shell
+            .sh(&format!("{decide} {reserve} -- sh -c '{does}'"))
+            .await;
+        assert_eq!(ran.code(), status, "{does}: {ran:?}");
+        assert!(ran.out.is_empty() && ran.err.contains(told), "{ran:?}");
+        assert_eq!(ran.err.is_empty(), told.is_empty(), "{ran:?}");
+        assert_eq!(shell.left("hourly", "").await, left, "{does}");
+    }
+    // Each has taken one of the other limit. With nothing left, nothing is run.
+    assert_eq!(shell.left("other", "").await, 0);
+    let decide = "decide --limit hourly --key k --reserve 0";
+    shell.ends(75, &format!("{decide} -- touch ran")).await;
+    assert!(!shell.has("ran"));
+    let mistakes = [
+        "decide --limit hourly --key k --reserve 1",
+        "decide --check hourly=k:1 --reserve 1 -- true",
+    ];
+    for command in mistakes {
+        let ran = shell.ends(64, command).await;
+        assert!(ran.err.contains("--reserve"), "{ran:?}");
+    }
 }

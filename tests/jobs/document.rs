@@ -113,7 +113,8 @@ async fn every_command_works() {
     };
     said("-- curl", "11 12 13");
     said("peek --limit news-api", "500 of 500 left");
-    said("give-back", "60 units returned\n40 units returned\n");
+    said("sluicegate settle", "60 units returned\n");
+    said("--reserve", "left in a window");
     said(
         "reset",
         "limit `yt-quota`: the whole quota is available again for this key\n",

@@ -5,7 +5,7 @@
 //! | `statuses` | every exit status, whoever decides |
 //! | `waiting` | `decide --wait`: exact, bounded, through outages |
 //! | `commands` | the command after `--` |
-//! | `units` | `peek`, `give-back`, `reset`, receipts that are lost |
+//! | `units` | `peek`, `settle`, `reset`, receipts that are lost |
 //! | `check_store` | stores that are set up right and wrong |
 //! | `document` | every command of docs/jobs.md |
 

@@ -112,7 +112,7 @@ async fn a_part_that_is_away_is_69_and_a_mistake_in_naming_it_64() {
         "decide --limit hourly --key k",
         "peek --limit hourly --key k",
         "reset --limit hourly --key k",
-        "give-back --limit hourly --key k --receipt 6f1c0b5e8d2a4c7f9e3b1a5d7c0f2e4b",
+        "settle --limit hourly --key k --receipt 6f1c0b5e8d2a4c7f9e3b1a5d7c0f2e4b --units 0",
         "top --once",
     ] {
         let ran = shell.ends(69, command).await;

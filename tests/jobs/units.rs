@@ -1,4 +1,4 @@
-//! `peek`, `give-back` and `reset`, and receipts that are lost.
+//! `peek`, `settle` and `reset`, and receipts that are lost.
 
 use std::time::Duration;
 
@@ -80,25 +80,28 @@ async fn the_next_unit_is_there_when_peek_said_and_not_before() {
 }
 
 #[tokio::test]
-async fn a_receipt_gives_units_back_once() {
+async fn a_receipt_is_settled_once() {
     let (shell, _sidecar) = Shell::with_sidecar().await;
     let take = "decide --limit hourly --key k --cost 5 --receipt --output json";
-    let verdict = shell.must(take).await.json();
-    let receipt = verdict["receipt"][0].as_str().unwrap();
-    let give_back = "give-back --limit hourly --key k --receipt";
-    let back = async |more: &str| {
-        let command = format!("{give_back} {receipt} {more}");
-        shell.must(&command).await.out
+    let settle = async |more: &str| {
+        let verdict = shell.must(take).await.json();
+        let receipt = verdict["receipt"][0].as_str().unwrap();
+        let command = format!("settle --limit hourly --key k --receipt {receipt} {more}");
+        (shell.must(&command).await.out, command)
     };
-    assert_eq!(back("--units 1").await, "1 unit returned\n");
+    let (said, again) = settle("--units 4").await;
+    assert_eq!(said, "1 unit returned\n");
     assert_eq!(shell.left("hourly", "").await, 6);
-    assert_eq!(back("").await, "4 units returned\n");
-    assert!(back("").await.starts_with("0 units returned"));
-    let object = back("--output json").await;
+    assert!(shell.must(&again).await.out.starts_with("nothing changed"));
+    let (object, _) = settle("--units 0 --output json").await;
     let object: Value = serde_json::from_str(&object).unwrap();
-    assert_eq!(object["units"], 0);
-    assert_eq!(shell.left("hourly", "").await, 10);
-    let ran = shell.ends(64, &format!("{give_back} 12")).await;
+    assert_eq!(object, json!({ "outcome": "returned", "units": 5 }));
+    assert_eq!(shell.left("hourly", "").await, 6);
+    // More than the limit has.
+    assert_eq!(settle("--units 9").await.0, "4 units charged\n");
+    assert_eq!(shell.left("hourly", "").await, 0);
+    let wrong = "settle --limit hourly --key k --receipt 12 --units 0";
+    let ran = shell.ends(64, wrong).await;
     assert!(ran.err.contains("`--receipt`"), "{ran:?}");
 }
 
@@ -147,7 +150,7 @@ async fn a_store_is_reset_without_a_sidecar() {
 }
 
 /// Newcomers' finding 24: the units were taken, and nothing could return them.
-async fn units_of_a_receipt_that_is_lost_are_given_back(shell: &Shell, more: &str) {
+async fn units_of_a_receipt_that_is_lost_come_back(shell: &Shell, more: &str) {
     let decide = format!(
         "sluicegate decide --limit hourly --key k --cost 4 --check other=k:2 --receipt {more}"
     );
@@ -170,13 +173,13 @@ async fn units_of_a_receipt_that_is_lost_are_given_back(shell: &Shell, more: &st
 }
 
 #[tokio::test]
-async fn units_of_a_receipt_that_is_lost_are_given_back_to_a_sidecar() {
+async fn units_of_a_receipt_that_is_lost_come_back_to_a_sidecar() {
     let (shell, _sidecar) = Shell::with_sidecar().await;
-    units_of_a_receipt_that_is_lost_are_given_back(&shell, "").await;
+    units_of_a_receipt_that_is_lost_come_back(&shell, "").await;
 }
 
 #[tokio::test]
-async fn units_of_a_receipt_that_is_lost_are_given_back_to_a_store() {
+async fn units_of_a_receipt_that_is_lost_come_back_to_a_store() {
     let (shell, _redis) = Shell::with_redis().await;
-    units_of_a_receipt_that_is_lost_are_given_back(&shell, "--policy policy.yaml").await;
+    units_of_a_receipt_that_is_lost_come_back(&shell, "--policy policy.yaml").await;
 }

@@ -187,8 +187,8 @@ impl Opened {
         assert!(verdicts[1]["retry_after_ms"].as_u64() > Some(0), "{limit}");
         assert_eq!(verdicts[2]["remaining"], left - 4, "{limit}: {verdicts:?}");
         let receipt = verdicts[0]["receipt"][0].take();
-        for units in [3, 0] {
-            let returned = give_back(sidecar, limit, &receipt, 3).await;
+        for units in [Some(3), None] {
+            let returned = give_back(sidecar, limit, &receipt).await;
             assert_eq!(returned, units, "{limit}: {}", log());
         }
         let one_each = vec![(limit, "k", 1); QUOTA as usize];
@@ -206,11 +206,8 @@ impl Opened {
     pub async fn closes(self, receipts: &[(&str, Value)]) {
         self.slot.close().await;
         for (limit, receipt) in receipts {
-            assert_eq!(
-                give_back(&self.sidecar, limit, receipt, QUOTA).await,
-                1,
-                "{limit}"
-            );
+            let returned = give_back(&self.sidecar, limit, receipt).await;
+            assert_eq!(returned, Some(1), "{limit}");
             let verdicts = take(&self.sidecar, &[(limit, "k", 1), (limit, "k", 1)]).await;
             let outcomes = [&verdicts[0]["outcome"], &verdicts[1]["outcome"]];
             assert_eq!(outcomes, ["admitted", "denied"], "{limit}");
@@ -229,13 +226,13 @@ pub async fn take(sidecar: &Sidecar, checks: &[(&str, &str, u64)]) -> Vec<Value>
     serde_json::from_value(answer["verdicts"].take()).unwrap()
 }
 
-/// Gives back at most so many units; how many came back.
-async fn give_back(sidecar: &Sidecar, limit: &str, receipt: &Value, units: u64) -> Value {
-    let entry = json!({ "limit": limit, "key": "k", "receipt": receipt, "units": units });
-    let body = json!({ "give_backs": [entry] }).to_string();
-    let (_, answer) = post(&sidecar.url("/v1/give-back"), body).await;
-    let mut answer: Value = serde_json::from_str(&answer).unwrap();
-    answer["outcomes"][0]["units"].take()
+/// Settles with nothing used; how many units came back.
+async fn give_back(sidecar: &Sidecar, limit: &str, receipt: &Value) -> Option<u64> {
+    let entry = json!({ "limit": limit, "key": "k", "receipt": receipt, "units": 0 });
+    let body = json!({ "settles": [entry] }).to_string();
+    let (_, answer) = post(&sidecar.url("/v1/settle"), body).await;
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    answer["outcomes"][0]["units"].as_u64()
 }
 
 /// Redis answers TRYAGAIN at both ends to a call of several keys of which one is not there, and a new subject has none:

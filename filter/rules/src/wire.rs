@@ -84,6 +84,7 @@ impl Question {
             key: check.key.as_str().into(),
             cost: check.cost,
             quota: check.quota,
+            within_ms: None,
         });
         Decision {
             checks: checks.collect(),

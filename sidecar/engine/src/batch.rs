@@ -22,7 +22,7 @@ pub const MAX_REQUEST_WEIGHT: usize = 8 * MAX_CALL_WEIGHT;
 pub struct Take {
     /// Index into [`Batch::buckets`].
     pub bucket: usize,
-    /// Units; 0 only reads, and is never denied.
+    /// Units; 0 only reads, and is never denied unless the decision asks.
     pub cost: u64,
 }
 
@@ -33,6 +33,8 @@ pub struct Decision {
     pub takes: Vec<Take>,
     /// Evaluate without taking anything.
     pub peek: bool,
+    /// Takes of no units are denied too, unless there is room for one.
+    pub asks: bool,
     /// What it leaves if it is admitted and not a peek, each in the slot of its buckets.
     pub holds: Vec<Hold>,
 }

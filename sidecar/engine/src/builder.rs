@@ -103,6 +103,7 @@ impl BatchBuilder {
         self.push(Decision {
             takes,
             peek: decision.peek,
+            asks: decision.asks,
             holds: decision.holds.clone(),
         });
     }

@@ -13,9 +13,9 @@ use crate::key::Bucket;
 pub struct Hold {
     /// Its full key in the store; see [`crate::hold_key`].
     pub key: String,
-    /// Units of each bucket that it stands for.
+    /// Units of each bucket that it stands for; 0 if only what a request cost in fact is to be taken.
     pub units: u64,
-    /// Its lifetime in microseconds; by then the units have come back by themselves.
+    /// Its lifetime in microseconds: what it stands for stays taken if it ends by itself.
     pub lasts_us: u64,
     /// What its units were taken from.
     pub of: Vec<Held>,
@@ -67,7 +67,7 @@ pub(crate) fn name_of(key: &str) -> u64 {
 pub enum Guard {
     /// Nothing: it must be sent once.
     None,
-    /// It takes units off a hold, and settles those. A hold that was left without units is spent once, too: for what is added then.
+    /// It takes units off a hold, and settles those.
     Spend {
         /// The hold's key.
         hold: String,
@@ -75,6 +75,13 @@ pub enum Guard {
         units: u64,
         /// As many stay in it.
         keeps: u64,
+    },
+    /// It ends a hold of which so many units were used: the others come back, or what was used beyond it is added.
+    Settle {
+        /// The hold's key.
+        hold: String,
+        /// Units that were used.
+        used: u64,
     },
     /// Of all settlements with this guard only the first has an effect, for as long as it lasts.
     Once {
@@ -91,7 +98,9 @@ impl Guard {
     pub fn key(&self) -> Option<&str> {
         match self {
             Self::None => None,
-            Self::Spend { hold: key, .. } | Self::Once { key, .. } => Some(key),
+            Self::Spend { hold: key, .. }
+            | Self::Settle { hold: key, .. }
+            | Self::Once { key, .. } => Some(key),
         }
     }
 }
@@ -104,10 +113,10 @@ pub const ALL: u64 = u64::MAX;
 pub struct Entry {
     /// Index into [`Settlements::buckets`].
     pub bucket: usize,
-    /// When the units were taken. `None`: as the hold says that the guard spends; those that are added are of now.
+    /// When the units were taken. `None`: as the hold says that the guard spends or settles.
     pub at_us: Option<u64>,
-    /// Negative: so many units come back at most, as far as they have not come back by themselves. Otherwise so many were taken
-    /// elsewhere, and are added whatever the limit.
+    /// Negative: so many units come back at most, as far as they have not come back by themselves (or, of a hold that is settled,
+    /// what was used beyond it is added). Otherwise so many were taken elsewhere, and are added whatever the limit.
     pub units: i64,
 }
 
@@ -166,7 +175,30 @@ impl Settlements {
         self.each.iter().all(|one| match one.guard {
             Guard::None => false,
             Guard::Spend { units, .. } => units == ALL,
-            Guard::Once { .. } => true,
+            Guard::Settle { .. } | Guard::Once { .. } => true,
         })
+    }
+}
+
+/// What became of a settlement. Where units of several buckets changed, the most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Done {
+    /// Nothing: the guard had let it pass before, or its hold has ended or never was.
+    #[default]
+    Nothing,
+    /// So many units came back; without entries, so many were taken off the hold.
+    Returned(u64),
+    /// So many units were added; without entries, so many were used beyond the hold.
+    Added(u64),
+}
+
+impl Done {
+    /// Units that changed.
+    #[must_use]
+    pub const fn units(self) -> u64 {
+        match self {
+            Self::Nothing => 0,
+            Self::Returned(units) | Self::Added(units) => units,
+        }
     }
 }

@@ -78,9 +78,10 @@ impl Memory {
     ) -> Result<Outcome, Full> {
         let takes = decision.takes.iter();
         let takes = takes.filter_map(|take| Some((buckets.get(take.bucket)?, take.cost)));
+        let least = u64::from(decision.asks);
         let mut looks: Vec<Look> = takes
             .clone()
-            .map(|(bucket, cost)| self.look(now_us, bucket, cost))
+            .map(|(bucket, cost)| self.look(now_us, bucket, cost.max(least)))
             .collect();
         if all_have_room(&looks) && !decision.peek {
             let costly = takes.clone().filter(|(_, cost)| *cost > 0);

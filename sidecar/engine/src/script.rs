@@ -8,7 +8,7 @@ mod reply;
 pub use reply::{BrokenState, Reply, ReplyError};
 
 use crate::batch::{Batch, Decision};
-use crate::hold::{Guard, Held, Settlements, name_of};
+use crate::hold::{Done, Guard, Held, Settlements, name_of};
 use crate::key::Bucket;
 use crate::verdict::Outcome;
 
@@ -17,10 +17,14 @@ pub const DECIDE: &str = include_str!("script/assembled.lua");
 
 const TAKE: u8 = 0;
 const PEEK: u8 = 1;
-const SETTLE: u8 = 2;
-const LEAVE: u8 = 3;
-/// The kind of key that is a hold.
+const ASK: u8 = 2;
+const SETTLE: u8 = 3;
+const LEAVE: u8 = 4;
+/// The kind of key that is a hold, and what is done with it.
 const HOLD: u8 = 4;
+const LEFT: u64 = 0;
+const SPENT: u64 = 1;
+const SETTLED: u64 = 2;
 
 /// What one call of the script does. All of its keys must be in one slot.
 pub trait Operation {
@@ -41,12 +45,11 @@ pub trait Operation {
     fn read(&self, reply: &[u8]) -> Result<Reply<Self::Answer>, ReplyError>;
 }
 
-/// What became of a settlement.
+/// What became of a settlement, as the script says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
-    /// Units that were returned to a bucket or added to one: where there are several, the most. Without entries, those that were
-    /// taken off the hold.
-    pub units: u64,
+    /// What it did.
+    pub done: Done,
     /// Without entries, what the hold is of, each with its time, so that other calls can return the units.
     pub of: Vec<Held>,
 }
@@ -62,12 +65,16 @@ impl Operation for Batch {
     fn request(&self, not_after_us: Option<u64>) -> Vec<u8> {
         let mut request = begin(not_after_us, &self.buckets);
         for hold in self.decisions.iter().flat_map(Decision::leaves) {
-            push_hold(&mut request, hold.units, hold.lasts_us, false);
+            push_hold(&mut request, hold.units, hold.lasts_us, LEFT);
         }
         let mut next_hold = (self.buckets.len() as u64).saturating_add(1);
         for decision in &self.decisions {
             if !decision.takes.is_empty() {
-                request.push(if decision.peek { PEEK } else { TAKE });
+                request.push(match (decision.peek, decision.asks) {
+                    (true, _) => PEEK,
+                    (false, true) => ASK,
+                    (false, false) => TAKE,
+                });
                 push(&mut request, 2, decision.takes.len() as u64);
             }
             for take in &decision.takes {
@@ -106,8 +113,9 @@ impl Operation for Settlements {
         for one in &self.each {
             match one.guard {
                 Guard::None => {}
-                Guard::Spend { keeps, .. } => push_hold(&mut request, 0, keeps, true),
-                Guard::Once { lasts_us, .. } => push_hold(&mut request, 1, lasts_us, true),
+                Guard::Spend { keeps, .. } => push_hold(&mut request, 0, keeps, SPENT),
+                Guard::Settle { used, .. } => push_hold(&mut request, 0, used, SETTLED),
+                Guard::Once { lasts_us, .. } => push_hold(&mut request, 1, lasts_us, SPENT),
             }
         }
         let mut next_guard = self.buckets.len() as u64;
@@ -116,6 +124,7 @@ impl Operation for Settlements {
             let (guard, units) = match one.guard {
                 Guard::None => (0, 0),
                 Guard::Spend { units, .. } => (next_guard, units),
+                Guard::Settle { .. } => (next_guard, 0),
                 Guard::Once { .. } => (next_guard, 1),
             };
             push_step(&mut request, SETTLE, one.entries.len(), guard, units);
@@ -178,12 +187,13 @@ fn begin(not_after_us: Option<u64>, buckets: &[Bucket]) -> Vec<u8> {
     request
 }
 
-/// A hold to leave, and how long it lasts; without units one to spend, and how many stay in it.
-fn push_hold(request: &mut Vec<u8>, units: u64, number: u64, is_read: bool) {
+/// A hold to leave, and how long it lasts; without units one to spend, and how many stay in it, or to settle, and how many were
+/// used.
+fn push_hold(request: &mut Vec<u8>, units: u64, number: u64, what: u64) {
     request.push(HOLD);
     push(request, 4, units);
     push(request, 7, number);
-    push(request, 7, u64::from(is_read));
+    push(request, 7, what);
 }
 
 /// The beginning of what is asked for, up to its entries.
@@ -236,9 +246,9 @@ mod tests {
             &[4, 0, 0, 0, 0][..],
             &[0, 0, 0, 0, 0, 0, 5],
             &[0, 0, 0, 0, 0, 0, 1],
-            &[2, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0],
+            &[3, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0],
             &[0, 0, 0, 1, 0, 0, 0, 0, 0, 2, 1, 0, 0, 0, 0, 3],
-            &[2, 0, 1, 0, 0, 0, 2, 0, 0, 0, 9],
+            &[3, 0, 1, 0, 0, 0, 2, 0, 0, 0, 9],
             &[0, 0, 0, 1],
             &name[1..],
             &[255, 255, 255, 255, 254],

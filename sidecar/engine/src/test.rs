@@ -24,6 +24,7 @@ pub fn decision(buckets: &[usize], cost: u64, peek: bool) -> Decision {
     Decision {
         takes: buckets.iter().map(take).collect(),
         peek,
+        asks: false,
         holds: Vec::new(),
     }
 }

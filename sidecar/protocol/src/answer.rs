@@ -131,8 +131,8 @@ pub struct LimitStatus<'a> {
     /// For the filter only: the indices of checks whose limits the policy does not have. They took no part in the verdict.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<usize>,
-    /// For each check, in order, an opaque string for returning its units; present only if the decision asked for a
-    /// receipt. Checks of the same limit and key have one string together, which returns the units of all of them. Anyone who
+    /// For each check, in order, an opaque string for settling its units, empty for a check that has none; present only if a
+    /// receipt was asked for. Checks of the same limit and key have one string together, for the units of all of them. Anyone who
     /// has it can return the units, so keep it secret.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub receipt: Vec<String>,
@@ -171,7 +171,7 @@ impl LimitStatus<'_> {
     }
 }
 
-/// The body that answers a list of give-backs or resets.
+/// The body that answers a list of settles or resets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(
     feature = "schema",
@@ -183,19 +183,25 @@ pub struct Listed<T> {
     pub outcomes: Vec<T>,
 }
 
-/// The outcome of a give-back.
+/// The outcome of a settle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "outcome", rename_all = "snake_case")]
-pub enum GivenBack {
-    /// The units were returned. `units` is 0 if they were returned before, if they have expired, or if this limit and key
-    /// have no such receipt.
-    GivenBack {
-        /// Units returned. For a limit with several windows, the largest number of units returned to one of them.
+pub enum Settled {
+    /// As much was used as was taken, or less.
+    Returned {
+        /// Units that came back. For a limit with several windows, the largest number that came back to one of them.
         units: u64,
     },
-    /// The store did not answer within its deadline. The units may have been returned; sending the entry again is safe,
-    /// since a receipt's units are returned once.
+    /// More was used than was taken.
+    Charged {
+        /// Units that were taken now.
+        units: u64,
+    },
+    /// Nothing was changed: the receipt was settled before, or its time is over, or this limit and key have no such receipt. What
+    /// it stood for stays taken.
+    Unknown,
+    /// The store did not answer within its deadline. The entry may be settled; sending it again is safe.
     Unavailable,
     /// The entry is invalid.
     Error(Problem),

@@ -36,7 +36,7 @@ pub(crate) const fn is_zero(number: &u64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::{OverrideTerms, read_decisions, read_give_backs, read_set_override};
+    use crate::{OverrideTerms, read_decisions, read_set_override, read_settles};
 
     /// Found by schemathesis: JSON Schema calls 1.0 an integer.
     #[test]
@@ -65,10 +65,10 @@ mod tests {
             let read = read_decisions(body.as_bytes()).ok();
             assert_eq!(read.map(|read| read.denied[0].count), read_as, "{number}");
             let body = format!(
-                r#"{{"give_backs":[{{"limit":"a","key":"k","receipt":"r","units":{number}}}]}}"#
+                r#"{{"settles":[{{"limit":"a","key":"k","receipt":"r","units":{number}}}]}}"#
             );
-            let read = &read_give_backs(body.as_bytes()).unwrap()[0];
-            let units = read.as_ref().ok().and_then(|give_back| give_back.units);
+            let read = &read_settles(body.as_bytes()).unwrap()[0];
+            let units = read.as_ref().ok().map(|settle| settle.units);
             assert_eq!(units, read_as, "{number}");
             let body = format!(
                 r#"{{"limit":"a","key":"k","quota":{number},"burst":{number},

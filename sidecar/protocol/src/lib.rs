@@ -1,7 +1,7 @@
 //! The wire contract of Sluicegate, used by the filter, the sidecar and other HTTP clients.
 //!
 //! `POST /v1/decide` takes a list of decisions and answers with a list of verdicts in the same order;
-//! `POST /v1/give-back` and `POST /v1/reset` have the same form.
+//! `POST /v1/settle` and `POST /v1/reset` have the same form.
 //! Requests are parsed strictly (a misspelt `cost` must not become a cost of 1); answers leniently, so that a newer
 //! sidecar may add fields and an older filter still understands them.
 //!
@@ -32,7 +32,7 @@ mod rules;
 mod top;
 
 pub use answer::{
-    Answer, CalendarUnit, GivenBack, LimitStatus, Listed, PolicyVersion, Verdict, WasReset,
+    Answer, CalendarUnit, LimitStatus, Listed, PolicyVersion, Settled, Verdict, WasReset,
     WithoutStore,
 };
 pub use filter_info::{DIGEST_DIGITS, FILTER_HEADER, FilterInfo, is_digits};
@@ -45,8 +45,8 @@ pub use overrides::{
 };
 pub use problem::{Code, PROBLEM_JSON, Problem, ProblemDetails, UNAVAILABLE_RETRY_S};
 pub use request::{
-    BODY, CachedDenials, Check, DECISIONS, Decision, GIVE_BACKS, GiveBack, GiveBacks, RESETS, Read,
-    Request, Reset, Resets, UNKNOWN_HEADER, read_decisions, read_give_backs, read_resets,
+    BODY, CachedDenials, Check, DECISIONS, Decision, RESETS, Read, Request, Reset, Resets, SETTLES,
+    Settle, Settles, UNKNOWN_HEADER, read_decisions, read_resets, read_settles,
 };
 pub use rules::{
     FILTERS_PATH, FilterList, FilterState, MAX_EARLIER, RULES_HEADER, RULES_PATH, RULES_WAIT_S,
@@ -59,8 +59,8 @@ pub const OPENAPI_PATH: &str = "/v1/openapi.json";
 /// Takes decisions.
 pub const DECIDE_PATH: &str = "/v1/decide";
 
-/// Returns units.
-pub const GIVE_BACK_PATH: &str = "/v1/give-back";
+/// Takes what units that were taken have cost in fact.
+pub const SETTLE_PATH: &str = "/v1/settle";
 /// Restores the whole quota of a limit for a key; on the admin port.
 pub const RESET_PATH: &str = "/v1/reset";
 /// Shows the remaining units of keys, which are named by their digits; on the admin port.
@@ -73,7 +73,7 @@ pub const OVERRIDES_PATH: &str = "/v1/overrides";
 
 /// Most bytes of a request's body.
 pub const MAX_BODY_BYTES: usize = 1 << 20;
-/// Most decisions, give-backs or resets in one request.
+/// Most decisions, settles or resets in one request.
 pub const MAX_ENTRIES: usize = 1024;
 /// Most checks in one decision.
 pub const MAX_CHECKS: usize = 32;
@@ -87,3 +87,5 @@ pub const MAX_DENIED_COUNT: u64 = 1_000_000_000;
 pub const MAX_HOLD_MS: u64 = 60_000;
 /// Largest cost that any limit could admit; arithmetic with larger numbers in Redis would not be exact.
 pub const MAX_COST: u64 = 1 << 31;
+/// Longest time for which a receipt can be settled, in milliseconds: 31 days.
+pub const MAX_WITHIN_MS: u64 = 31 * 86_400_000;

@@ -6,17 +6,19 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+#[cfg(feature = "schema")]
+use crate::MAX_ENTRIES;
 use crate::entries::Entries;
 use crate::field_error::{self, FieldError};
 use crate::overrides::{check_key, check_subject};
-use crate::{Code, MAX_CHECKS, MAX_DENIED_COUNT, MAX_KEY_BYTES, Problem, integer};
-#[cfg(feature = "schema")]
-use crate::{MAX_COST, MAX_ENTRIES};
+use crate::{
+    Code, MAX_CHECKS, MAX_COST, MAX_DENIED_COUNT, MAX_KEY_BYTES, MAX_WITHIN_MS, Problem, integer,
+};
 
 /// The list in the body of `POST /v1/decide`.
 pub const DECISIONS: &str = "decisions";
-/// The list in the body of `POST /v1/give-back`.
-pub const GIVE_BACKS: &str = "give_backs";
+/// The list in the body of `POST /v1/settle`.
+pub const SETTLES: &str = "settles";
 /// The list in the body of `POST /v1/reset`.
 pub const RESETS: &str = "resets";
 /// The header of a filter that reads [`crate::LimitStatus::unknown`]: without it, a decision with an unknown limit is an error.
@@ -114,7 +116,8 @@ pub struct Decision<'a> {
     /// Whether to answer as if the units were taken but take nothing. The default is `false`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub peek: bool,
-    /// Whether to answer with receipts, which are required to return the units. The default is `false`.
+    /// Whether to answer with a receipt for each check, with which its units can be settled as long as they are held, and for ten
+    /// minutes at least. The default is `false`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub receipt: bool,
     /// For a shadow decision, the name of its rule. The decision is evaluated as usual and counted separately, and the
@@ -150,6 +153,12 @@ pub struct Check<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(deserialize_with = "integer::optional")]
     pub quota: Option<u64>,
+    /// The units will be settled within so many milliseconds: the answer has a receipt for this check. A cost of 0 is denied if the
+    /// limit has nothing left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = MAX_WITHIN_MS)))]
+    #[serde(deserialize_with = "integer::optional")]
+    pub within_ms: Option<u64>,
 }
 
 const fn one() -> u64 {
@@ -160,11 +169,11 @@ const fn is_one(cost: &u64) -> bool {
     *cost == 1
 }
 
-/// Units to return. If the outcome is unknown, send the entry again: a receipt's units are returned once.
+/// What units that were taken have cost in fact. If the outcome is not known, send the entry again: a receipt is settled once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
-pub struct GiveBack<'a> {
+pub struct Settle<'a> {
     /// The limit's name in the policy.
     #[serde(borrow)]
     pub limit: Cow<'a, str>,
@@ -174,11 +183,11 @@ pub struct GiveBack<'a> {
     /// The check's entry in the verdict's `receipt`.
     #[serde(borrow)]
     pub receipt: Cow<'a, str>,
-    /// Units to return. The default and maximum is what the check took and has not been returned yet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The units that were used; 0 returns all that the check took. What was taken beyond them comes back, as far as it has not
+    /// come back by itself; what was used beyond what was taken is taken now, whatever the limit.
     #[cfg_attr(feature = "schema", schemars(range(max = MAX_COST)))]
-    #[serde(deserialize_with = "integer::optional")]
-    pub units: Option<u64>,
+    #[serde(deserialize_with = "integer::required")]
+    pub units: u64,
 }
 
 /// A limit and key whose whole quota is to be restored.
@@ -198,14 +207,14 @@ pub struct Reset<'a> {
     pub subject: Option<Cow<'a, str>>,
 }
 
-/// The body of `POST /v1/give-back`.
+/// The body of `POST /v1/settle`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
-pub struct GiveBacks<'a> {
+pub struct Settles<'a> {
     /// The entries; each has its own outcome.
     #[cfg_attr(feature = "schema", schemars(length(max = MAX_ENTRIES)))]
-    pub give_backs: Vec<GiveBack<'a>>,
+    pub settles: Vec<Settle<'a>>,
 }
 
 /// The body of `POST /v1/reset`.
@@ -237,13 +246,18 @@ pub fn read_decisions(body: &[u8]) -> Result<Read<'_>, Problem> {
     ))
 }
 
-/// Parses the body of `POST /v1/give-back` in the same way.
+/// Parses the body of `POST /v1/settle` in the same way.
 ///
 /// # Errors
 /// The body as a whole is invalid.
-pub fn read_give_backs(body: &[u8]) -> Result<Vec<Result<GiveBack<'_>, Problem>>, Problem> {
-    read_entries(body, GIVE_BACKS, |entry: &GiveBack<'_>| {
-        check_key(&entry.key)
+pub fn read_settles(body: &[u8]) -> Result<Vec<Result<Settle<'_>, Problem>>, Problem> {
+    read_entries(body, SETTLES, |entry: &Settle<'_>| {
+        check_key(&entry.key)?;
+        if entry.units > MAX_COST {
+            let why = format_args!("`units` is {}; the maximum is {MAX_COST}", entry.units);
+            return Err(Problem::new(Code::MalformedEntry, why).at("units"));
+        }
+        Ok(())
     })
 }
 
@@ -329,6 +343,12 @@ fn check_shape(decision: Decision<'_>) -> Result<Decision<'_>, Problem> {
             let why =
                 format!("has {bytes} bytes; the maximum is {MAX_KEY_BYTES}: send a hash of it");
             return wrong(Code::KeyTooLong, &key(), why);
+        }
+        let within_ms = check.within_ms.unwrap_or(1);
+        if !(1..=MAX_WITHIN_MS).contains(&within_ms) {
+            let why = format!("is {within_ms}: give 1 to {MAX_WITHIN_MS}");
+            let field = format!("checks[{index}].within_ms");
+            return wrong(Code::MalformedEntry, &field, why);
         }
     }
     Ok(decision)

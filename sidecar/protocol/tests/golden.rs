@@ -123,9 +123,9 @@ fn a_type_error_names_the_field_and_shows_no_key() {
         let problem = read_decisions(body.as_bytes()).unwrap_err();
         assert!(problem.message.ends_with(expected), "{body}: {problem}");
     }
-    let body = r#"{"give_backs":[{"limit":"a","key":"k","receipt":"r","units":"x"}]}"#;
-    let read = sluicegate_protocol::read_give_backs(body.as_bytes()).unwrap();
-    let wanted = "`give_backs[0].units`: a string is not an integer of at least 0";
+    let body = r#"{"settles":[{"limit":"a","key":"k","receipt":"r","units":"x"}]}"#;
+    let read = sluicegate_protocol::read_settles(body.as_bytes()).unwrap();
+    let wanted = "`settles[0].units`: a string is not an integer of at least 0";
     assert_eq!(read[0].as_ref().unwrap_err().message, wanted);
 }
 
@@ -167,13 +167,18 @@ fn an_implausible_count_of_cached_denials_is_ignored() {
 }
 
 #[test]
-fn a_give_back_names_a_receipt_and_optionally_units() {
-    let body = r#"{"give_backs":[{"limit":"a","key":"k","receipt":"r"},{"limit":"a","key":"k","receipt":"r","units":2},{"limit":"a","key":"k","taken_at_us":1}]}"#;
-    let read = sluicegate_protocol::read_give_backs(body.as_bytes()).unwrap();
-    assert_eq!(read[0].as_ref().unwrap().units, None);
-    let fewer = read[1].as_ref().unwrap();
-    assert_eq!((fewer.receipt.as_ref(), fewer.units), ("r", Some(2)));
-    let old = read[2].as_ref().unwrap_err();
-    assert_eq!(old.code, Code::MalformedEntry);
-    assert!(old.message.contains("taken_at_us"), "{old}");
+fn a_settle_names_a_receipt_and_units() {
+    let entry = |more: &str| format!(r#"{{"limit":"a","key":"k","receipt":"r"{more}}}"#);
+    let most = r#","units":2147483648"#;
+    let more = r#","units":2147483649"#;
+    let body = [most, more, "", r#","units":1,"taken_at_us":1"#].map(entry);
+    let body = format!(r#"{{"settles":[{}]}}"#, body.join(","));
+    let read = sluicegate_protocol::read_settles(body.as_bytes()).unwrap();
+    let settle = read[0].as_ref().unwrap();
+    assert_eq!((settle.receipt.as_ref(), settle.units), ("r", 1 << 31));
+    for (index, named) in [(1, "units"), (2, "units"), (3, "taken_at_us")] {
+        let error = read[index].as_ref().unwrap_err();
+        assert_eq!(error.code, Code::MalformedEntry);
+        assert!(error.message.contains(named), "{error}");
+    }
 }

@@ -5,7 +5,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use super::exit::{self, Exit};
 use super::{
     Failure, check_config, check_store, completions, consumers, decide, dev, drain_envoy, explain,
-    give_back, man, overrides, peek, render, reset, rollout, schema, serve, top,
+    man, overrides, peek, render, reset, rollout, schema, serve, settle, top,
 };
 
 /// Exact rate limits, for Envoy and for jobs.
@@ -33,8 +33,8 @@ enum Command {
     Decide(decide::Decide),
     /// Show how many units of a limit are left and when more become available, without taking any.
     Peek(peek::Peek),
-    /// Return unused units that `decide` took.
-    GiveBack(give_back::GiveBack),
+    /// Tell what units that `decide` took have cost in fact: the others come back, or more are taken.
+    Settle(settle::Settle),
     /// Restore the whole quota of a limit for a key.
     Reset(reset::Reset),
     /// Give single keys another quota, lift their limit or block them, on all running sidecars.
@@ -71,7 +71,7 @@ impl Arguments {
             Command::Render(render) => render.run(),
             Command::Decide(decide) => return decide.run().await,
             Command::Peek(peek) => peek.run().await,
-            Command::GiveBack(give_back) => give_back.run().await,
+            Command::Settle(settle) => settle.run().await,
             Command::Reset(reset) => reset.run().await,
             Command::Override(command) => command.run().await,
             Command::Consumers(command) => command.run(),

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use clap::ArgGroup;
 use clap::builder::RangedI64ValueParser;
 use sluicegate::policy::consumer_key;
-use sluicegate_protocol::{Check, Problem, Whom};
+use sluicegate_protocol::{Check, MAX_COST, Problem, Whom};
 
 use super::Failure;
 
@@ -88,12 +88,18 @@ pub fn check<'a>(
         key: key.into(),
         cost,
         quota: None,
+        within_ms: None,
     }
 }
 
 /// Parses a cost. A cost of 0 would always be admitted; `peek` is for that.
 pub fn cost() -> RangedI64ValueParser<u64> {
     RangedI64ValueParser::new().range(1..)
+}
+
+/// Parses units that were used.
+pub fn used() -> RangedI64ValueParser<u64> {
+    RangedI64ValueParser::new().range(0..=MAX_COST.cast_signed())
 }
 
 /// Parses `LIMIT=KEY:COST`. A limit's name contains no `=`; a key may contain `=` and colons.

@@ -7,15 +7,15 @@ mod wait;
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
-use sluicegate_protocol::{Decision, LimitStatus, Verdict, WithoutStore};
+use sluicegate_protocol::{Decision, LimitStatus, Settled, Verdict, WithoutStore};
 
 use super::Failure;
-use super::checks::{Checks, refused};
+use super::checks::{Checks, refused, used};
 use super::exit::{self, Exit};
 use super::output::{Output, Span, UNTIL_CHANGED};
 use super::stdout::{eprint, not_written, print, write};
 use super::target::{Decider, Target};
-use taken::undo;
+use taken::{Units, settle, undo};
 
 /// How long `--wait` sleeps after a sidecar or store did not answer.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
@@ -32,17 +32,22 @@ pub struct Decide {
     wait: Duration,
     #[command(flatten)]
     target: Target,
-    /// Also print a receipt for each check, in order. `sluicegate give-back` needs it to return the units.
+    /// Also print a receipt for each check, in order. `sluicegate settle` needs it.
     #[arg(long)]
     receipt: bool,
+    /// Units to take before the command runs, in place of `--cost`. The command writes how many it has used to the file that the
+    /// environment variable SLUICEGATE_USED names: the others are returned, or more are taken. If it writes nothing, these stay
+    /// taken. With 0, it is only asked whether any are left.
+    #[arg(long, value_name = "N", requires_all = ["limit", "command"], conflicts_with = "cost", value_parser = used(), allow_negative_numbers = true)]
+    reserve: Option<u64>,
     /// Do not print the verdict; use the exit status.
     #[arg(long, short, conflicts_with_all = ["receipt", "output"])]
     quiet: bool,
     /// Output format; `json` prints one object.
     #[arg(long, short, value_enum, default_value_t)]
     output: Output,
-    /// Command to run if the units are admitted. It replaces the `sluicegate` process, so it receives signals, and its
-    /// exit status is returned. If it cannot be started, the units are returned. Standard output belongs to the
+    /// Command to run if the units are admitted. Without `--reserve` it replaces the `sluicegate` process; with it, it receives
+    /// signals too. Its exit status is returned. If it cannot be started, the units are returned. Standard output belongs to the
     /// command: an admission is not printed.
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -51,8 +56,12 @@ pub struct Decide {
 impl Decide {
     pub async fn run(self) -> Result<Exit, Failure> {
         let command = self.command;
+        let mut checks = self.checks.all();
+        if let (Some(reserve), Some(first)) = (self.reserve, checks.first_mut()) {
+            first.cost = reserve;
+        }
         let decision = Decision {
-            checks: self.checks.all(),
+            checks,
             peek: false,
             receipt: self.receipt || !command.is_empty(),
             shadow: None,
@@ -97,12 +106,45 @@ impl Decide {
         }
         match command.split_first() {
             None => Ok(Exit::Success),
-            Some((program, arguments)) => {
+            Some((program, arguments)) if self.reserve.is_none() => {
                 let (exit, why) = command::replace(program, arguments);
                 Err(undo(&decider, units, exit, why).await)
             }
+            Some((program, arguments)) => match command::run(program, arguments).await {
+                Err((exit, why)) => Err(undo(&decider, units, exit, why).await),
+                Ok(ended) => {
+                    tell_used(&decider, units, ended.used).await;
+                    std::process::exit(ended.status)
+                }
+            },
         }
     }
+}
+
+/// Settles the check of `--limit` with what the command has used. Its status is what counts: what fails is only told.
+async fn tell_used(
+    decider: &Decider,
+    (checks, receipts): Units<'_>,
+    used: Result<Option<u64>, String>,
+) {
+    let why = match used {
+        Ok(None) => return,
+        Err(why) => why,
+        Ok(Some(used)) => {
+            let first = (checks.get(..1), receipts.get(..1));
+            let first = (first.0.unwrap_or(checks), first.1.unwrap_or(receipts));
+            match settle(decider, first, used).await {
+                Ok(outcomes) if outcomes == [Settled::Unknown] => {
+                    "its receipt has ended".to_owned()
+                }
+                Ok(_) => return,
+                Err(failure) => failure.to_string(),
+            }
+        }
+    };
+    eprint(&format!(
+        "sluicegate: the units that were reserved stay taken: {why}\n"
+    ));
 }
 
 /// Asks, and asks again when the units become available, until they are admitted or `wait` is over.

@@ -5,8 +5,8 @@ use serde::Serialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 use sluicegate_protocol::{
-    Answer, DECIDE_PATH, Decision, GIVE_BACK_PATH, GiveBack, GivenBack, Listed, Problem,
-    RESET_PATH, Reset, Verdict, WasReset,
+    Answer, DECIDE_PATH, Decision, Listed, Problem, RESET_PATH, Reset, SETTLE_PATH, Settle,
+    Settled, Verdict, WasReset,
 };
 
 use super::Failure;
@@ -75,16 +75,16 @@ impl Decider {
         })
     }
 
-    /// Returns units; answers with an outcome for each entry.
-    pub async fn settle(&self, entries: &[GiveBack<'_>]) -> Result<Vec<GivenBack>, Failure> {
+    /// Settles receipts; answers with an outcome for each entry.
+    pub async fn settle(&self, entries: &[Settle<'_>]) -> Result<Vec<Settled>, Failure> {
         let listed = match self {
             Self::Here(store) => {
                 let entries: Vec<_> = entries.iter().cloned().map(Ok).collect();
                 store.service.settle(&entries).await
             }
             Self::Sidecar(client, _) => {
-                let body = json!({ "give_backs": entries });
-                client.send(Method::POST, GIVE_BACK_PATH, &body).await?
+                let body = json!({ "settles": entries });
+                client.send(Method::POST, SETTLE_PATH, &body).await?
             }
         };
         Ok(listed.outcomes)

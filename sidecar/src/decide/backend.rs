@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate_engine::{Batch, Decision, Outcome, Settlements};
+use sluicegate_engine::{Batch, Decision, Done, Outcome, Settlements};
 use sluicegate_protocol::WithoutStore;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -140,13 +140,13 @@ impl Backend {
         (!self.store.is_down(key)).then(|| self.store.clock_us(key))?
     }
 
-    /// Settles: the units of each settlement, `None` where that is unknown.
-    pub async fn settle(&self, settlements: &Settlements) -> Vec<Option<u64>> {
-        let (units, error) = self.store.settle(settlements).await;
+    /// Settles: what became of each settlement, `None` where that is unknown.
+    pub async fn settle(&self, settlements: &Settlements) -> Vec<Option<Done>> {
+        let (done, error) = self.store.settle(settlements).await;
         if let Some(error) = error {
             self.batcher.record_error(&error);
         }
-        units
+        done
     }
 
     /// Resets buckets, by their keys, and this sidecar's shares of them; whether each held anything.

@@ -117,8 +117,8 @@ impl Denials {
         state.certificates.hold(&fingerprint, status, times);
     }
 
-    /// Voids the certificates whose checks include one of these limits and keys: a reset or a give-back returned
-    /// capacity early.
+    /// Voids the certificates whose checks include one of these limits and keys: a reset or a settle changed
+    /// what is left.
     pub fn void<'a>(&self, checks: impl IntoIterator<Item = (&'a str, &'a str)>) {
         let mut state = lock(&self.state);
         state.generation += 1;
@@ -159,7 +159,14 @@ impl State {
         let checks = decision.checks.iter();
         let mut fingerprint = certificates::fingerprint(checks.map(|check| {
             let (limit, key) = (check.limit.as_ref(), check.key.as_ref());
-            (limit, key, check.cost, check.quota)
+            // Other than one that only reads, one that asks can be denied.
+            let asks = check.cost == 0 && (check.within_ms.is_some() || decision.receipt);
+            (
+                limit,
+                key,
+                if asks { u64::MAX } else { check.cost },
+                check.quota,
+            )
         }));
         if let Some(generation) = self.voided_in(decision) {
             // Writing to a `String` cannot fail.
@@ -183,6 +190,7 @@ mod tests {
             key: "k".into(),
             cost: 1,
             quota: None,
+            within_ms: None,
         };
         Decision {
             checks: vec![check],
@@ -255,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_give_back_leaves_the_certificates_of_others() {
+    fn a_settle_leaves_the_certificates_of_others() {
         let denials = Denials::default();
         let mut other = decision();
         other.checks[0].key = "other".into();
@@ -277,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn very_many_give_backs_make_all_certificates_void_and_stay_bounded() {
+    fn very_many_settles_make_all_certificates_void_and_stay_bounded() {
         let denials = Denials::default();
         let before = denials.moment(1);
         denials.hold(before, &decision(), &denied());

@@ -25,6 +25,8 @@ pub struct EffectiveCheck<'a> {
     windows: &'a [BucketSpec],
     /// Replaces the windows' own quota.
     quota: Option<u64>,
+    /// Within how many microseconds its units will be settled, if the check says so.
+    pub within_us: Option<u64>,
     /// Whether units that were taken in advance may decide it.
     pub leasable: bool,
 }
@@ -36,8 +38,8 @@ pub struct EffectiveChecks<'a> {
     pub checks: Vec<EffectiveCheck<'a>>,
     /// The strongest override that decides a check by itself.
     pub overridden: Option<Overridden<'a>>,
-    /// If receipts are wanted: for each check, the index of the check that it was merged into, or its own index.
-    pub receipts: Vec<usize>,
+    /// For each check, the index of the check that it was merged into, or its own index.
+    pub merged: Vec<usize>,
     /// How long a denial may be cached, in milliseconds: not beyond the end of an override of its quotas.
     pub most_hold_ms: u64,
     /// How long a denial may be cached while units may come back from leases of its limits, in milliseconds.
@@ -64,6 +66,7 @@ impl<'a> EffectiveCheck<'a> {
             limit,
             windows: &limit.windows,
             quota: None,
+            within_us: None,
             leasable: true,
         }
     }
@@ -84,6 +87,7 @@ impl<'a> EffectiveCheck<'a> {
     /// Merges a check of the same limit and key; the smaller of two quotas applies.
     fn merge(&mut self, other: &Self) {
         self.cost = self.cost.saturating_add(other.cost);
+        self.within_us = self.within_us.max(other.within_us);
         if self.quota != other.quota {
             self.quota = Some(self.most().min(other.most()));
         }
@@ -125,6 +129,7 @@ impl<'a> EffectiveChecks<'a> {
         for (index, check) in asked.checks.iter().enumerate() {
             let Some(limit) = policy.limit(&check.limit) else {
                 all.unknown.push(index);
+                all.merged.push(index);
                 if !names_unknown || all.unknown.len() == asked.checks.len() || asked.receipt {
                     let field = format!("checks[{index}].limit");
                     return Err(unknown_limit(policy, &field, &check.limit));
@@ -143,7 +148,7 @@ impl<'a> EffectiveChecks<'a> {
                 ),
                 Some((Effect::Quotas(windows), ends_in_ms)) => (windows.as_ref(), None, ends_in_ms),
                 Some((effect, ends_in_ms)) => {
-                    all.receipts.push(index);
+                    all.merged.push(index);
                     all.override_by(Overridden {
                         check: index,
                         limit,
@@ -161,16 +166,15 @@ impl<'a> EffectiveChecks<'a> {
                 limit,
                 windows,
                 quota,
+                within_us: check.within_ms.map(|ms| ms.saturating_mul(1_000)),
                 leasable: limit.lease.is_some()
                     && found.is_none()
                     && quota.is_none()
                     && check.cost > 0
                     && !asked.peek
-                    && !asked.receipt,
+                    && !asked.receipt
+                    && check.within_ms.is_none(),
             });
-        }
-        if !asked.receipt || asked.peek {
-            all.receipts.clear();
         }
         all.checks
             .iter()
@@ -197,11 +201,11 @@ impl<'a> EffectiveChecks<'a> {
         };
         match self.checks.iter_mut().find(is_same) {
             Some(earlier) => {
-                self.receipts.push(earlier.index);
+                self.merged.push(earlier.index);
                 earlier.merge(&next);
             }
             None => {
-                self.receipts.push(next.index);
+                self.merged.push(next.index);
                 self.checks.push(next);
             }
         }

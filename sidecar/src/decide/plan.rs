@@ -91,6 +91,7 @@ pub fn peek(builder: &mut BatchBuilder, of: &Bucket) -> usize {
     builder.push(Decision {
         takes: vec![Take { bucket, cost: 0 }],
         peek: true,
+        asks: false,
         holds: Vec::new(),
     })
 }

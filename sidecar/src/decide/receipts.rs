@@ -1,7 +1,7 @@
 //! Receipts on the wire: 32 hexadecimal digits that nobody can guess, one for each check.
 
-use sluicegate_engine::{ALL, Guard, Settlements, hold_key};
-use sluicegate_protocol::{Code, GiveBack, Problem};
+use sluicegate_engine::{Guard, Settlements, hold_key};
+use sluicegate_protocol::{Code, Problem, Settle};
 
 use super::buckets::buckets;
 use super::overrides::OverridesNow;
@@ -12,14 +12,14 @@ pub fn to_text(secret: u128) -> String {
     format!("{secret:032x}")
 }
 
-/// Adds what a give-back settles.
+/// Adds the settlement of a receipt.
 ///
 /// # Errors
 /// The policy has no such limit, or the receipt is malformed.
 pub fn settle(
     policy: &Policy,
     overrides: OverridesNow<'_>,
-    asked: &GiveBack<'_>,
+    asked: &Settle<'_>,
     settlements: &mut Settlements,
 ) -> Result<(), Problem> {
     let buckets = buckets(policy, overrides, &asked.limit, &asked.key)?;
@@ -30,10 +30,9 @@ pub fn settle(
         )
         .at("receipt")
     })?;
-    let guard = Guard::Spend {
+    let guard = Guard::Settle {
         hold: hold_key(&asked.key, &asked.limit, secret),
-        units: asked.units.unwrap_or(ALL),
-        keeps: 0,
+        used: asked.units,
     };
     settlements.return_to(guard, buckets);
     Ok(())

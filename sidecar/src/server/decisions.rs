@@ -12,10 +12,10 @@ use axum::routing::MethodRouter;
 use schemars::JsonSchema;
 use serde::Serialize;
 use sluicegate_protocol::{
-    Answer, Code, DECIDE_PATH, DECISIONS, FILTER_HEADER, FilterInfo, GIVE_BACK_PATH, GiveBacks,
-    GivenBack, LimitStatus, Listed, OPENAPI_PATH, PROBLEM_JSON, Problem, ProblemDetails,
-    RULES_HEADER, RULES_PATH, Read, Request, RulesReport, UNAVAILABLE_RETRY_S, Verdict,
-    WithoutStore, read_decisions, read_give_backs,
+    Answer, Code, DECIDE_PATH, DECISIONS, FILTER_HEADER, FilterInfo, LimitStatus, Listed,
+    OPENAPI_PATH, PROBLEM_JSON, Problem, ProblemDetails, RULES_HEADER, RULES_PATH, Read, Request,
+    RulesReport, SETTLE_PATH, Settled, Settles, UNAVAILABLE_RETRY_S, Verdict, WithoutStore,
+    read_decisions, read_settles,
 };
 use sluicegate_rules::write_denial;
 use tokio::sync::Semaphore;
@@ -55,7 +55,7 @@ pub(super) struct VerdictProblem<'a> {
 pub(super) fn routes() -> OpenApiRouter<Arc<Service>> {
     OpenApiRouter::new()
         .routes(routes!(decide).refusing(&[BAD_STATUS]))
-        .routes(routes!(give_back))
+        .routes(routes!(settle))
         .with_body()
         .routes(routes!(rules))
         .tagged("decisions")
@@ -73,19 +73,20 @@ pub(super) fn router(service: Arc<Service>, document: MethodRouter<Arc<Service>>
         .with_state(service)
 }
 
-/// Return unused units
+/// Settle what was used
 ///
-/// Each entry names a receipt of an admitted decision. Sending an entry again is safe: a receipt's units are returned once.
+/// Each entry names a receipt of an admitted decision and the units that were used in fact: what was not used comes back, what was
+/// used beyond it is taken now. Sending an entry again is safe: a receipt is settled once.
 #[utoipa::path(
     post,
-    path = GIVE_BACK_PATH,
-    operation_id = "giveBack",
-    request_body = ref(of::<GiveBacks<'_>>()),
-    responses((status = 200, description = "An outcome for each entry.", body = ref(of::<Listed<GivenBack>>()))),
+    path = SETTLE_PATH,
+    operation_id = "settle",
+    request_body = ref(of::<Settles<'_>>()),
+    responses((status = 200, description = "An outcome for each entry.", body = ref(of::<Listed<Settled>>()))),
 )]
-async fn give_back(State(service): State<Arc<Service>>, body: Body) -> Result<Response, Refusal> {
+async fn settle(State(service): State<Arc<Service>>, body: Body) -> Result<Response, Refusal> {
     let body = whole(body, &LARGE_BODIES).await?;
-    Ok(ok(&service.settle(&read_give_backs(&body)?).await))
+    Ok(ok(&service.settle(&read_settles(&body)?).await))
 }
 
 /// Take units from limits

@@ -16,8 +16,8 @@ use schemars::generate::SchemaSettings;
 use schemars::transform::RemoveRefSiblings;
 use serde_json::{Map, Value, json};
 use sluicegate_protocol::{
-    Answer, FilterList, GiveBacks, GivenBack, Listed, OverrideList, OverrideWasRemoved,
-    OverrideWasSet, ProblemDetails, RemoveOverride, Request, Resets, SetOverride, Top, WasReset,
+    Answer, FilterList, Listed, OverrideList, OverrideWasRemoved, OverrideWasSet, ProblemDetails,
+    RemoveOverride, Request, Resets, SetOverride, Settled, Settles, Top, WasReset,
 };
 use utoipa::openapi::ServerBuilder;
 use utoipa::openapi::path::PathItem;
@@ -75,8 +75,7 @@ fn schemas() -> Map<String, Value> {
     let mut generator = settings.into_generator();
     generator.subschema_for::<Answer<'_>>();
     generator.subschema_for::<FilterList>();
-    generator.subschema_for::<GiveBacks<'_>>();
-    generator.subschema_for::<Listed<GivenBack>>();
+    generator.subschema_for::<Listed<Settled>>();
     generator.subschema_for::<Listed<WasReset>>();
     generator.subschema_for::<OverrideList>();
     generator.subschema_for::<OverrideWasRemoved>();
@@ -86,6 +85,7 @@ fn schemas() -> Map<String, Value> {
     generator.subschema_for::<Request<'_>>();
     generator.subschema_for::<Resets<'_>>();
     generator.subschema_for::<SetOverride>();
+    generator.subschema_for::<Settles<'_>>();
     generator.subschema_for::<Top>();
     generator.subschema_for::<VerdictProblem<'_>>();
     generator.take_definitions(true)

@@ -9,12 +9,11 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue};
 use sluicegate_engine::script::Operation;
-use sluicegate_engine::{Batch, Outcome, Settlements};
+use sluicegate_engine::{Batch, Done, Outcome, Settlements};
 use tokio::task::JoinSet;
 
 use super::cluster::map::SlotCache;
 use super::cluster::routing::is_apart;
-use super::cluster::slots::{Atomic, slot};
 use super::commands::{
     AnnounceResult, Announced, Announcement, Each, Entry, Listed, OVERRIDES_KEY, SIDECARS_SLOT_KEY,
 };
@@ -25,6 +24,7 @@ use super::redis::common::Common;
 use super::redis::connection::{Deadline, is_no_script};
 use super::redis::node::Node;
 use crate::policy::{MAX_OVERRIDES, RedisStore};
+use crate::store::slots::{Atomic, slot};
 
 /// For reading all overrides: some megabytes, which no decision waits for.
 const READ_OVERRIDES_WITHIN: Duration = Duration::from_secs(2);
@@ -73,10 +73,6 @@ impl Client {
         self.owner(key).is_none_or(|node| node.pool.is_down())
     }
 
-    pub fn is_all_down(&self) -> bool {
-        self.nodes.is_all_down()
-    }
-
     pub fn clock_us(&self, key: &str) -> Option<u64> {
         self.owner(key)?.pool.clock_us()
     }
@@ -115,14 +111,15 @@ impl Client {
         deadline: Deadline,
     ) -> Result<Each<Outcome>, StoreError> {
         let whole = self.invoke(batch, deadline).await;
-        let owner = batch.buckets.first().map(|first| self.owner(&first.key));
-        if let (Err(error), Some(node)) = (&whole, owner.flatten()) {
+        if let (Err(error), Some(first)) = (&whole, batch.buckets.first())
+            && let Some(node) = self.owner(&first.key)
+        {
             node.pool.note_refused(error, batch);
         }
         whole
     }
 
-    pub async fn settle(&self, settlements: &Settlements) -> Result<Vec<u64>, StoreError> {
+    pub async fn settle(&self, settlements: &Settlements) -> Result<Vec<Done>, StoreError> {
         self.settle_by(settlements, self.deadline()).await
     }
 
@@ -130,7 +127,7 @@ impl Client {
         &self,
         settlements: &Settlements,
         deadline: Deadline,
-    ) -> Result<Vec<u64>, StoreError> {
+    ) -> Result<Vec<Done>, StoreError> {
         let whole = self.invoke(settlements, deadline).await;
         if is_apart(&whole) {
             return self.settle_by_key(settlements, deadline).await;
@@ -138,7 +135,7 @@ impl Client {
         // Nothing comes back to a key that cannot be read, and trying again does not repair it.
         let each = whole?.into_iter();
         Ok(each
-            .map(|one| one.map_or(0, |settled| settled.units))
+            .map(|one| one.map_or(Done::Nothing, |settled| settled.done))
             .collect())
     }
 

@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use sluicegate_engine::{Batch, Settlements};
+use sluicegate_engine::{Batch, Done, Settlements};
 use tokio::sync::watch;
 
 use super::client::Client;
-use super::cluster::slots::Atomic;
 use super::commands::{AnnounceResult, Announcement, Entry, OVERRIDES_KEY};
 use super::error::StoreError;
 use super::health::{Health, HealthState, Monitor};
@@ -18,6 +17,7 @@ use super::reply::StoreReply;
 use super::settlements::{calls, settle};
 use crate::clock;
 use crate::policy::StoreAddress;
+use crate::store::slots::Atomic;
 use crate::telemetry::metrics::StoreFacts;
 
 /// A store, and the deadline of every call to it.
@@ -139,35 +139,35 @@ impl Store {
         }
     }
 
-    /// Settles: the units of each settlement, `None` where that is unknown, and why. Takes at most twice the deadline of a call,
+    /// Settles: what became of each settlement, `None` where that is unknown, and why. Takes at most twice the deadline of a call,
     /// however many settlements there are: those that have not been sent by then are not sent later.
-    pub async fn settle(&self, all: &Settlements) -> (Vec<Option<u64>>, Option<StoreError>) {
+    pub async fn settle(&self, all: &Settlements) -> (Vec<Option<Done>>, Option<StoreError>) {
         let calls = calls(all, self.atomic());
         // On one Redis one after the other: all at once would block it for other callers.
         let at_once = if self.has_parts() { calls.len() } else { 1 };
         let deadline = Instant::now() + self.timeout * 2;
         let make = |call| settle(call, move || self.settle_call(call, deadline));
-        let (mut units, mut failed) = (Vec::with_capacity(all.each.len()), None);
+        let (mut done, mut failed) = (Vec::with_capacity(all.each.len()), None);
         for calls in calls.chunks(at_once.max(1)) {
             let answers = join_all(calls.iter().map(make)).await;
             for (call, answer) in calls.iter().zip(answers) {
                 match answer {
-                    Ok(settled) => units.extend(settled),
+                    Ok(settled) => done.extend(settled),
                     Err(error) => {
-                        units.extend(call.each.iter().map(|_| None));
+                        done.extend(call.each.iter().map(|_| None));
                         failed = Some(error);
                     }
                 }
             }
         }
-        (units, failed)
+        (done, failed)
     }
 
     async fn settle_call(
         &self,
         call: &Settlements,
         deadline: Instant,
-    ) -> Result<Vec<u64>, StoreError> {
+    ) -> Result<Vec<Done>, StoreError> {
         if Instant::now() < deadline {
             return of_each!(self, store => store.settle(call).await);
         }
@@ -207,12 +207,9 @@ impl Store {
         !is_unknown && self.is_down(OVERRIDES_KEY)
     }
 
-    /// Whether all nodes are known to be down.
+    /// Whether every bucket's node is known to be down, where that is one node.
     pub fn is_all_down(&self) -> bool {
-        match &self.kind {
-            Kind::Redis(client) => client.is_all_down(),
-            _ => self.is_down(OVERRIDES_KEY),
-        }
+        !self.has_parts() && self.is_down(OVERRIDES_KEY)
     }
 
     /// The clock of the node that keeps a bucket, in microseconds, if known; never late.

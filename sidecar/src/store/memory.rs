@@ -4,7 +4,7 @@
 use std::sync::Mutex;
 use std::time::Instant;
 
-use sluicegate_engine::{Batch, Memory as Engine, Settlements};
+use sluicegate_engine::{Batch, Done, Memory as Engine, Settlements};
 
 use super::commands::AnnounceResult;
 use super::error::StoreError;
@@ -45,7 +45,7 @@ impl Memory {
         self.decide_at_once(batch)
     }
 
-    pub async fn settle(&self, settlements: &Settlements) -> Result<Vec<u64>, StoreError> {
+    pub async fn settle(&self, settlements: &Settlements) -> Result<Vec<Done>, StoreError> {
         Ok(lock(&self.engine).settle(clock::unix_us(), settlements))
     }
 

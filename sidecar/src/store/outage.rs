@@ -275,8 +275,8 @@ impl Outage {
     /// Makes a call; returns the call with the debts that have to be sent again.
     async fn send(&self, store: &Store, call: Call) -> Call {
         let settlements = settlements(&call.debts, &call.name, store.has_parts());
-        let (units, _) = store.settle(&settlements).await;
-        let recorded: Vec<_> = match &*units {
+        let (done, _) = store.settle(&settlements).await;
+        let recorded: Vec<_> = match &*done {
             [all] => vec![all.is_some(); call.debts.len()],
             each => each.iter().map(Option::is_some).collect(),
         };

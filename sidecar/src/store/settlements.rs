@@ -4,11 +4,11 @@ use std::collections::HashSet;
 
 use sluicegate_engine::script::Settled;
 use sluicegate_engine::{
-    BatchBuilder, Entry, Guard, Held, MAX_CALL_WEIGHT, Settlement, Settlements,
+    BatchBuilder, Done, Entry, Guard, Held, MAX_CALL_WEIGHT, Settlement, Settlements,
 };
 
-use super::cluster::slots::Atomic;
 use super::error::StoreError;
+use crate::store::slots::Atomic;
 
 /// Puts settlements, in their order, into as few calls as the bound of a call allows; none has two with one guard, or keys that one
 /// call may not have. So the answers of the calls, one after the other, are those of the settlements. Pure.
@@ -50,7 +50,7 @@ pub fn calls(all: &Settlements, atomic: Atomic) -> Vec<Settlements> {
 }
 
 /// A settlement whose guard has spent this, in a call for each bucket, none of which may be repeated. A bucket that drains by
-/// another rate than when the units were taken gets none. Pure.
+/// another rate than when the units were taken gets none back. Pure.
 pub fn apart(all: &Settlements, one: &Settlement, spent: &Settled) -> Vec<Settlements> {
     let alone = |entry: &Entry| {
         let bucket = all.buckets.get(entry.bucket)?;
@@ -60,34 +60,43 @@ pub fn apart(all: &Settlements, one: &Settlement, spent: &Settled) -> Vec<Settle
         };
         if entry.at_us.is_none() {
             let now = Held::of(bucket);
-            let mut of = spent.of.iter();
-            let held = of.find(|held| (held.name, held.rate) == (now.name, now.rate))?;
-            let units = entry.units.unsigned_abs().min(spent.units);
-            alone = Entry::back(0, Some(held.at_us), units);
+            let held = spent.of.iter().find(|held| held.name == now.name)?;
+            alone = match spent.done {
+                // No call is made later than this, and what is of later than a call is of then.
+                Done::Added(units) => Entry {
+                    at_us: Some(u64::MAX),
+                    units: i64::try_from(units).unwrap_or(i64::MAX),
+                    ..alone
+                },
+                _ if held.rate != now.rate => return None,
+                done => {
+                    let units = entry.units.unsigned_abs().min(done.units());
+                    Entry::back(0, Some(held.at_us), units)
+                }
+            };
         }
-        Some(Settlements::one(
-            Guard::None,
-            vec![bucket.clone()],
-            vec![alone],
-        ))
+        let buckets = vec![bucket.clone()];
+        Some(Settlements::one(Guard::None, buckets, vec![alone]))
     };
     one.entries.iter().filter_map(alone).collect()
 }
 
 /// Makes a call, and makes it again if the connection broke meanwhile and that is harmless; a store that is silent is not waited
-/// for twice. The units of each settlement; `None` where nothing was left to be done the second time, so that it is not known
+/// for twice. What became of each settlement; `None` where nothing was left to be done the second time, so that it is not known
 /// what the first did.
 ///
 /// # Errors
 /// What was settled is not known.
-pub async fn settle<F: Future<Output = Result<Vec<u64>, StoreError>>>(
+pub async fn settle<F: Future<Output = Result<Vec<Done>, StoreError>>>(
     call: &Settlements,
     make: impl Fn() -> F,
-) -> Result<Vec<Option<u64>>, StoreError> {
+) -> Result<Vec<Option<Done>>, StoreError> {
     match make().await {
         Err(StoreError::Cut(_)) if call.is_repeatable() => {
-            let units = make().await?.into_iter();
-            Ok(units.map(|units| (units > 0).then_some(units)).collect())
+            let again = make().await?.into_iter();
+            Ok(again
+                .map(|done| Some(done).filter(|done| *done != Done::Nothing))
+                .collect())
         }
         first => Ok(first?.into_iter().map(Some).collect()),
     }
@@ -127,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_request_of_give_backs_is_few_calls_of_a_bounded_size() {
+    fn a_whole_request_of_settles_is_few_calls_of_a_bounded_size() {
         let subjects: Vec<_> = (0..1_024).map(|n| (n, 8)).collect();
         let all = settlements(&subjects);
         let calls = calls(&all, Atomic::Store);
@@ -158,6 +167,29 @@ mod tests {
         assert!(calls.iter().map(|call| call.each.len()).eq([2, 1]));
     }
 
+    #[test]
+    fn apart_units_come_back_at_their_time_and_what_is_added_is_of_now() {
+        let all = settlements(&[(1, 3)]);
+        let of = all.buckets.iter().take(2).map(|bucket| Held {
+            at_us: 77,
+            ..Held::of(bucket)
+        });
+        let of: Vec<_> = of.collect();
+        // The hold is not of the third.
+        for (done, expected) in [
+            (Done::Returned(1), (Some(77), -1)),
+            (Done::Added(4), (Some(u64::MAX), 4)),
+        ] {
+            let of = of.clone();
+            let calls = apart(&all, &all.each[0], &Settled { done, of });
+            let entries = calls.iter().map(|call| call.each[0].entries[0]);
+            let entries = entries.map(|entry| (entry.at_us, entry.units));
+            assert!(entries.eq([expected; 2]), "{done:?}");
+        }
+        let gone = apart(&all, &all.each[0], &Settled::default());
+        assert!(gone.is_empty(), "it was settled before");
+    }
+
     #[tokio::test]
     async fn only_what_is_guarded_is_sent_again_and_nothing_done_then_says_nothing_of_the_first() {
         let mut call = settlements(&[(1, 1), (2, 1)]);
@@ -168,10 +200,13 @@ mod tests {
             if tried.get() == 1 {
                 lost()
             } else {
-                Ok(vec![0, 3])
+                Ok(vec![Done::Nothing, Done::Returned(3)])
             }
         };
-        assert_eq!(settle(&call, make).await.unwrap(), [None, Some(3)]);
+        assert_eq!(
+            settle(&call, make).await.unwrap(),
+            [None, Some(Done::Returned(3))]
+        );
         if let Guard::Spend { units, .. } = &mut call.each[0].guard {
             *units = 2;
         }

@@ -90,6 +90,7 @@ impl Share {
         shared.push(Decision {
             takes: own,
             peek: decision.peek,
+            asks: decision.asks,
             holds: Vec::new(),
         });
         let shared = shared.finish();

@@ -26,6 +26,7 @@ pub fn batch<T: AsRef<[usize]>>(buckets: Vec<Bucket>, decisions: &[T]) -> Batch 
     let decision = |takes: &T| Decision {
         takes: takes.as_ref().iter().map(take).collect(),
         peek: false,
+        asks: false,
         holds: Vec::new(),
     };
     Batch {

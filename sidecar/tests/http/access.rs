@@ -307,8 +307,8 @@ async fn keys_that_are_empty_or_too_long_are_refused_wherever_they_are_sent() {
             ),
             (
                 port,
-                "POST /v1/give-back",
-                format!(r#"{{"give_backs":[{{{named},"receipt":"{receipt}"}}]}}"#),
+                "POST /v1/settle",
+                format!(r#"{{"settles":[{{{named},"receipt":"{receipt}","units":0}}]}}"#),
             ),
             (
                 admin,

@@ -60,7 +60,7 @@ async fn errors_on_the_port_for_decisions_name_their_field() {
         400 | malformed_json | body | POST /v1/decide | HOST | {
         400 | malformed_json | decisions | POST /v1/decide | HOST | {}
         400 | malformed_json | denied[0].count | POST /v1/decide | HOST | {"decisions":[],"denied":[{"limit":"a","count":"secret"}]}
-        400 | malformed_json | give_back | POST /v1/give-back | HOST | {"give_back":[]}
+        400 | malformed_json | settle | POST /v1/settle | HOST | {"settle":[]}
         400 | bad_query | query.denied | POST /v1/decide?denied=1 | HOST | BODY
         400 | too_many_entries | decisions | POST /v1/decide?denied=429 | HOST | {"decisions":[]}
         400 | unknown_limit | decisions[0].checks[0].limit | POST /v1/decide?denied=429 | HOST | {"decisions":[{"checks":[{"limit":"nope","key":"secret"}]}]}
@@ -130,13 +130,13 @@ async fn an_entrys_error_names_its_field_in_the_body() {
         assert_eq!(answer["verdicts"][1]["field"], field, "{answer}");
         assert!(answer["verdicts"][0].get("field").is_none(), "{answer}");
     }
-    let give_back = format!(
-        r#"{{"give_backs":[{},{{"limit":"no","key":"k","receipt":"r"}}]}}"#,
-        r#"{"limit":"per-key","key":"k","receipt":"r"}"#
+    let settle = format!(
+        r#"{{"settles":[{},{{"limit":"no","key":"k","receipt":"r","units":0}}]}}"#,
+        r#"{"limit":"per-key","key":"k","receipt":"r","units":0}"#
     );
-    let answer = ask(port, "POST /v1/give-back", HOST, &give_back);
-    assert_eq!(answer["outcomes"][0]["field"], "give_backs[0].receipt");
-    assert_eq!(answer["outcomes"][1]["field"], "give_backs[1].limit");
+    let answer = ask(port, "POST /v1/settle", HOST, &settle);
+    assert_eq!(answer["outcomes"][0]["field"], "settles[0].receipt");
+    assert_eq!(answer["outcomes"][1]["field"], "settles[1].limit");
     let reset = r#"{"resets":[{"limit":"no","key":"k"}]}"#;
     let answer = ask(admin, "POST /v1/reset", &format!("{HOST}{JSON}"), reset);
     assert_eq!(answer["outcomes"][0]["field"], "resets[0].limit");

@@ -133,6 +133,7 @@ pub fn batch(key: &str, spec: BucketSpec, cost: u64, decisions: usize) -> Batch 
     let decision = Decision {
         takes: vec![Take { bucket: 0, cost }],
         peek: false,
+        asks: false,
         holds: Vec::new(),
     };
     Batch {

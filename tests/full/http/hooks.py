@@ -6,7 +6,7 @@ from schemathesis.specs.openapi.checks import negative_data_rejection
 
 LIMITS = ["per-key", "everyone"]
 # The document's example, whose key the test uses first.
-LISTS = ["decisions", "give_backs", "resets"]
+LISTS = ["decisions", "settles", "resets"]
 # Where the request is not at fault, no field is.
 NO_FIELD = {409, 429, 500, 503}
 

@@ -145,6 +145,7 @@ fn batch(buckets: Vec<Bucket>, cost: impl Fn(&BucketSpec) -> u64, decisions: usi
     let decision = Decision {
         takes: takes.collect(),
         peek: false,
+        asks: false,
         holds: Vec::new(),
     };
     Batch {

@@ -5,9 +5,9 @@ use std::rc::Rc;
 
 use serde_json::to_vec;
 use sluicegate_protocol::{
-    CachedDenials, Check, Decision, FilterInfo, GiveBacks, MAX_CHECKS, MAX_DENIED_COUNT,
-    MAX_KEY_BYTES, PartReport, Request, Resets, read_decisions, read_give_backs,
-    read_remove_override, read_resets, read_set_override,
+    CachedDenials, Check, Decision, FilterInfo, MAX_CHECKS, MAX_DENIED_COUNT, MAX_KEY_BYTES,
+    PartReport, Request, Resets, Settles, read_decisions, read_remove_override, read_resets,
+    read_set_override, read_settles,
 };
 use sluicegate_rules::{Question, ResolvedCheck, RuleSet, Shadow, Taken, question_body};
 
@@ -22,7 +22,7 @@ pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     match input.byte() % 8 {
         0 | 1 => any_decisions(input.rest()),
-        2 => any_give_backs(input.rest()),
+        2 => any_settles(input.rest()),
         3 => any_resets(input.rest()),
         4 => any_override(input.rest()),
         5 => any_header(input.rest()),
@@ -77,13 +77,13 @@ fn reads_as(request: &Request<'_>) {
     assert_eq!(read.denied.iter().collect::<Vec<_>>(), written);
 }
 
-fn any_give_backs(body: &[u8]) {
-    if let Ok(read) = read_give_backs(body) {
-        let give_backs = read.into_iter().flatten().collect();
-        let written = GiveBacks { give_backs };
+fn any_settles(body: &[u8]) {
+    if let Ok(read) = read_settles(body) {
+        let settles = read.into_iter().flatten().collect();
+        let written = Settles { settles };
         let body = to_vec(&written).expect("JSON");
-        let again = read_give_backs(&body).expect("a list").into_iter();
-        assert_eq!(again.collect::<Result<_, _>>(), Ok(written.give_backs));
+        let again = read_settles(&body).expect("a list").into_iter();
+        assert_eq!(again.collect::<Result<_, _>>(), Ok(written.settles));
     }
 }
 
@@ -133,6 +133,7 @@ fn written_by_anybody(input: &mut Input<'_>) {
         key: input.text(40).repeat(1 + input.below(20)).into(),
         cost: input.number(),
         quota: input.maybe(Input::number),
+        within_ms: input.maybe(Input::number),
     };
     let decision = |input: &mut Input<'_>| Decision {
         checks: input.list(40, check),

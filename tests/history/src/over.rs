@@ -78,11 +78,11 @@ impl Judge<'_> {
             forgotten: &subject.forgotten,
             since: 0,
         };
-        let mut counter = counting.new();
+        let mut counter = counting.counter();
         let mut peak = 0;
         for (number, one) in uses.iter().enumerate().filter(|(_, one)| one.certain) {
             if known.until(one.to) {
-                counter = counting.new();
+                counter = counting.counter();
                 for (earlier, units) in uses[..number].iter().zip(&known.units) {
                     if earlier.certain && earlier.from > known.since {
                         counter.add(earlier, *units);
@@ -153,7 +153,7 @@ struct Counting<'a> {
 }
 
 impl<'a> Counting<'a> {
-    fn new(self) -> Box<dyn Counter + 'a> {
+    fn counter(self) -> Box<dyn Counter + 'a> {
         match self.counted.bucket.algorithm {
             Algorithm::Fixed | Algorithm::Day(_) => Box::new(Aligned {
                 of: self,

@@ -34,10 +34,16 @@ impl Judge<'_> {
                 continue;
             };
             let span = (entry.from.saturating_sub(CALLS), entry.to);
+            let mut limits = self.history.policies.iter().flatten().flatten();
+            let leases = limits.any(|limit| limit.lease_ms.is_some());
             let mut disturbed = self.changes.iter().filter(|one| match one.what {
                 What::Clock(_) | What::Down => meets((one.from, one.to), span),
-                // Until it knows the overrides.
-                What::Up => meets((one.from, one.to + BACK), span),
+                // A change ends leases of which a request has units while it waits for the verdict on another limit.
+                What::Policy(_) | What::Override { .. } => {
+                    leases && meets((one.from, one.to + BACK), span)
+                }
+                // Until it knows the overrides; and a new VM all sidecars, which may have different rules.
+                What::Envoy | What::Up => meets((one.from, one.to + BACK), span),
                 _ => false,
             });
             // A sidecar that has started again may never have had the earlier files, if it has no folder for them, or a full one,

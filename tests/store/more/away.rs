@@ -46,9 +46,9 @@ async fn is_not_made_again() -> bool {
     let check = json!({ "limit": "per-key", "key": "other" });
     let taken = sidecar.answer(json!([{ "checks": [check], "receipt": true }]));
     let receipt = taken.await["verdicts"][0]["receipt"][0].take();
-    let entry = json!({ "limit": "per-key", "key": "other", "receipt": receipt });
-    let give_back = json!({ "give_backs": [entry] }).to_string();
-    let (url, body) = (sidecar.url("/v1/give-back"), || give_back.clone());
+    let entry = json!({ "limit": "per-key", "key": "other", "receipt": receipt, "units": 0 });
+    let settle = json!({ "settles": [entry] }).to_string();
+    let (url, body) = (sidecar.url("/v1/settle"), || settle.clone());
     proxy.set(Mode::Slow(SLOW));
     let since = Instant::now();
     // Two calls without an answer, after a second: Redis counts as down 100 ms later, and the decision's call ends after that.

@@ -15,7 +15,7 @@ use sluicegate::store::simulated::{Call, Fault, Faults, Server};
 use sluicegate::telemetry::metrics::Metrics;
 pub use sluicegate_history::{By, Entry, Request, Said, Span, What};
 use sluicegate_protocol::{
-    GiveBack, GivenBack, Reset, Verdict, WasReset, read_decisions, read_remove_override,
+    Reset, Settle, Settled, Verdict, WasReset, read_decisions, read_remove_override,
     read_set_override,
 };
 use tokio::task::{AbortHandle, LocalSet, spawn_local};
@@ -53,7 +53,7 @@ pub struct Shown {
 }
 
 /// A receipt, its limit and key, and the entry of its taking.
-type Receipt = (String, usize, usize, usize);
+type Receipt = (String, usize, usize, u64, usize);
 
 struct Sidecar {
     service: Arc<Service>,
@@ -638,32 +638,39 @@ impl Run {
         };
         let mut held = self.receipts.borrow_mut();
         if let (Some(receipt), [check, ..]) = (receipts.into_iter().next(), checks) {
-            held[sidecar].push((receipt, check.limit, check.key, entry));
+            let same = checks
+                .iter()
+                .filter(|one| (one.limit, one.key) == (check.limit, check.key));
+            let cost = same.map(|one| one.cost).sum();
+            held[sidecar].push((receipt, check.limit, check.key, cost, entry));
         }
         Some(said)
     }
 
     async fn give_back(&self, sidecar: usize, back: usize, units: u64) {
-        let Some(of) = self.of(sidecar) else { return };
+        let Some(service) = self.of(sidecar) else {
+            return;
+        };
         let receipts = self.receipts.borrow()[sidecar].clone();
-        let Some((receipt, limit, key, entry)) = receipts.iter().rev().nth(back).cloned() else {
+        let of = receipts.iter().rev().nth(back).cloned();
+        let Some((receipt, limit, key, cost, entry)) = of else {
             return;
         };
         let from = self.now();
         let (name, text) = names(limit, key);
-        let asked = [Ok(GiveBack {
+        let asked = [Ok(Settle {
             limit: name.into(),
             key: text.into(),
             receipt: receipt.into(),
-            units: Some(units),
+            units: cost.saturating_sub(units),
         })];
-        let answer = timeout(Duration::from_secs(2), of.service.settle(&asked)).await;
+        let answer = timeout(Duration::from_secs(2), service.service.settle(&asked)).await;
         let outcomes = answer.map_or_else(|_| Vec::new(), |listed| listed.outcomes);
         let returned = match outcomes.first() {
-            Some(GivenBack::GivenBack { units }) => *units,
-            Some(GivenBack::Error { .. }) => 0,
+            Some(Settled::Returned { units }) => *units,
+            Some(Settled::Charged { .. } | Settled::Unknown | Settled::Error { .. }) => 0,
             // Without an answer all of it may have been returned.
-            Some(GivenBack::Unavailable) | None => units,
+            Some(Settled::Unavailable) | None => units,
         };
         self.note(
             from,

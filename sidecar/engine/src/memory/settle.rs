@@ -4,43 +4,65 @@ use super::Memory;
 use super::stored::StoredHold;
 use super::table::Ends;
 use crate::algorithm::{Back, Record, Stored, TokenRate, of_stored};
-use crate::hold::{Entry, Guard, Hold, Settlement, Settlements};
+use crate::hold::{Done, Entry, Guard, Hold, Settlement, Settlements};
 use crate::key::Bucket;
 
-/// A hold's key, and how many units were taken off it.
-type Spent<'a> = (&'a str, u64);
+/// What a guard lets pass.
+enum Passed<'a> {
+    /// The entries as they are.
+    Entries,
+    /// Units of a hold: its key, and how many were taken off it.
+    Spent(&'a str, u64),
+    /// Units that were used beyond a hold.
+    Beyond(&'a str, u64),
+}
 
 impl Memory {
-    /// Settles in order. For each settlement: units that were returned to a bucket or added to one; where there are several, the
-    /// most. Units come back as far as they have not come back by themselves and the bucket was not reset since. Units that were
-    /// taken elsewhere are added whatever the limit. Each counts as if it had been taken here at its time (now, if that is
-    /// later), so what had come back since is not added, nor is what would make a bucket hold more than [`crate::MAX_HELD`].
-    pub fn settle(&mut self, now_us: u64, settlements: &Settlements) -> Vec<u64> {
+    /// Settles in order; what became of each settlement. Units come back as far as they have not come back by themselves and the
+    /// bucket was not reset since. Units that were taken elsewhere are added whatever the limit. Each counts as if it had been
+    /// taken here at its time (now, if that is later), so what had come back since is not added, nor is what would make a bucket
+    /// hold more than [`crate::MAX_HELD`].
+    pub fn settle(&mut self, now_us: u64, settlements: &Settlements) -> Vec<Done> {
         for bucket in &settlements.buckets {
             // Repaired even if nothing is settled, as by every call that names them.
             self.change(now_us, bucket, |_| ());
         }
         let settle = |one: &Settlement| {
-            let Some(spent) = self.pass(now_us, &one.guard) else {
-                return 0;
+            let Some(passed) = self.pass(now_us, &one.guard) else {
+                return Done::Nothing;
             };
             let of_buckets = one.entries.chunk_by(|one, next| one.bucket == next.bucket);
             let settled = of_buckets.filter_map(|entries| {
                 let bucket = settlements.buckets.get(entries.first()?.bucket)?;
-                self.settle_bucket(now_us, bucket, entries, spent)
+                self.settle_bucket(now_us, bucket, entries, &passed)
             });
-            settled.max().unwrap_or(0)
+            let units = settled.max().unwrap_or(0);
+            let adds = one.entries.iter().any(|entry| entry.units >= 0);
+            match passed {
+                Passed::Entries if adds => Done::Added(units),
+                Passed::Beyond(..) => Done::Added(units),
+                Passed::Entries | Passed::Spent(..) => Done::Returned(units),
+            }
         };
         settlements.each.iter().map(settle).collect()
     }
 
-    /// What a guard has spent, if it spends anything; `None` if there is nothing to settle.
-    fn pass<'a>(&mut self, now_us: u64, guard: &'a Guard) -> Option<Option<Spent<'a>>> {
+    /// What a guard lets pass; `None` if there is nothing to settle.
+    fn pass<'a>(&mut self, now_us: u64, guard: &'a Guard) -> Option<Passed<'a>> {
         match guard {
-            Guard::None => Some(None),
+            Guard::None => Some(Passed::Entries),
             Guard::Spend { hold, units, keeps } => {
                 let take_off = |left: &mut StoredHold| left.take_off(now_us, *units, *keeps);
-                Some(Some((hold, self.holds.change(hold, take_off)??)))
+                let units = self.holds.change(hold, take_off);
+                Some(Passed::Spent(hold, units.filter(|units| *units > 0)?))
+            }
+            Guard::Settle { hold, used } => {
+                let end = |left: &mut StoredHold| left.end(now_us, *used);
+                let left = self.holds.change(hold, end).flatten()?;
+                Some(match left.checked_sub(*used) {
+                    Some(unused) => Passed::Spent(hold, unused),
+                    None => Passed::Beyond(hold, used.saturating_sub(left)),
+                })
             }
             Guard::Once { key, lasts_us } => {
                 let mark = Hold {
@@ -58,7 +80,7 @@ impl Memory {
                     Some(()) if mark.ends_us() > now_us => return None,
                     Some(()) => {}
                 }
-                Some(None)
+                Some(Passed::Entries)
             }
         }
     }
@@ -69,7 +91,7 @@ impl Memory {
         now_us: u64,
         bucket: &Bucket,
         entries: &[Entry],
-        spent: Option<Spent<'_>>,
+        passed: &Passed<'_>,
     ) -> Option<u64> {
         let spec = &bucket.spec;
         let Some(back) = entries.first().filter(|first| first.units < 0) else {
@@ -88,10 +110,22 @@ impl Memory {
                 left: units,
                 rate: TokenRate::NONE,
             },
-            None => {
-                let (hold, spent) = spent?;
-                self.holds.get(hold)?.back(&bucket.key, spent, units)?
-            }
+            None => match *passed {
+                Passed::Entries => return None,
+                Passed::Spent(hold, spent) => {
+                    self.holds.get(hold)?.back(&bucket.key, spent, units)?
+                }
+                Passed::Beyond(hold, units) => {
+                    self.holds.get(hold)?.held(&bucket.key)?;
+                    let records = [Record {
+                        at_us: now_us,
+                        units,
+                    }];
+                    return Some(
+                        self.change(now_us, bucket, |held| held.record(spec, now_us, &records)),
+                    );
+                }
+            },
         };
         Some(self.change(now_us, bucket, |held| {
             of_stored!(&mut held.state, restore(spec, now_us, back))

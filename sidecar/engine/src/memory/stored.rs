@@ -84,24 +84,40 @@ impl StoredHold {
         }
     }
 
-    /// Takes off up to so many units of those that need not stay: how many. `None` if it was spent, or nothing else is left, or the
-    /// clock stepped back behind the taking: nothing can be returned yet. One that was left without units is spent by that.
-    pub(super) fn take_off(&mut self, now_us: u64, units: u64, keeps: u64) -> Option<u64> {
-        let units = units.min(self.left.saturating_sub(keeps));
-        if self.ends_us == 0 || self.at_us > now_us || units == 0 && self.left > 0 {
-            return None;
+    /// Takes off up to so many units of those that need not stay: how many. None if the clock stepped back behind the taking:
+    /// nothing can be returned yet.
+    pub(super) fn take_off(&mut self, now_us: u64, units: u64, keeps: u64) -> u64 {
+        if self.at_us > now_us {
+            return 0;
         }
+        let units = units.min(self.left.saturating_sub(keeps));
         self.left -= units;
         if self.left == 0 {
             self.ends_us = 0;
         }
-        Some(units)
+        units
+    }
+
+    /// Ends it, of which so many units were used; what it stood for. None if it has ended before.
+    pub(super) fn end(&mut self, now_us: u64, used: u64) -> Option<u64> {
+        if self.ends_us <= now_us {
+            return None;
+        }
+        self.ends_us = 0;
+        let left = self.left;
+        self.left = left.min(used);
+        Some(left)
+    }
+
+    /// What is known of the bucket of this key, if some of its units were taken from that.
+    pub(super) fn held(&self, key: &str) -> Option<&Held> {
+        let name = name_of(key);
+        self.of.iter().find(|held| held.name == name)
     }
 
     /// Of units that were just taken off, those that come back to the bucket of this key, if some were taken from it.
     pub(super) fn back(&self, key: &str, spent: u64, units: u64) -> Option<Back> {
-        let name = name_of(key);
-        let held = self.of.iter().find(|held| held.name == name)?;
+        let held = self.held(key)?;
         Some(Back {
             units: units.min(spent),
             at_us: match held.at_us {

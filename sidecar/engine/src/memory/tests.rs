@@ -3,7 +3,7 @@
 use super::{Full, Memory};
 use crate::algorithm::Algorithm;
 use crate::batch::Batch;
-use crate::hold::{ALL, Guard, Held, Hold, Settlements};
+use crate::hold::{ALL, Done, Guard, Held, Hold, Settlements};
 use crate::key::Bucket;
 use crate::test::{decision, spec};
 use crate::verdict::Outcome;
@@ -210,6 +210,9 @@ fn units_that_a_larger_quota_let_in_are_given_back_by_a_smaller_one() {
     };
     settlements.return_to(guard, [small.clone()]);
     // Counted by the larger quota's rate, which is the one that is stored.
-    assert_eq!(memory.settle(SECOND + 1, &settlements), [1_000_000]);
+    assert_eq!(
+        memory.settle(SECOND + 1, &settlements),
+        [Done::Returned(1_000_000)]
+    );
     assert_eq!(ask(&mut memory, SECOND + 1, &small, 0).remaining, 100);
 }

@@ -7,14 +7,14 @@
 --
 -- now is the time; the rest are decide.lua's constants of the log, explained there.
 
--- A hold, as a bucket that decide.lua saves if it has changed. Its level is the units that it still stands for; its
--- state is those units, when it was left, and what is known of each bucket. `number` is its lifetime, or how many units
--- stay in it. One that was left `stays` even if it has no units: what is added when it is spent is added once.
-local function read_hold(key, units, number, is_read)
-  local left, held = 0, nil
-  local state = is_read > 0 and redis.pcall('GET', key)
-  if state and #state % 28 == 11 then left, held = struct.unpack('>I4', state), string.sub(state, 5) end
-  return { level = left, kept = left, units = units, number = number, held = held }
+-- A hold, as a bucket that decide.lua saves if it has changed. Its level is 1 and the units that it still stands for, 0
+-- if it is not there; its state is those units, when it was left, and what is known of each bucket. `number` is its
+-- lifetime, or how many units stay in it or were used.
+local function read_hold(key, units, number, what)
+  local level, held = 0, nil
+  local state = what > 0 and redis.pcall('GET', key)
+  if state and #state % 28 == 11 then level, held = struct.unpack('>I4', state) + 1, string.sub(state, 5) end
+  return { level = level, kept = level, units = units, number = number, settles = what > 1, held = held }
 end
 
 -- Begin and end of the calendar window that holds now, the length of the one after it, and where the request goes on.
@@ -122,7 +122,7 @@ end
 
 local function slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
   local call, pack, unpack, sub = redis.call, struct.pack, struct.unpack, string.sub
-  local floor, min, max, ceil = math.floor, math.min, math.max, math.ceil
+  local floor, min, max, ceil, abs = math.floor, math.min, math.max, math.ceil, math.abs
   local slow = {}
 
   -- Whether a decision, whose takes begin at `position`, touches a bucket that cannot be read.
@@ -531,8 +531,7 @@ local function slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
   function slow.leave(hold, n, request, position, reply)
     local result, ends = reply and unpack('>i4', reply) or 1, position + 28 * n
     if result > 0 then
-      hold.level, hold.held = hold.units, pack('>I7', now) .. sub(request, position, ends - 1)
-      hold.returned, hold.stays = true, true
+      hold.level, hold.held = hold.units + 1, pack('>I7', now) .. sub(request, position, ends - 1)
     end
     return result, ends
   end
@@ -545,6 +544,8 @@ local function slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
     end
   end
 
+  local ADDED, NOTHING = 2, 3
+
   -- Settles, as the request says from `position` on. Returns result, units, and the next position; and the rows before
   -- this one, or what other calls need to settle a hold.
   function slow.settle(buckets, broken, n, guard, units, request, position, rows)
@@ -552,34 +553,47 @@ local function slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
     local left, held
     if hold and hold.units > 0 then
       -- An earlier call, whose answer was lost, has done it.
-      if hold.level > 0 then return 1, 0, ends, rows end
-      hold.level, hold.held = hold.units, pack('>I7', now)
+      if hold.level > 0 then return NOTHING, 0, ends, rows end
+      hold.level, hold.held = hold.units + 1, pack('>I7', now)
     elseif hold then
-      left, held = hold.level, hold.held
-      units = min(units, max(0, left - hold.number))
-      -- The clock stepped back behind the taking: nothing can be returned yet, so the hold keeps its units.
-      if not held or units == 0 and left > 0 or unpack('>I7', held) > now then return 1, 0, ends, rows end
-      hold.level, hold.returned = left - units, true
-      if n == 0 then return 1, units, ends, { held } end
+      left, held = hold.level - 1, hold.held
+      local unused = left - hold.number
+      if hold.settles then
+        if not held then return NOTHING, 0, ends, rows end
+        hold.level, units = 0, unused
+      else
+        units = min(units, unused)
+        -- The clock stepped back behind the taking: nothing can be returned yet, so the hold keeps its units.
+        if units <= 0 or unpack('>I7', held) > now then return NOTHING, 0, ends, rows end
+        hold.level = left > units and left - units + 1 or 0
+      end
+      if units < 0 then result = ADDED end
+      if n == 0 then return result, abs(units), ends, { held } end
     end
     while position < ends do
       local index, at, more
       local times, added = {}, {}
       repeat
         index, at, more, position = unpack('>I4I7i5', request, position)
-        times[#times + 1], added[#added + 1] = held and now or at, more
+        times[#times + 1], added[#added + 1] = at, more
       until more < 0 or position >= ends or unpack('>I4', request, position) ~= index
       local bucket, key, done = buckets[index], KEYS[index], nil
       if broken and broken[index] then
         result = 0
       elseif more >= 0 then
+        if result > 0 then result = ADDED end
         done = slow.try(add, bucket, key, times, added)
-      elseif not held then
+      elseif not left then
         done = slow.try(restore, bucket, key, -more, at, -more)
       else
         local since, drain, unit = taken(held, at)
-        local cost = min(-more, units)
-        done = not since and 0 or slow.try(restore, bucket, key, cost, since, left, drain, unit)
+        if not since then
+          done = 0
+        elseif units < 0 then
+          done = slow.try(add, bucket, key, { now }, { -units })
+        else
+          done = slow.try(restore, bucket, key, min(-more, units), since, left, drain, unit)
+        end
       end
       if done then
         most = max(most, done)
@@ -612,17 +626,21 @@ end
 --              kind 1, sliding log and window: a = window, b = precision (1 for a log), microseconds
 --              kind 6, sliding window whose units may be spent until the end of their step (a lease): a, b as kind 1
 
---              kind 4, hold:                   limit = units, a = lifetime, microseconds; or 0 if it is only to be
---                                              spent, a = units that stay in it; b = 1 if it is to be read
+--              kind 4, hold:                   b = 0 to leave it: limit = units, a = lifetime, microseconds
+--                                              b = 1 to spend it: limit = 0, a = units that stay in it; or to leave it
+--                                              as a mark unless it is there: limit = 1, a = lifetime
+--                                              b = 2 to settle it: limit = 0, a = units that were used
 --            for each step      what I1 | n I2 | index I4 (from 1) | units I4
---              what 0 takes, what 1 peeks: n >= 1 takes of  bucket I4 | cost I4; index and units are the first.
---              what 2 settles: and then n of  bucket I4 | at I7 | units i5. Those below 0 come back to the bucket, the
+--              what 0 takes, what 1 peeks, what 2 asks (takes, and a cost of 0 needs room for 1): n >= 1 takes of
+--              bucket I4 | cost I4; index and units are the first.
+--              what 3 settles: and then n of  bucket I4 | at I7 | units i5. Those below 0 come back to the bucket, the
 --              others were taken elsewhere and are added; what is added to one bucket follows each other, oldest first.
---              index is the guard. If it is 0, there is none. If it is a hold that is only to be spent, up to `units`
---              are taken off it; no more come back, `at` is the bucket's name in the hold, and what is added is of now;
---              if n is 0, the hold's state but its units precedes the reply, for other calls to settle. Otherwise this
---              leaves the hold, and does nothing if it was there before.
---              what 3 leaves a hold, index, if the decision before it was admitted (or if there is none: then other
+--              index is the guard. If it is 0, there is none. If it is a hold to spend, up to `units` are taken off
+--              it; no more come back, and `at` is the bucket's name in the hold. If it is one to settle, it ends, and
+--              what was not used comes back likewise, or what was used beyond it is added as of now. If n is 0, the
+--              hold's state but its units precedes the reply, for other calls to settle. If it is a mark, this leaves
+--              it, and does nothing if it was there before.
+--              what 4 leaves a hold, index, if the decision before it was admitted (or if there is none: then other
 --              calls have taken): and then n buckets of  name I7 | taken at I7 (0: now) | two I7, by which rate it
 --              drains: fine units per microsecond, and per unit (0: it does not drain).
 -- ARGV[2]  the time in microseconds, for tests. Production leaves it out: Redis's clock is the one
@@ -631,8 +649,8 @@ end
 -- Replies with a string, for each step  result i4 | remaining I4 | reset I7 | retry after I7 | now I7,
 -- times in microseconds; result is 1 + the index of the take that decided, negative if denied, and 0 if a key
 -- of the step holds what this script did not write: then it has taken nothing, and settled the other buckets.
--- For what settles, remaining is the most units that came back to a bucket or were added to one (or were taken off the
--- hold).
+-- For what settles, result is 1 if units came back, 2 if some were added and 3 if the guard let nothing pass; remaining
+-- is the most units of a bucket (without any, those of the hold).
 -- If it is too late, the reply is  now I7  alone.
 --
 -- Every bucket is read once, changed in Lua by each decision in turn, and written once, if at all.
@@ -652,7 +670,7 @@ local not_after, kind, limit, a, b, position = unpack('>I7I1I4I7I7', request)
 if now > not_after then return pack('>I7', now) end
 
 local HOLD = 4
-local PEEK, SETTLE = 1, 2
+local PEEK, ASK, SETTLE = 1, 2, 3
 local TWO32, TWO48 = 4294967296, 281474976710656
 -- When a key's end is set, it is this many microseconds later than that of its content: Redis expires keys by a
 -- separate millisecond clock.
@@ -846,6 +864,7 @@ while position <= ends do
     for i = 1, takes do
       if i > 1 then index, cost, position = unpack('>I4I4', request, position) end
       bucket = buckets[index]
+      if what == ASK and cost == 0 then cost = 1 end
       local drain = bucket.drain
       local over = bucket.level + (drain and cost * bucket.unit or cost) - bucket.cap
       if over > 0 and cost > 0 then
@@ -882,7 +901,7 @@ while position <= ends do
     if retry > 0 then from, to = -result, -result end
     if lost then result, to = 0, 0 end
     for i = from, to do
-      if takes > 1 then index, cost = unpack('>I4I4', request, first + (i - 1) * 8) end
+      if takes > 1 or what == ASK then index, cost = unpack('>I4I4', request, first + (i - 1) * 8) end
       bucket = buckets[index]
       local level, drain = bucket.level, bucket.drain
       if retry == 0 and cost > 0 and what ~= PEEK then
@@ -923,7 +942,7 @@ for i = 1, #buckets do
   local level, kept = bucket.level, bucket.kept
   if level ~= kept or bucket.returned then
     local key, born = KEYS[i], bucket.born
-    if level == 0 and not bucket.uncut and not bucket.stays then
+    if level == 0 and not bucket.uncut then
       call('UNLINK', key)
     elseif bucket.start then
       local state = pack('>I7I4I7', bucket.start, level, born)
@@ -997,7 +1016,7 @@ for i = 1, #buckets do
         call('PEXPIRE', key, 1)
       end
     else
-      local state = pack('>I4', level) .. bucket.held
+      local state = pack('>I4', level - 1) .. bucket.held
       if kept > 0 then
         call('SET', key, state, 'KEEPTTL')
       else

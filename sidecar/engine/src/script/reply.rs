@@ -3,7 +3,7 @@
 use super::Settled;
 use crate::algorithm::TokenRate;
 use crate::batch::{Batch, Decision};
-use crate::hold::Held;
+use crate::hold::{Done, Held};
 use crate::verdict::Outcome;
 
 /// Bytes of a row of the reply: result 4, remaining 4, reset 7, retry-after 7, time 7.
@@ -69,10 +69,19 @@ pub(super) fn settled(settlements: usize, reply: &[u8]) -> Result<Reply<Settled>
         }
     };
     let of: Vec<_> = of.chunks(4 * CLOCK).map(held).collect();
-    read(rows, std::iter::repeat_n(1, settlements), |_, _, row| {
-        let (units, of) = (row.remaining, of.clone());
-        Ok(Settled { units, of })
-    })
+    read(
+        rows,
+        std::iter::repeat_n(1, settlements),
+        |_, result, row| {
+            let done = match result {
+                1 => Done::Returned(row.remaining),
+                2 => Done::Added(row.remaining),
+                _ => Done::Nothing,
+            };
+            let of = of.clone();
+            Ok(Settled { done, of })
+        },
+    )
 }
 
 /// What the first row of each entry says, of those that have so many rows each.

@@ -1,22 +1,123 @@
 //! Runs the command after `--` if its units are admitted.
 //!
-//! The command replaces this process (exec). A child process would need its signals, stops and terminal forwarded,
-//! would outlive a killed parent, and its exit status would have to be translated. No work is left after the
-//! start: units are returned only if the command cannot be started, and then exec returns.
+//! The command replaces this process (exec), unless it says afterwards what it has used: a child process needs its signals
+//! forwarded, outlives a killed parent, and its exit status has to be translated.
 
 use std::ffi::{OsStr, OsString};
-use std::io::ErrorKind;
-use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::io::{self, ErrorKind, IsTerminal};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitStatus};
+use std::sync::Arc;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use tempfile::NamedTempFile;
+use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
 use crate::cli::exit::Exit;
 
+/// In the environment of a command: the file to which it writes how many units it has used.
+const USED_FILE: &str = "SLUICEGATE_USED";
+/// Signals for the command. Of the last two, which a terminal sends to both, it gets its own.
+const FORWARDED: [(SignalKind, Signal); 6] = [
+    (SignalKind::hangup(), Signal::HUP),
+    (SignalKind::terminate(), Signal::TERM),
+    (SignalKind::user_defined1(), Signal::USR1),
+    (SignalKind::user_defined2(), Signal::USR2),
+    (SignalKind::interrupt(), Signal::INT),
+    (SignalKind::quit(), Signal::QUIT),
+];
+
 /// Replaces this process with the command. Returns only on an error: the exit status for it, and what to say.
 pub fn replace(program: &OsStr, arguments: &[OsString]) -> (Exit, String) {
-    let error = Command::new(program).args(arguments).exec();
+    not_started(program, &Command::new(program).args(arguments).exec())
+}
+
+fn not_started(program: &OsStr, error: &io::Error) -> (Exit, String) {
     let exit = match error.kind() {
         ErrorKind::NotFound => Exit::NotFound,
         _ => Exit::NotExecutable,
     };
     (exit, format!("{}: {error}", program.display()))
+}
+
+/// How a command ended.
+pub struct Ended {
+    /// What a shell would report: its exit status, or 128 and its signal.
+    pub status: i32,
+    /// The units that it says it has used; nothing if it says nothing.
+    ///
+    /// # Errors
+    /// What it says is no number.
+    pub used: Result<Option<u64>, String>,
+}
+
+/// Runs the command as a child, to its end.
+///
+/// # Errors
+/// It was not started: the exit status for that, and what to say.
+pub async fn run(program: &OsStr, arguments: &[OsString]) -> Result<Ended, (Exit, String)> {
+    let system = |error: io::Error| (Exit::System, error.to_string());
+    let file = NamedTempFile::new().map_err(system)?;
+    // Before it is started, so that no signal is lost.
+    let mut caught = Vec::with_capacity(FORWARDED.len());
+    for (kind, sent) in FORWARDED {
+        caught.push((signal(kind).map_err(system)?, sent));
+    }
+    let mut command = Command::new(program);
+    let mut child = command
+        .args(arguments)
+        .env(USED_FILE, file.path())
+        .spawn()
+        .map_err(|error| not_started(program, &error))?;
+    // Not a number, which another process might have by then.
+    let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
+    let process = Arc::new(process.map_err(|error| system(error.into()))?);
+    let by_terminal = io::stdin().is_terminal();
+    for (signals, sent) in caught {
+        if !(by_terminal && [Signal::INT, Signal::QUIT].contains(&sent)) {
+            tokio::spawn(forward(signals, sent, Arc::clone(&process)));
+        }
+    }
+    let ended = tokio::task::spawn_blocking(move || child.wait()).await;
+    let ended = ended.map_err(io::Error::from).flatten().map_err(system)?;
+    let written = std::fs::read_to_string(file.path());
+    Ok(Ended {
+        status: status(ended),
+        used: written.map_or_else(|error| Err(error.to_string()), |text| used(&text)),
+    })
+}
+
+async fn forward(mut signals: Signals, sent: Signal, process: Arc<OwnedFd>) {
+    while signals.recv().await.is_some() {
+        // It may have ended.
+        let _ = pidfd_send_signal(&process, sent);
+    }
+}
+
+fn status(ended: ExitStatus) -> i32 {
+    let by_signal = ended.signal().map(|signal| 128 + signal);
+    ended.code().or(by_signal).unwrap_or(1)
+}
+
+/// The number that a command has written last.
+fn used(text: &str) -> Result<Option<u64>, String> {
+    let Some(last) = text.split_whitespace().next_back() else {
+        return Ok(None);
+    };
+    let why = |_| format!("`{last}` is no number of units");
+    last.parse().map(Some).map_err(why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_number_counts_and_nothing_is_nothing() {
+        assert_eq!(used(" \n"), Ok(None));
+        assert_eq!(used("7\n"), Ok(Some(7)));
+        assert_eq!(used("7\n12"), Ok(Some(12)));
+        assert_eq!(used("-1"), Err("`-1` is no number of units".to_owned()));
+    }
 }

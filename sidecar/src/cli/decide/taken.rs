@@ -1,41 +1,67 @@
-//! Returns units that were taken and that the caller can no longer use.
+//! Settles units that were taken: those that the caller cannot use come back, and a command's are what it says.
 
-use sluicegate_protocol::{Check, GiveBack, GivenBack};
+use sluicegate_protocol::{Check, Settle, Settled};
 
+use super::ASK_AGAIN;
 use crate::cli::Failure;
 use crate::cli::exit::Exit;
 use crate::cli::target::Decider;
+
+/// How often a settle is tried that was not answered.
+const TRIES: usize = 5;
 
 /// The checks of a decision, and a receipt for each, in the same order; none if it was admitted without the store.
 pub type Units<'a> = (&'a [Check<'a>], &'a [String]);
 
 /// Returns the units after an error, and adds to it whether that succeeded.
 pub async fn undo(decider: &Decider, units: Units<'_>, exit: Exit, error: String) -> Failure {
-    let units = match return_units(decider, units).await {
-        Ok(()) => "the units were returned".to_owned(),
+    let units = match settle(decider, units, 0).await {
+        Ok(_) => "the units were returned".to_owned(),
         Err(why) => format!("the units could not be returned: {why}"),
     };
     Failure::new(exit, format_args!("{error}; {units}"))
 }
 
-async fn return_units(decider: &Decider, (checks, receipts): Units<'_>) -> Result<(), Failure> {
+/// Settles each check with so many units.
+pub async fn settle(
+    decider: &Decider,
+    (checks, receipts): Units<'_>,
+    used: u64,
+) -> Result<Vec<Settled>, Failure> {
     if receipts.len() != checks.len() {
         return Err(Failure::system("the verdict has no receipts"));
     }
     let entries = checks.iter().zip(receipts);
-    let entries = entries.map(|(check, receipt)| GiveBack {
+    let entries = entries.map(|(check, receipt)| Settle {
         limit: check.limit.clone(),
         key: check.key.clone(),
         receipt: receipt.as_str().into(),
-        units: None,
+        units: used,
     });
     let entries: Vec<_> = entries.collect();
-    for outcome in decider.settle(&entries).await? {
-        match outcome {
-            GivenBack::GivenBack { .. } => {}
-            GivenBack::Unavailable => return Err(decider.unavailable()),
-            GivenBack::Error(problem) => return Err(Failure::usage(problem)),
+    for last in (0..TRIES).rev() {
+        match decider.settle(&entries).await {
+            Ok(outcomes) if outcomes.contains(&Settled::Unavailable) => {}
+            Ok(outcomes) => {
+                let mut problems = outcomes.iter();
+                return match problems.find_map(problem) {
+                    Some(problem) => Err(Failure::usage(problem)),
+                    None => Ok(outcomes),
+                };
+            }
+            Err(failure) if last == 0 || failure.exit != Exit::Unavailable => return Err(failure),
+            Err(_) => {}
+        }
+        if last > 0 {
+            tokio::time::sleep(ASK_AGAIN).await;
         }
     }
-    Ok(())
+    Err(decider.unavailable())
+}
+
+const fn problem(outcome: &Settled) -> Option<&sluicegate_protocol::Problem> {
+    match outcome {
+        Settled::Error(problem) => Some(problem),
+        _ => None,
+    }
 }

@@ -34,6 +34,7 @@ fn asked(keys: &[&str]) -> Vec<Result<Asked<'static>, Problem>> {
                 key: (*key).to_owned().into(),
                 cost: 1,
                 quota: None,
+                within_ms: None,
             }],
             peek: false,
             receipt: false,

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sluicegate_engine::lease::{EndedLease, Grant, LeaseRefusal};
-use sluicegate_engine::{BatchBuilder, Outcome, Settlements, bucket_key};
+use sluicegate_engine::{BatchBuilder, Done, Outcome, Settlements, bucket_key};
 
 use super::lease::useless_because;
 use super::{Command, Lease, LeaseKey, Leases, longest_us};
@@ -215,7 +215,7 @@ impl Keeper<'_> {
             for (ended, returned) in of_epoch.iter().zip(returned) {
                 if ended.tag.is_granted() {
                     let metrics = &ended.tag.metrics;
-                    metrics.count_returned(ended.units, returned.unwrap_or(0));
+                    metrics.count_returned(ended.units, returned.map_or(0, Done::units));
                 }
             }
             if self.denials.count() > 0 {

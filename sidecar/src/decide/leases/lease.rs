@@ -95,6 +95,7 @@ impl Lease {
         builder.push(Decision {
             takes,
             peek: false,
+            asks: false,
             holds: vec![Hold {
                 key: self.hold.clone(),
                 units: self.units,

@@ -15,6 +15,9 @@ use crate::decide::{receipts, status};
 use crate::random;
 use crate::telemetry::verdict::{Decided, Source};
 
+/// For how long a receipt can be settled at least, unless the decision says so.
+const SETTLED_WITHIN_US: u64 = 600_000_000;
+
 /// A decision that is still open.
 #[derive(Debug)]
 pub(super) struct Open<'a> {
@@ -79,17 +82,18 @@ impl<'a> Open<'a> {
                     cost: check.cost,
                 });
             }
-            // One for all windows of a check. Of nothing, nothing comes back.
-            let secret = self.secret(check.index);
-            if let Some(secret) = secret.filter(|_| check.cost > 0) {
-                let lifetimes = check.windows().map(|spec| spec.held_for_us(check.cost));
+            // One for all windows of a check.
+            if let Some(secret) = self.secret(check.index) {
+                let held_for = check.windows().map(|spec| spec.held_for_us(check.cost));
                 let buckets = takes.iter().skip(first);
                 let buckets =
                     buckets.filter_map(|take: &Take| builder.batch().buckets.get(take.bucket));
                 holds.push(Hold {
                     key: hold_key(check.key, &check.limit.name, secret),
                     units: check.cost,
-                    lasts_us: lifetimes.max().unwrap_or(0),
+                    lasts_us: check
+                        .within_us
+                        .unwrap_or_else(|| held_for.max().unwrap_or(0).max(SETTLED_WITHIN_US)),
                     of: buckets.map(Held::of).collect(),
                 });
             }
@@ -97,6 +101,7 @@ impl<'a> Open<'a> {
         self.batch_index = builder.push(Decision {
             takes,
             peek: self.asked.peek,
+            asks: holds.iter().any(|hold| hold.units == 0),
             holds,
         });
         None
@@ -110,21 +115,34 @@ impl<'a> Open<'a> {
     }
 
     /// Draws the secrets of the receipts that are wanted. Checks that an override made unlimited take nothing, so the store keeps
-    /// no receipt for them, and theirs return nothing.
+    /// no hold for them, and theirs are unknown.
     pub fn draw_secrets(&mut self) {
-        let wanted = self.all.receipts.iter();
-        self.secrets = wanted.map(|_| random::secret()).collect();
+        if self.asked.peek {
+            return;
+        }
+        let wanted = |check: usize| {
+            let mut of = self.all.checks.iter().filter(|of| of.index == check);
+            self.asked.receipt || of.any(|of| of.within_us.is_some())
+        };
+        let checks = 0..self.asked.checks.len();
+        let draw = |check| wanted(check).then(random::secret).flatten();
+        self.secrets = checks.map(draw).collect();
     }
 
     fn secret(&self, check: usize) -> Option<u128> {
         self.secrets.get(check).copied()?
     }
 
-    /// The receipts for the caller, one for each check.
+    /// The receipts for the caller: a text for each check, empty for those that have none; nothing if none was wanted.
     pub fn receipts(&self) -> Vec<String> {
-        let wanted = self.all.receipts.iter();
-        let secrets = wanted.filter_map(|check| self.secret(*check));
-        secrets.map(receipts::to_text).collect()
+        if self.secrets.iter().all(Option::is_none) {
+            return Vec::new();
+        }
+        let merged = self.all.merged.iter();
+        let secrets = merged.map(|check| self.secret(*check));
+        secrets
+            .map(|secret| secret.map_or_else(String::new, receipts::to_text))
+            .collect()
     }
 
     /// The check and the window of each take of its decision in the batch.

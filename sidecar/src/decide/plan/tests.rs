@@ -18,6 +18,7 @@ fn status(options: &str, receipt: bool, admitted: bool, source: Source) -> Limit
             key: "k".into(),
             cost: 1,
             quota: None,
+            within_ms: None,
         }],
         peek: false,
         receipt,
@@ -82,6 +83,7 @@ fn limits_that_are_not_known_are_left_out_and_named_for_those_who_read_that() {
             key: "k".into(),
             cost: 1,
             quota: None,
+            within_ms: None,
         };
         let asked = [Ok(Asked {
             checks: limits.iter().map(check).collect(),

@@ -1,11 +1,11 @@
-//! Returns units, resets limits, and peeks at them by the digits of keys.
+//! Settles receipts, resets limits, and peeks at them by the digits of keys.
 
 use std::time::Instant;
 
-use sluicegate_engine::Settlements;
+use sluicegate_engine::{Done, Settlements};
 use sluicegate_protocol::{
-    Answer, Code, DECISIONS, Decision, GIVE_BACKS, GiveBack, GivenBack, Listed, Problem, RESETS,
-    Read, Reset, Verdict, WasReset,
+    Answer, Code, DECISIONS, Decision, Listed, Problem, RESETS, Read, Reset, SETTLES, Settle,
+    Settled, Verdict, WasReset,
 };
 
 use super::Service;
@@ -15,8 +15,8 @@ use crate::decide::receipts;
 use crate::telemetry::verdict::Decided;
 
 impl Service {
-    /// Returns units; an outcome for each entry.
-    pub async fn settle(&self, asked: &[Result<GiveBack<'_>, Problem>]) -> Listed<GivenBack> {
+    /// Settles receipts; an outcome for each entry.
+    pub async fn settle(&self, asked: &[Result<Settle<'_>, Problem>]) -> Listed<Settled> {
         let epoch = self.policy.current();
         let asked = epoch.policy.renamed(asked, |entry| {
             if let Ok(entry) = entry {
@@ -28,22 +28,26 @@ impl Service {
         let read = asked.iter().enumerate().map(|(index, asked)| {
             let asked = asked.as_ref().map_err(Problem::clone)?;
             let added = receipts::settle(&epoch.policy, overrides, asked, &mut settlements);
-            added.map_err(|problem| problem.of_entry(GIVE_BACKS, index))?;
+            added.map_err(|problem| problem.of_entry(SETTLES, index))?;
             Ok(asked)
         });
         let read: Vec<Result<_, Problem>> = read.collect();
-        let mut units = self.backend.settle(&settlements).await.into_iter();
+        let mut done = self.backend.settle(&settlements).await.into_iter();
         let mut void = Vec::new();
         let outcomes = read.into_iter().map(|entry| match entry {
-            Err(problem) => GivenBack::Error(problem),
+            Err(problem) => Settled::Error(problem),
             Ok(asked) => {
-                let units = units.next().flatten();
-                if units != Some(0) {
+                let settled = match done.next().flatten() {
+                    None => Settled::Unavailable,
+                    Some(Done::Nothing) => Settled::Unknown,
+                    Some(Done::Returned(units)) => Settled::Returned { units },
+                    Some(Done::Added(units)) => Settled::Charged { units },
+                };
+                if !matches!(settled, Settled::Unknown | Settled::Returned { units: 0 }) {
                     void.push((asked.limit.as_ref(), asked.key.as_ref()));
                 }
-                units.map_or(GivenBack::Unavailable, |units| GivenBack::GivenBack {
-                    units,
-                })
+                epoch.metrics.count_settled(&asked.limit, &settled);
+                settled
             }
         });
         let outcomes = outcomes.collect();

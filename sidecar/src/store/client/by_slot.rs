@@ -13,18 +13,18 @@
 
 use futures_util::future::{join, join_all};
 use sluicegate_engine::script::Settled;
-use sluicegate_engine::{Batch, Guard, Settlements};
+use sluicegate_engine::{Batch, Done, Guard, Settlements};
 
 use super::Client;
 use crate::clock::micros;
 use crate::random;
 use crate::store::cluster::routing::is_apart;
-use crate::store::cluster::slots::Atomic;
 use crate::store::cluster::sub_batch::{SubBatch, combine, split};
 use crate::store::error::{ConnectionError, StoreError};
 use crate::store::redis::connection::Deadline;
 use crate::store::reply::StoreReply;
 use crate::store::settlements::{apart, calls, settle};
+use crate::store::slots::Atomic;
 
 impl Client {
     pub async fn decide(&self, batch: &Batch) -> StoreReply {
@@ -34,7 +34,7 @@ impl Client {
         if groups.all(|group| Some(group) == first) {
             return self.decide_in_slot(batch, deadline).await;
         }
-        // So long, a give-back may be repeated.
+        // So long, what it gives back may be repeated.
         let lasts_us = micros(self.common.dialer.store_timeout).saturating_mul(2);
         let parts = split(batch, atomic, lasts_us, random::secret);
         let replies = parts
@@ -94,24 +94,32 @@ impl Client {
         &self,
         settlements: &Settlements,
         deadline: Deadline,
-    ) -> Result<Vec<u64>, StoreError> {
-        let mut units = Vec::with_capacity(settlements.each.len());
+    ) -> Result<Vec<Done>, StoreError> {
+        let mut done = Vec::with_capacity(settlements.each.len());
         for one in &settlements.each {
             let spent = match &one.guard {
                 Guard::None => Settled::default(),
-                Guard::Spend { .. } => {
+                Guard::Spend { .. } | Guard::Settle { .. } => {
                     let spend = Settlements::one(one.guard.clone(), Vec::new(), Vec::new());
                     let each = self.invoke(&spend, deadline).await?;
                     each.into_iter().flatten().next().unwrap_or_default()
                 }
                 Guard::Once { .. } => return Err(ConnectionError::Apart.into()),
             };
+            if one.guard != Guard::None && spent.done == Done::Nothing {
+                done.push(Done::Nothing);
+                continue;
+            }
             let apart = apart(settlements, one, &spent);
             let settled = apart.iter().map(|entry| self.invoke(entry, deadline));
             let settled: Result<Vec<_>, _> = join_all(settled).await.into_iter().collect();
             let settled = settled?.into_iter().flatten().flatten();
-            units.push(settled.map(|settled| settled.units).max().unwrap_or(0));
+            let units = settled.map(|settled| settled.done.units()).max();
+            done.push(match spent.done {
+                Done::Added(_) => Done::Added(units.unwrap_or(0)),
+                Done::Nothing | Done::Returned(_) => Done::Returned(units.unwrap_or(0)),
+            });
         }
-        Ok(units)
+        Ok(done)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::slots::Atomic;
+use crate::store::slots::Atomic;
 use sluicegate_engine::{
     ALL, Batch, BatchBuilder, Bucket, Decision, Entry, Guard, Held, Hold, Look, Outcome,
     Settlement, Settlements, Take, hold_key_beside, outcome,
@@ -73,6 +73,7 @@ pub fn split(
             sub_batch.builder.push(Decision {
                 takes,
                 peek: decision.peek,
+                asks: decision.asks,
                 holds,
             });
             sub_batch.sources.push((index, numbers));
@@ -136,6 +137,7 @@ pub fn combine(
                 alone.push(Decision {
                     takes: Vec::new(),
                     peek: false,
+                    asks: false,
                     holds: vec![with_times(hold, batch, decision, parts)],
                 });
                 combined.to_leave.push(alone.finish());
@@ -242,8 +244,8 @@ fn merge(batch: &Batch, decision: &Decision, parts: &[Part<'_>]) -> Option<Outco
 
 #[cfg(test)]
 mod tests {
-    use super::super::slots::tag;
     use super::*;
+    use crate::store::slots::tag;
     use crate::store::tests as test_batches;
     use sluicegate_engine::hold_key;
 

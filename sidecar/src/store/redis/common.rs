@@ -5,12 +5,11 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use super::dial::Dialer;
-use super::probe::is_elsewhere;
 use crate::policy::{RedisStore, Topology};
-use crate::store::cluster::slots::Atomic;
 use crate::store::commands::Script;
 use crate::store::error::StoreError;
 use crate::store::health::Monitor;
+use crate::store::slots::Atomic;
 
 /// What all nodes of a store share.
 pub struct Common {
@@ -51,6 +50,6 @@ impl Common {
 
     /// Whether an error says that a slot has moved or is on its way. In a Cluster, that is no fault of the node.
     pub fn is_elsewhere(&self, error: &StoreError) -> bool {
-        self.is_cluster() && is_elsewhere(error)
+        self.is_cluster() && error.is_elsewhere()
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, OnceLock};
 
 use prometheus::{Histogram, IntCounter};
-use sluicegate_protocol::{LimitStatus, TopLimit, Verdict};
+use sluicegate_protocol::{LimitStatus, Settled, TopLimit, Verdict};
 
 use super::decisions::DecisionCounters;
 use super::families::Families;
@@ -19,12 +19,37 @@ use crate::telemetry::top::{DenialCounts, Nearest, RecentKeys};
 pub struct LimitMetrics {
     pub(super) decisions: DecisionCounters,
     pub(super) refused_quotas: IntCounter,
+    returned: SettleCounters,
+    charged: SettleCounters,
+    unknown_settles: IntCounter,
     /// If a policy has had leases for it.
     pub(super) leases: OnceLock<Arc<LeaseMetrics>>,
     used: Histogram,
     subjects: Mutex<Subjects>,
     /// Of all limits.
     keys: Arc<Mutex<RecentKeys>>,
+}
+
+/// Settles of one outcome, and their units.
+#[derive(Debug)]
+struct SettleCounters {
+    settles: IntCounter,
+    units: IntCounter,
+}
+
+impl SettleCounters {
+    fn new(families: &Families, limit: &str, outcome: &str) -> Self {
+        let labels = [limit, outcome];
+        Self {
+            settles: families.settles.with_label_values(&labels),
+            units: families.settled_units.with_label_values(&labels),
+        }
+    }
+
+    fn count(&self, units: u64) {
+        self.settles.inc();
+        self.units.inc_by(units);
+    }
 }
 
 /// The subjects to report.
@@ -42,6 +67,9 @@ impl LimitMetrics {
         Self {
             decisions,
             refused_quotas: families.refused_quotas.with_label_values(&[limit]),
+            returned: SettleCounters::new(families, limit, "returned"),
+            charged: SettleCounters::new(families, limit, "charged"),
+            unknown_settles: families.settles.with_label_values(&[limit, "unknown"]),
             leases: OnceLock::new(),
             used: families.used.with_label_values(&[limit]),
             subjects: Mutex::default(),
@@ -76,6 +104,16 @@ impl LimitMetrics {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Counts what became of a receipt.
+    pub(super) fn count_settled(&self, settled: &Settled) {
+        match settled {
+            Settled::Returned { units } => self.returned.count(*units),
+            Settled::Charged { units } => self.charged.count(*units),
+            Settled::Unknown => self.unknown_settles.inc(),
+            Settled::Unavailable | Settled::Error(_) => {}
         }
     }
 

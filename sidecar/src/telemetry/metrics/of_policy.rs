@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use prometheus::IntCounterVec;
-use sluicegate_protocol::{CachedDenials, Check, Code, Decision, LimitStatus, Verdict};
+use sluicegate_protocol::{CachedDenials, Check, Code, Decision, LimitStatus, Settled, Verdict};
 use tracing::warn;
 
 use super::decisions::DecisionCounters;
@@ -70,6 +70,13 @@ impl PolicyMetrics {
     pub fn count_refused_quota(&self, limit: &str) {
         if let Some(limit_metrics) = self.limits.get(limit) {
             limit_metrics.refused_quotas.inc();
+        }
+    }
+
+    /// Counts what became of a receipt of a limit.
+    pub fn count_settled(&self, limit: &str, settled: &Settled) {
+        if let Some(limit_metrics) = self.limits.get(limit) {
+            limit_metrics.count_settled(settled);
         }
     }
 
