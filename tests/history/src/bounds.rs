@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::{
-    Algorithm, By, Check, Disturbance, Entry, Grant, History, Limit, Link, Said, What,
-};
+use crate::record::{Algorithm, Check, Disturbance, Entry, Grant, History, Limit, Link, What};
 use crate::uses::{Use, Uses};
 
 /// After this a change is in force everywhere: overrides are read every 0.4 s, denials cached for 1 s, calls take 0.3 s.
@@ -124,8 +122,8 @@ impl<'a> Judge<'a> {
         for (number, entry) in log.iter().enumerate() {
             let sidecar = entry.sidecar;
             match &entry.what {
-                What::Asked { checks, .. } => {
-                    for check in checks {
+                What::Asked(request) => {
+                    for check in &request.checks {
                         let subject = judge.subjects.entry((check.limit, check.key));
                         subject.or_default().asked.push((number, *check));
                     }
@@ -395,16 +393,10 @@ impl<'a> Judge<'a> {
         let deciding = self.deciding(bucket.limit);
         for (number, check) in asked {
             let entry = &self.history.log[*number];
-            let What::Asked {
-                peek: false,
-                said: said @ (Said::Admitted | Said::Unknown),
-                by: By::Sidecar | By::Lease,
-                ..
-            } = &entry.what
-            else {
+            let Some(request) = entry.request().filter(|request| request.may_take()) else {
                 continue;
             };
-            let when = (entry.from, entry.to);
+            let when = entry.when();
             let spans = deciding[entry.sidecar].iter();
             let spans = spans.filter(|span| meets((span.0, span.1), when));
             let mut counted = spans.map(|span| self.counts(span.2, bucket));
@@ -416,7 +408,7 @@ impl<'a> Judge<'a> {
                     from: entry.from,
                     to: entry.to,
                     units: check.cost,
-                    certain: all && *said == Said::Admitted,
+                    certain: all && request.is_admitted(),
                     by_share: outages.any(|outage| meets(*outage, when)),
                     quota: check.quota,
                 });

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::bounds::{CLOCK, Counted, Judge, MS, SOON, Subject, Time, meets};
-use crate::record::{Algorithm, Check, Entry, Said, What};
+use crate::record::{Algorithm, Check, Entry, Request, What};
 use crate::report::{Report, Wrong};
 
 /// How fast the average forgets that decides how large leases are.
@@ -32,16 +32,12 @@ impl Judge<'_> {
         let demands = demands.map(|(of, subject)| (*of, self.demand(of.0, subject)));
         let demands: BTreeMap<_, _> = demands.collect();
         for entry in &self.history.log {
-            let What::Asked {
-                checks,
-                said: Said::Denied { .. },
-                ..
-            } = &entry.what
-            else {
+            let Some(request) = entry.request().filter(|request| request.is_denied()) else {
                 continue;
             };
+            let checks = &request.checks;
             let subject = |check: &Check| &self.subjects[&(check.limit, check.key)];
-            if self.disturbing((entry.from, entry.to), |one| one.denials) > 0
+            if self.disturbing(entry.when(), |one| one.denials) > 0
                 || !checks.iter().all(|check| subject(check).simple)
             {
                 continue;
@@ -59,8 +55,7 @@ impl Judge<'_> {
                 } else {
                     Wrong::WronglyDenied
                 };
-                let of = (checks[0].limit, checks[0].key);
-                report.add(of, (entry.from, entry.to), what);
+                report.add(request.first(), entry.when(), what);
             }
         }
     }
@@ -108,13 +103,7 @@ impl Judge<'_> {
         let gone = self.gone_before(counted, (entry.from, entry.to), 0);
         let asked = subject.asked.iter().filter(|(number, _)| {
             let one = &self.history.log[*number];
-            let denied = matches!(
-                one.what,
-                What::Asked {
-                    said: Said::Denied { .. },
-                    ..
-                }
-            );
+            let denied = one.request().is_some_and(Request::is_denied);
             denied && one.from <= entry.to && one.to >= gone && !std::ptr::eq(one, entry)
         });
         asked.map(|(_, check)| check.cost).sum()

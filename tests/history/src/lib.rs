@@ -32,8 +32,8 @@ mod told;
 mod uses;
 
 pub use record::{
-    Algorithm, By, Check, Disturbance, Entry, Grant, History, Limit, Link, Policy, Said, Span,
-    What, Window,
+    Algorithm, By, Check, Disturbance, Entry, Grant, History, Limit, Link, Policy, Request, Said,
+    Span, What, Window,
 };
 pub use report::{Peak, Report, Violation, Wrong};
 

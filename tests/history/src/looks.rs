@@ -38,17 +38,13 @@ impl<'a> Judge<'a> {
         let last = asked.filter(|one| one.from < self.history.healed);
         let calm = last.map(|one| one.to).max().unwrap_or(0) + CALM;
         for entry in &self.history.log {
-            if let What::Asked {
-                checks,
-                peek: true,
-                said: Said::Admitted,
-                remaining: Some(left),
-                ..
-            } = &entry.what
-                && !self.cut((entry.from, entry.to))
-                && let Some(each) = self.constant(checks)
+            if let Some(request) = entry.request()
+                && let (true, Said::Admitted, Some(left)) =
+                    (request.peek, request.said, request.remaining)
+                && !self.cut(entry.when())
+                && let Some(each) = self.constant(&request.checks)
             {
-                self.look((entry.from, entry.to), &each, *left, calm, report);
+                self.look(entry.when(), &each, left, calm, report);
             }
         }
     }

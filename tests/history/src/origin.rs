@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::{Entry, History, Said, What};
+use crate::record::{Entry, History, Said};
 
 /// The filter and the sidecar each have a cache, and the answers that filled them may have been two.
 const CACHES: u64 = 2;
@@ -74,14 +74,9 @@ impl<'a> Origins<'a> {
 
 /// What an entry asked for, if it may have been a denial.
 fn checks(entry: &Entry) -> Option<Checks> {
-    let What::Asked {
-        checks,
-        said: Said::Denied { .. } | Said::Unknown,
-        ..
-    } = &entry.what
-    else {
-        return None;
-    };
+    let request = entry.request()?;
+    let may_be = request.is_denied() || request.said == Said::Unknown;
+    let checks = may_be.then_some(&request.checks)?;
     let each = checks.iter().map(|one| (one.limit, one.key, one.cost));
     Some(each.collect())
 }

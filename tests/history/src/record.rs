@@ -174,7 +174,7 @@ impl Entry {
     /// A request to the only sidecar.
     #[must_use]
     pub const fn asked(when: Span, checks: Vec<Check>, said: Said) -> Self {
-        let what = What::Asked {
+        let request = Request {
             checks,
             peek: false,
             said,
@@ -182,26 +182,81 @@ impl Entry {
             remaining: None,
             again: false,
         };
-        let Span { from, to } = when;
         Self {
-            from,
-            to,
+            from: when.from,
+            to: when.to,
             sidecar: 0,
-            what,
+            what: What::Asked(request),
         }
     }
 
     /// A look that found so many units left, in the window with the least room.
     #[must_use]
-    pub const fn looked(when: Span, checks: Vec<Check>, left: u64) -> Self {
+    pub fn looked(when: Span, checks: Vec<Check>, left: u64) -> Self {
         let mut one = Self::asked(when, checks, Said::Admitted);
-        if let What::Asked {
-            peek, remaining, ..
-        } = &mut one.what
-        {
-            (*peek, *remaining) = (true, Some(left));
+        if let What::Asked(request) = &mut one.what {
+            (request.peek, request.remaining) = (true, Some(left));
         }
         one
+    }
+
+    /// The request that it is.
+    #[must_use]
+    pub const fn request(&self) -> Option<&Request> {
+        match &self.what {
+            What::Asked(request) => Some(request),
+            _ => None,
+        }
+    }
+
+    pub(crate) const fn when(&self) -> (u64, u64) {
+        (self.from, self.to)
+    }
+}
+
+/// A request and its answer.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Each limit and key once.
+    pub checks: Vec<Check>,
+    /// It takes nothing.
+    pub peek: bool,
+    /// What it was told.
+    pub said: Said,
+    /// By whom.
+    pub by: By,
+    /// How much was left, in the window with the least room.
+    pub remaining: Option<u64>,
+    /// It came when the Retry-After of a denial said.
+    pub again: bool,
+}
+
+impl Request {
+    /// It takes units.
+    #[must_use]
+    pub fn is_admitted(&self) -> bool {
+        !self.peek && self.said == Said::Admitted
+    }
+
+    /// It was denied.
+    #[must_use]
+    pub const fn is_denied(&self) -> bool {
+        matches!(self.said, Said::Denied { .. })
+    }
+
+    /// Whether it takes units, or may have.
+    pub(crate) fn may_take(&self) -> bool {
+        let takes = matches!(self.said, Said::Admitted | Said::Unknown);
+        takes && !self.peek && self.by != By::Cache
+    }
+
+    pub(crate) fn is_of(&self, limit: usize, key: usize) -> bool {
+        self.checks.iter().any(|check| check.is_of(limit, key))
+    }
+
+    /// Limit and key of its first check.
+    pub(crate) fn first(&self) -> (usize, usize) {
+        (self.checks[0].limit, self.checks[0].key)
     }
 }
 
@@ -209,20 +264,7 @@ impl Entry {
 #[derive(Clone, Debug)]
 pub enum What {
     /// A request.
-    Asked {
-        /// Each limit and key once.
-        checks: Vec<Check>,
-        /// It takes nothing.
-        peek: bool,
-        /// What it was told.
-        said: Said,
-        /// By whom.
-        by: By,
-        /// How much was left, in the window with the least room.
-        remaining: Option<u64>,
-        /// It came when the Retry-After of a denial said.
-        again: bool,
-    },
+    Asked(Request),
     /// A request at the filter of a fleet had no verdict on this limit.
     Unmetered {
         /// Its number.

@@ -3,7 +3,7 @@
 
 use crate::bounds::{Counted, Judge, MS};
 use crate::origin::Origins;
-use crate::record::{Entry, Said, What};
+use crate::record::{Entry, Said};
 use crate::report::{Report, Wrong};
 
 impl Judge<'_> {
@@ -14,18 +14,13 @@ impl Judge<'_> {
         }
         let origins = Origins::of(self.history);
         for entry in &self.history.log {
-            if let What::Asked {
-                checks,
-                said: Said::Denied {
+            if let Some(request) = entry.request()
+                && let Said::Denied {
                     retry_ms: Some(told),
-                },
-                ..
-            } = &entry.what
-                && self.disturbing((entry.from, entry.to), |one| one.denials) == 0
-                && !checks
-                    .iter()
-                    .any(|check| self.longest_lease(check.limit) > 0)
-                && let Some(each) = self.constant(checks)
+                } = request.said
+                && self.disturbing(entry.when(), |one| one.denials) == 0
+                && !(request.checks.iter()).any(|check| self.longest_lease(check.limit) > 0)
+                && let Some(each) = self.constant(&request.checks)
             {
                 self.retry(entry, &each, &origins, told * MS, report);
             }

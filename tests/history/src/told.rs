@@ -1,7 +1,7 @@
 //! What was said is so: a block blocks, who comes back when Retry-After says is admitted, and every request has a verdict.
 
 use crate::bounds::{BACK, CALLS, Judge, MS, SOON, Time, meets};
-use crate::record::{By, Check, Entry, Grant, Said, What};
+use crate::record::{By, Check, Entry, Grant, Request, Said, What};
 use crate::report::{Report, Wrong};
 
 impl Judge<'_> {
@@ -9,14 +9,10 @@ impl Judge<'_> {
     pub(crate) fn unhealed(&self, report: &mut Report) {
         let log = self.history.log.iter();
         for entry in log.filter(|one| one.from >= self.history.healed) {
-            if let What::Asked {
-                checks,
-                said: Said::Unknown,
-                ..
-            } = &entry.what
+            if let Some(request) = entry.request()
+                && request.said == Said::Unknown
             {
-                let of = (checks[0].limit, checks[0].key);
-                report.add(of, (entry.from, entry.to), Wrong::Unhealed);
+                report.add(request.first(), entry.when(), Wrong::Unhealed);
             }
         }
     }
@@ -105,14 +101,14 @@ impl Judge<'_> {
             );
             let until = ends.min().unwrap_or(u64::MAX).min(known);
             let admitted = self.history.log.iter().find(|asked| {
-                matches!(&asked.what, What::Asked { checks, peek: false, said: Said::Admitted, .. }
-                    if checks.iter().any(|check| check.is_of(limit, key)))
+                let admits = |one: &Request| one.is_admitted() && one.is_of(limit, key);
+                asked.request().is_some_and(admits)
                     && asked.from > entry.to + SOON
                     && asked.to < until
                     && !self.cut((entry.to, asked.to))
             });
             if let Some(asked) = admitted {
-                report.add((limit, key), (asked.from, asked.to), Wrong::Blocked);
+                report.add((limit, key), asked.when(), Wrong::Blocked);
                 return;
             }
         }
@@ -121,61 +117,54 @@ impl Judge<'_> {
     /// Who asks again when Retry-After says, with nobody else there and nothing changed, is admitted.
     pub(crate) fn again(&self, report: &mut Report) {
         for (number, entry) in self.history.log.iter().enumerate() {
-            let What::Asked {
-                checks,
-                said: Said::Denied { .. },
-                again: true,
-                ..
-            } = &entry.what
-            else {
+            let again = |one: &&Request| one.again && one.is_denied();
+            let Some(request) = entry.request().filter(again) else {
                 continue;
             };
             // The denial before it, by the same sidecar for the same.
             let mut earlier = self.history.log[..number].iter().rev();
-            let before = earlier.find(|one| {
-                one.sidecar == entry.sidecar
-                    && matches!(&one.what, What::Asked { checks: of, said: Said::Denied { retry_ms: Some(wait) }, again: false, .. }
-                        if of == checks && one.to + wait * MS <= entry.from && one.to + (wait + 5) * MS >= entry.from)
+            let before = earlier.find_map(|one| {
+                let of = one.request()?;
+                let Said::Denied { retry_ms } = of.said else {
+                    return None;
+                };
+                let due_us = one.to + retry_ms? * MS;
+                let is_it =
+                    one.sidecar == entry.sidecar && !of.again && of.checks == request.checks;
+                let is_due = (due_us..=due_us + 5 * MS).contains(&entry.from);
+                (is_it && is_due).then_some((one, of.by))
             });
-            let Some(before) = before else { continue };
+            let Some((before, by)) = before else { continue };
             // A cached denial was made up to a second earlier.
             let span = (before.from.saturating_sub(SOON), entry.to);
             // A fleet's filter has cached denials by all of its sidecars, which may have different policies.
-            let is_cached = matches!(before.what, What::Asked { by: By::Cache, .. });
-            let excused = checks.iter().any(|check| {
+            let excused = request.checks.iter().any(|check| {
                 // Units that lie idle in leases come back in between.
                 self.longest_lease(check.limit) > 0
                     || self.promises_nothing(check, before.to, entry.from)
-                    || is_cached && self.is_disputed(check.limit, before.from)
+                    || by == By::Cache && self.is_disputed(check.limit, before.from)
             });
-            if !excused && !self.cut(span) && !self.is_disturbed(entry, checks, span) {
-                let of = (checks[0].limit, checks[0].key);
-                report.add(of, (before.from, entry.to), Wrong::DeniedAgain);
+            if !excused && !self.cut(span) && !self.is_disturbed(entry, request, span) {
+                report.add(request.first(), (before.from, entry.to), Wrong::DeniedAgain);
                 return;
             }
         }
     }
 
     /// Whether something else in a span may have taken what an entry asks for.
-    fn is_disturbed(&self, entry: &Entry, checks: &[Check], span: Time) -> bool {
-        let touches = |limit, key| checks.iter().any(|check| check.is_of(limit, key));
+    fn is_disturbed(&self, entry: &Entry, request: &Request, span: Time) -> bool {
         self.history.log.iter().any(|one| {
             !std::ptr::eq(one, entry)
-                && meets((one.from, one.to), span)
+                && meets(one.when(), span)
                 && match &one.what {
-                    What::Asked {
-                        checks: of,
-                        said,
-                        by,
-                        peek,
-                        ..
-                    } => {
-                        !peek
-                            && *by != By::Cache
-                            && !matches!(said, Said::Denied { .. } | Said::Refused)
-                            && of.iter().any(|check| touches(check.limit, check.key))
+                    What::Asked(other) => {
+                        other.may_take()
+                            && other
+                                .checks
+                                .iter()
+                                .any(|one| request.is_of(one.limit, one.key))
                     }
-                    What::Reset { limit, key, .. } => touches(*limit, *key),
+                    What::Reset { limit, key, .. } => request.is_of(*limit, *key),
                     _ => true,
                 }
         })

@@ -48,7 +48,7 @@ use std::time::{Duration, Instant};
 use generate::{FEATURES, features, generate};
 use judge::judge;
 use reached::{STATES, reached};
-use run::{What, run};
+use run::run;
 
 /// What all threads have found.
 #[derive(Default)]
@@ -155,7 +155,7 @@ fn look(seed: u64, found: &Found) -> [bool; STATES.len()] {
     let verdicts = shown
         .log
         .iter()
-        .filter(|entry| matches!(entry.what, What::Asked { .. }))
+        .filter(|entry| entry.request().is_some())
         .count() as u64;
     found.worlds.fetch_add(1, Ordering::Relaxed);
     found.verdicts.fetch_add(verdicts, Ordering::Relaxed);
@@ -230,7 +230,7 @@ fn print_pairs(pairs: &BTreeMap<(usize, usize), u64>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::Said;
+    use crate::run::Request;
     use crate::script::{Algorithm, Check, Event, Limit, Link, Window, World};
 
     /// C14: the first sidecars back were decided by a Redis that lacked the others' reports, besides what it had lost.
@@ -290,16 +290,7 @@ mod tests {
             let window = log
                 .iter()
                 .filter(|one| (from_s * 1_000_000..to_s * 1_000_000).contains(&one.to));
-            let admitted = window.filter(|one| {
-                matches!(
-                    one.what,
-                    What::Asked {
-                        said: Said::Admitted,
-                        peek: false,
-                        ..
-                    }
-                )
-            });
+            let admitted = window.filter(|one| one.request().is_some_and(Request::is_admitted));
             admitted.count()
         };
         assert_eq!(admitted(10, 12), 500, "by the store");

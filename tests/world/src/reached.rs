@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::run::{By, Entry, Said, Shown, What};
+use super::run::{By, Entry, Request, Said, Shown, What};
 use super::script::{Check, Event, Grant, Link, World};
 
 /// What happened to a sidecar so far.
@@ -64,36 +64,30 @@ pub fn reached(world: &World, shown: &Shown) -> [bool; STATES.len()] {
     for (number, Entry { sidecar, what, .. }) in log.enumerate() {
         let of = &mut sidecars[*sidecar];
         match what {
-            What::Asked {
-                checks,
-                said,
-                by,
-                remaining,
-                again,
-                peek,
-            } => {
-                let is_denied = matches!(said, Said::Denied { .. });
-                let is_admitted = *said == Said::Admitted && !peek;
-                let by_share = of.is_cut && *by == By::Sidecar;
-                has[0] |= *remaining == Some(0);
-                has[28] |= of.refuses && is_admitted && *by == By::Sidecar;
+            What::Asked(request) => {
+                let Request { checks, said, .. } = request;
+                let (is_denied, is_admitted) = (request.is_denied(), request.is_admitted());
+                let by_sidecar = request.by == By::Sidecar;
+                let by_share = of.is_cut && by_sidecar;
+                has[0] |= request.remaining == Some(0);
+                has[28] |= of.refuses && is_admitted && by_sidecar;
                 has[1] |= by_share && is_admitted;
                 has[2] |= by_share && is_denied;
                 has[4] |= *said == Said::Unknown;
-                has[5] |= *by == By::Cache;
-                has[6] |= *by == By::Lease;
+                has[5] |= request.by == By::Cache;
+                has[6] |= request.by == By::Lease;
                 let lacks = |check: &Check| world.policies[of.version][check.limit].is_none();
                 has[10] |= checks.iter().any(lacks) && (is_admitted || is_denied);
                 has[11] |= *said == Said::Refused;
                 let is_blocked = |one: &Check| blocked.contains(&(one.limit, one.key));
                 has[17] |= is_denied && checks.iter().any(is_blocked);
-                has[18] |= *again && is_admitted;
+                has[18] |= request.again && is_admitted;
             }
             What::Unmetered { .. } => has[12] = true,
             What::GivenBack { entry, units } => {
                 has[7] |= *units > 0;
                 has[8] |= *units == 0;
-                if let What::Asked { checks, .. } = &shown.log[*entry].what {
+                if let Some(Request { checks, .. }) = shown.log[*entry].request() {
                     let is_reset = |one: &Check| {
                         resets
                             .get(&(one.limit, one.key))

@@ -13,7 +13,7 @@ use sluicegate::policy::StoreAddress;
 use sluicegate::store::Store;
 use sluicegate::store::simulated::{Call, Fault, Faults, Server};
 use sluicegate::telemetry::metrics::Metrics;
-pub use sluicegate_history::{By, Entry, Said, What};
+pub use sluicegate_history::{By, Entry, Request, Said, Span, What};
 use sluicegate_protocol::{
     Reset, Settle, Settled, Verdict, WasReset, read_decisions, read_remove_override,
     read_set_override,
@@ -605,16 +605,11 @@ impl Run {
         for other in asked.also {
             let version = self.versions.borrow()[other];
             let checks = self.world.counted_of(version, &metered);
-            let (by, said) = (By::Sidecar, Said::Unknown);
-            let what = What::Asked {
-                checks,
-                peek,
-                said,
-                by,
-                remaining: None,
-                again: false,
-            };
-            self.note(from, other, what);
+            let mut entry = Entry::asked(Span::exact(from), checks, Said::Unknown);
+            if let What::Asked(request) = &mut entry.what {
+                request.peek = peek;
+            }
+            self.note(from, other, entry.what);
         }
         // Of a change of tiers meanwhile nobody knows whether it came before. A cached denial may be from before.
         let [before, after] = [&versions, &self.versions.borrow()]
@@ -625,7 +620,7 @@ impl Run {
             return Some(said);
         }
         let note = |checks, said| {
-            let what = What::Asked {
+            let request = Request {
                 checks,
                 peek,
                 said,
@@ -633,7 +628,7 @@ impl Run {
                 remaining,
                 again,
             };
-            self.note(from, asked.sidecar, what)
+            self.note(from, asked.sidecar, What::Asked(request))
         };
         let entry = if is_unsure {
             note(after, Said::Unknown);

@@ -248,10 +248,12 @@ impl Maker {
                 (9_000, link(Link::Good)),
                 (35_000, take(other, quota - 75)),
             ],
+            // A unit of another stays: a bucket that has been empty gets nothing back of what was before.
             GivenBackTwice => vec![
-                (0, with_receipt(take(0, quota))),
+                (0, take(other, 1)),
+                (100, with_receipt(take(0, quota - 1))),
                 (300, give_back(quota)),
-                (600, take(other, quota)),
+                (600, take(other, quota - 1)),
                 (900, give_back(quota)),
                 (1_200, take(other, quota / 2)),
             ],
