@@ -25,11 +25,14 @@ pub const WORKERS: usize = 2;
 /// Longer than a callout is under way whose client has hung up.
 const SETTLED: Duration = Duration::from_millis(500);
 
+/// A stream, and who waits for its end.
+type OpenStream = (Stream<Envoy>, oneshot::Sender<End>);
+
 /// A worker's VM.
 struct Worker {
     envoy: Envoy,
     root: Root<Envoy>,
-    streams: RefCell<BTreeMap<u32, (Stream<Envoy>, oneshot::Sender<End>)>>,
+    streams: RefCell<BTreeMap<u32, OpenStream>>,
     period: Cell<Duration>,
     timer: Notify,
     /// The sidecar whose turn is next: each worker takes them in turn by itself.
@@ -193,14 +196,15 @@ impl Filter {
     pub async fn ask(self: &Rc<Self>, set: usize, checks: &[Check]) -> Option<Asked> {
         let number = self.requests.get() + 1;
         self.requests.set(number);
-        let workers = self.workers.borrow();
-        let worker = Rc::clone(workers.get(number as usize % WORKERS)?);
-        let other = workers.get((number as usize + 1) % WORKERS)?;
+        let worker = |number: u32| {
+            let workers = self.workers.borrow();
+            workers.get(number as usize % WORKERS).map(Rc::clone)
+        };
+        let (worker, other) = (worker(number)?, worker(number + 1)?);
         if worker.envoy.0.rules.borrow()[0] != other.envoy.0.rules.borrow()[0] {
             self.network
                 .reach("workers of one Envoy have different rules");
         }
-        drop(workers);
         let before = self.rules_of(&worker);
         let (id, (ended, end)) = (ROOT + number, oneshot::channel());
         let request = envoy_request(number, set, checks);
