@@ -24,11 +24,14 @@ pub const WORKERS: usize = 2;
 /// Longer than a callout is under way whose client has hung up.
 const SETTLED: Duration = Duration::from_millis(500);
 
+/// A request in a VM, and who waits for its end.
+type Open = (Stream<Envoy>, oneshot::Sender<End>);
+
 /// A worker's VM.
 struct Worker {
     envoy: Envoy,
     root: Root<Envoy>,
-    streams: RefCell<BTreeMap<u32, (Stream<Envoy>, oneshot::Sender<End>)>>,
+    streams: RefCell<BTreeMap<u32, Open>>,
     period: Cell<Duration>,
     timer: Notify,
     /// The sidecar whose turn is next: each worker takes them in turn by itself.
