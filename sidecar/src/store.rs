@@ -7,8 +7,9 @@
 //! | `kinds.rs` | the common interface: this process, or Redis |
 //! | `memory.rs` | the engine, in this process |
 //! | `client.rs`, `client/` | the calls to one Redis or a Redis Cluster |
-//! | `redis/` | one Redis, or the primary that sentinels name: supervised connections |
-//! | `cluster/` | a Redis Cluster: slots, sub-batches, lanes, and the way to a node |
+//! | `cluster/` | the nodes of a store: a Cluster's, or one that serves all keys; lanes, sub-batches, and the way to a node |
+//! | `redis/` | a node: supervised connections |
+//! | `slots.rs` | the slot of a key, and which keys one call may have; pure |
 //! | `check.rs` | what `check-store` finds out about a store |
 //! | `commands.rs` | the script's calls as Redis commands |
 //! | `health.rs` | whether the store is up |
@@ -37,6 +38,7 @@ mod share;
 #[cfg(feature = "simulation")]
 #[path = "../tests/simulated.rs"]
 pub mod simulated;
+mod slots;
 #[cfg(test)]
 mod tests;
 
@@ -45,9 +47,9 @@ mod tests;
 pub mod answers {
     pub use super::cluster::layout::{Layout, Owner};
     pub use super::cluster::referral::Referral;
-    pub use super::cluster::slots::{SLOTS, slot};
     pub use super::overrides::{read_hash, version};
     pub use super::redis::sentinel::primary_of;
+    pub use super::slots::{SLOTS, slot};
 }
 
 pub use check::{Finding, check};

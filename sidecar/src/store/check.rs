@@ -10,7 +10,7 @@ use redis::{Cmd, FromRedisValue, RedisError, Value};
 
 pub use self::findings::Finding;
 use self::findings::{Checked, State, failed};
-use super::cluster::layout::Layout;
+use super::cluster::layout::{Layout, Owner};
 use super::commands::{LIMITS_KEYS, PREFIXES_KEYS};
 use super::error::{ConnectionError, StoreError};
 use super::redis::common::Common;
@@ -22,7 +22,7 @@ use super::redis::sentinel::primary_of;
 use super::redis::sharding::is_sharded;
 use crate::clock::unix_us;
 use crate::lock::lock;
-use crate::policy::{Endpoint, Policy, RedisStore, Topology};
+use crate::policy::{Policy, RedisStore, Topology};
 use crate::telemetry::subject::Subject;
 
 /// Timeout of each answer: longer than decisions wait, so that a slow Redis is reported as slow.
@@ -76,81 +76,72 @@ fn soon() -> Deadline {
 /// Checks a store, as the sidecars of a policy use it.
 pub async fn check(store: &RedisStore, policy: &Policy) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (endpoint, tag) in nodes(store, &mut findings).await {
+    let layout = layout(store, &mut findings).await.unwrap_or_default();
+    for primary in layout.primaries {
         let mut checked = Vec::new();
-        if let Err(error) = node(store, policy, (&endpoint, &tag), &mut checked).await {
+        if let Err(error) = node(store, policy, &primary, &mut checked).await {
             checked.push(failed(&error));
         }
         let checked = checked.into_iter();
-        findings.extend(checked.map(|checked| Finding::new(&endpoint, checked)));
+        findings.extend(checked.map(|checked| Finding::new(&primary.endpoint, checked)));
     }
     findings
 }
 
-/// Each primary, and a tag of its slots, as all sentinels or seeds name them.
-async fn nodes(store: &RedisStore, findings: &mut Vec<Finding>) -> Vec<(Endpoint, String)> {
+/// The primaries, as all sentinels or seeds name them.
+async fn layout(store: &RedisStore, findings: &mut Vec<Finding>) -> Option<Layout> {
+    let dialer = Dialer::new(store, PATIENCE);
     let (asked, asks, dialer) = match &store.url.topology {
-        Topology::Single(endpoint) => return vec![(endpoint.clone(), String::new())],
-        Topology::Cluster(seeds) => (
-            seeds,
-            "CLUSTER SLOTS".to_owned(),
-            Dialer::new(store, PATIENCE),
-        ),
+        Topology::Single(endpoint) => return Some(Layout::one(endpoint.clone())),
+        Topology::Cluster(seeds) => (seeds, "CLUSTER SLOTS".to_owned(), dialer),
         Topology::Sentinel { sentinels, name } => (
             sentinels,
             format!("SENTINEL GET-MASTER-ADDR-BY-NAME {name}"),
             Dialer::to_sentinels(store, PATIENCE),
         ),
     };
-    let (mut known, mut silent) = (None::<Vec<_>>, Vec::new());
+    let (mut known, mut silent) = (None, Vec::new());
     for endpoint in asked {
         let answer = dialer.ask(endpoint, &command(&asks)).await;
-        match answer.and_then(|answer| read(store, answer, endpoint, findings)) {
-            Ok(nodes) if *known.get_or_insert_with(|| nodes.clone()) == nodes => {}
-            Ok(_) => {
-                let message = "primary: not that of the others; wait for the end of a failover";
-                findings.push(Finding::new(endpoint, (State::Error, message.to_owned())));
+        let layout = answer.and_then(|answer| match store.url.topology {
+            Topology::Cluster(_) => Ok(Layout::read(&answer, endpoint)?),
+            _ => {
+                let primary = primary_of(answer).map_err(RedisError::from)?;
+                Ok(Layout::one(primary.ok_or(ConnectionError::NoPrimary)?))
             }
-            Err(error) => silent.push((endpoint, failed(&error).1)),
-        }
+        });
+        let checked = match layout {
+            Err(error) => {
+                silent.push((endpoint, failed(&error).1));
+                continue;
+            }
+            Ok(layout) if *known.get_or_insert_with(|| layout.clone()) != layout => {
+                let message = "primary: not that of the others; wait for the end of a failover";
+                (State::Error, message.to_owned())
+            }
+            Ok(layout) => match layout.is_whole() {
+                Ok(()) => continue,
+                Err(unserved) => failed(&unserved.into()),
+            },
+        };
+        findings.push(Finding::new(endpoint, checked));
     }
     let state = known.as_ref().map_or(State::Error, |_| State::Warning);
     let silent = silent.into_iter();
     findings.extend(silent.map(|(endpoint, why)| Finding::new(endpoint, (state, why))));
-    known.unwrap_or_default()
-}
-
-fn read(
-    store: &RedisStore,
-    answer: Value,
-    asked: &Endpoint,
-    findings: &mut Vec<Finding>,
-) -> Result<Vec<(Endpoint, String)>, StoreError> {
-    if let Topology::Sentinel { .. } = store.url.topology {
-        let primary = primary_of(answer).map_err(RedisError::from)?;
-        let primary = primary.ok_or(ConnectionError::NoPrimary)?;
-        return Ok(vec![(primary, String::new())]);
-    }
-    let layout = Layout::read(&answer, asked)?;
-    if let Err(unserved) = layout.is_whole() {
-        findings.push(Finding::new(asked, failed(&unserved.into())));
-    }
-    let primaries = layout.primaries.into_iter();
-    let mut nodes: Vec<_> = primaries.map(|one| (one.endpoint, one.tag)).collect();
-    nodes.sort();
-    Ok(nodes)
+    known
 }
 
 /// Checks one Redis.
 async fn node(
     store: &RedisStore,
     policy: &Policy,
-    (at, tag): (&Endpoint, &str),
+    Owner { endpoint, tag, .. }: &Owner,
     checked: &mut Vec<Checked>,
 ) -> Result<(), StoreError> {
     let patience = policy.store_timeout.max(PATIENCE);
     let common = Arc::new(Common::new(store, patience, Arc::default()));
-    let connection = &Connection::open(&common, at, None).await?;
+    let connection = &Connection::open(&common, endpoint, None).await?;
     let message = format!(
         "address: Redis accepts the credentials, TLS: {}",
         store.url.tls

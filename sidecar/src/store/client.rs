@@ -14,7 +14,6 @@ use tokio::task::JoinSet;
 
 use super::cluster::map::SlotCache;
 use super::cluster::routing::is_apart;
-use super::cluster::slots::{Atomic, slot};
 use super::commands::{
     AnnounceResult, Announced, Announcement, Each, Entry, Listed, OVERRIDES_KEY, SIDECARS_SLOT_KEY,
 };
@@ -25,6 +24,7 @@ use super::redis::common::Common;
 use super::redis::connection::{Deadline, is_no_script};
 use super::redis::node::Node;
 use crate::policy::{MAX_OVERRIDES, RedisStore};
+use crate::store::slots::{Atomic, slot};
 
 /// For reading all overrides: some megabytes, which no decision waits for.
 const READ_OVERRIDES_WITHIN: Duration = Duration::from_secs(2);
@@ -71,10 +71,6 @@ impl Client {
 
     pub fn is_down(&self, key: &str) -> bool {
         self.owner(key).is_none_or(|node| node.pool.is_down())
-    }
-
-    pub fn is_all_down(&self) -> bool {
-        self.nodes.is_all_down()
     }
 
     pub fn clock_us(&self, key: &str) -> Option<u64> {

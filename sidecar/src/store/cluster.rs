@@ -2,7 +2,6 @@
 //!
 //! | file | for |
 //! |---|---|
-//! | `slots.rs` | the slot of a key, and which keys one call may have; pure |
 //! | `lanes.rs` | which decisions share a queue; pure |
 //! | `sub_batch.rs` | splits a batch by subject or key and combines the answers; pure |
 //! | `layout.rs` | which node owns which slots; pure |
@@ -15,5 +14,4 @@ pub mod layout;
 pub mod map;
 pub mod referral;
 pub mod routing;
-pub mod slots;
 pub mod sub_batch;

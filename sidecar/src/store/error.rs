@@ -190,7 +190,7 @@ impl From<RedisError> for StoreError {
             ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::UnexpectedReturnType => {
                 Self::Refused(error)
             }
-            _ => Self::Connection(ConnectionError::Redis(error)),
+            _ => Self::Cut(error),
         }
     }
 }
@@ -226,32 +226,16 @@ impl StoreError {
         }
     }
 
-    /// This error, of a call that was sent: its connection may have broken.
-    pub(super) fn during_call(self) -> Self {
-        match self {
-            Self::Connection(ConnectionError::Redis(error))
-                if !matches!(error.kind(), ErrorKind::Server(_)) =>
-            {
-                Self::Cut(error)
-            }
-            other => other,
-        }
-    }
-
     /// This error, of the first calls on a new connection, on which these bytes came first.
     pub(super) fn on_new_connection(self, heard: &Heard) -> Self {
         match self {
             Self::Timeout(within) => ConnectionError::Silent(within).into(),
-            Self::Cut(error) | Self::Connection(ConnectionError::Redis(error))
-                if !matches!(error.kind(), ErrorKind::Server(_)) =>
-            {
-                match last_words(&lock(heard)) {
-                    Some(why) => ConnectionError::Dropped(masked(why)),
-                    None if error.is_connection_dropped() => ConnectionError::ClosedAtOnce,
-                    None => ConnectionError::Redis(error),
-                }
-                .into()
+            Self::Cut(error) => match last_words(&lock(heard)) {
+                Some(why) => ConnectionError::Dropped(masked(why)),
+                None if error.is_connection_dropped() => ConnectionError::ClosedAtOnce,
+                None => ConnectionError::Redis(error),
             }
+            .into(),
             other => other,
         }
     }

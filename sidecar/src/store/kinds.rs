@@ -8,7 +8,6 @@ use sluicegate_engine::{Batch, Settlements};
 use tokio::sync::watch;
 
 use super::client::Client;
-use super::cluster::slots::Atomic;
 use super::commands::{AnnounceResult, Announcement, Entry, OVERRIDES_KEY};
 use super::error::StoreError;
 use super::health::{Health, HealthState, Monitor};
@@ -18,6 +17,7 @@ use super::reply::StoreReply;
 use super::settlements::{calls, settle};
 use crate::clock;
 use crate::policy::StoreAddress;
+use crate::store::slots::Atomic;
 use crate::telemetry::metrics::StoreFacts;
 
 /// A store, and the deadline of every call to it.
@@ -207,12 +207,9 @@ impl Store {
         !is_unknown && self.is_down(OVERRIDES_KEY)
     }
 
-    /// Whether all nodes are known to be down.
+    /// Whether every bucket's node is known to be down, where that is one node.
     pub fn is_all_down(&self) -> bool {
-        match &self.kind {
-            Kind::Redis(client) => client.is_all_down(),
-            _ => self.is_down(OVERRIDES_KEY),
-        }
+        !self.has_parts() && self.is_down(OVERRIDES_KEY)
     }
 
     /// The clock of the node that keeps a bucket, in microseconds, if known; never late.

@@ -7,8 +7,8 @@ use sluicegate_engine::{
     BatchBuilder, Entry, Guard, Held, MAX_CALL_WEIGHT, Settlement, Settlements,
 };
 
-use super::cluster::slots::Atomic;
 use super::error::StoreError;
+use crate::store::slots::Atomic;
 
 /// Puts settlements, in their order, into as few calls as the bound of a call allows; none has two with one guard, or keys that one
 /// call may not have. So the answers of the calls, one after the other, are those of the settlements. Pure.

@@ -47,6 +47,7 @@ struct Fleet {
 struct Before {
     needed: u64,
     seen: Seen,
+    planned: f64,
     lines: usize,
     at: Instant,
 }
@@ -182,12 +183,20 @@ impl Fleet {
             .sum()
     }
 
+    /// How many connections the sidecars have made in place of those that had lived for long enough.
+    async fn planned(&self) -> f64 {
+        let name = "sluicegate_store_connections_total{cause=\"planned\"}";
+        let each = self.sidecars.iter().map(|one| one.metric(name));
+        join_all(each).await.into_iter().sum()
+    }
+
     /// Before an event after which so many connections are needed.
     async fn before(&self, needed: u64) -> Before {
         Before {
             needed,
             lines: self.lines(),
             at: Instant::now(),
+            planned: self.planned().await,
             seen: self.store.look().await,
         }
     }
@@ -203,7 +212,8 @@ impl Fleet {
         let connected = timeout(PATIENCE, all).await.map(|()| over.elapsed());
         sleep(WATCHED).await;
         let seen = self.store.look().await;
-        let made = seen.made - before.seen.made;
+        let planned = (self.planned().await - before.planned).max(0.0);
+        let made = seen.made - before.seen.made - planned;
         let cpu = (seen.cpu - before.seen.cpu) / before.at.elapsed().as_secs_f64();
         if connected.is_err() {
             self.wrong

@@ -37,7 +37,7 @@ pub enum Kind {
 /// What the nodes that answer tell, together.
 #[derive(Default)]
 pub struct Seen {
-    /// Connections of sidecars that were made since each node started.
+    /// Connections of sidecars that were made since each node started, also the planned ones.
     pub made: f64,
     /// Those that are open.
     pub open: u64,

@@ -19,12 +19,12 @@ use super::Client;
 use crate::clock::micros;
 use crate::random;
 use crate::store::cluster::routing::is_apart;
-use crate::store::cluster::slots::Atomic;
 use crate::store::cluster::sub_batch::{SubBatch, combine, split};
 use crate::store::error::{ConnectionError, StoreError};
 use crate::store::redis::connection::Deadline;
 use crate::store::reply::StoreReply;
 use crate::store::settlements::{apart, calls, settle};
+use crate::store::slots::Atomic;
 
 impl Client {
     pub async fn decide(&self, batch: &Batch) -> StoreReply {

@@ -84,8 +84,8 @@ impl Groups {
 
 #[cfg(test)]
 mod tests {
-    use super::super::slots::slot;
     use super::*;
+    use crate::store::slots::slot;
     use crate::store::tests as test_batches;
     use crate::store::tests::{SPEC, bucket};
     use proptest::prelude::*;

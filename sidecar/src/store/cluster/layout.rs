@@ -2,9 +2,9 @@
 
 use redis::Value;
 
-use super::slots::{SLOTS, slot};
 use crate::policy::Endpoint;
 use crate::store::error::ConnectionError;
+use crate::store::slots::{SLOTS, slot};
 
 /// Which primary owns which slots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,7 +51,10 @@ impl Layout {
             primaries: Vec::new(),
             owners: vec![None; usize::from(SLOTS)],
         };
-        for (first, last, endpoint) in rows.iter().filter_map(|row| range(row, asked)) {
+        let mut ranges: Vec<_> = rows.iter().filter_map(|row| range(row, asked)).collect();
+        // Nodes of Redis 6 answer in an order of their own.
+        ranges.sort_by_key(|(first, ..)| *first);
+        for (first, last, endpoint) in ranges {
             let mut known = layout.primaries.iter();
             let known = known.position(|known| known.endpoint == endpoint);
             let number = known.unwrap_or(layout.primaries.len());

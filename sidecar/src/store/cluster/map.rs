@@ -13,14 +13,14 @@ use tokio::time::{sleep, timeout, timeout_at};
 use super::layout::Layout;
 use super::referral::Referral;
 use crate::policy::{Endpoint, RedisStore, Topology};
-use crate::store::error::{ConnectionError, StoreError};
+use crate::store::error::{ConnectionError, StoreError, is_not_yet};
 use crate::store::health::ComponentId;
 use crate::store::redis::common::Common;
 use crate::store::redis::connection::Deadline;
 use crate::store::redis::dial::Dialer;
 use crate::store::redis::node::Node;
 use crate::store::redis::pool::{ConnectionPool, Recheck};
-use crate::store::redis::sentinel::{AddressWatch, poll_all};
+use crate::store::redis::sentinel::poll_all;
 
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 /// The shortest pause between two refreshes, and the interval while no node answers.
@@ -89,14 +89,23 @@ impl SlotCache {
             Topology::Single(endpoint) => cache.learn(Ok(Layout::one(endpoint.clone()))),
             Topology::Sentinel { sentinels, name } => {
                 let dialer = Dialer::to_sentinels(store, cache.common.dialer.store_timeout);
-                let primary = poll_all(dialer, sentinels, name, &cache.recheck, tasks);
-                tasks.spawn(follow_primary(Arc::clone(&cache), primary));
+                let follower = Arc::clone(&cache);
+                let follow = move |primary| follower.follow(primary);
+                poll_all(dialer, sentinels, name, &cache.recheck, tasks, follow);
             }
             Topology::Cluster(seeds) => {
                 tasks.spawn(refresh_loop(Arc::clone(&cache), seeds.to_vec()));
             }
         }
         cache
+    }
+
+    /// Takes over the primary that sentinels name, if it is another one, or why they name none.
+    fn follow(&self, primary: Result<Endpoint, StoreError>) {
+        let is_known = |at| self.map().at(at).is_some();
+        if !primary.as_ref().is_ok_and(is_known) && !primary.as_ref().is_err_and(is_not_yet) {
+            self.learn(primary.map(Layout::one));
+        }
     }
 
     /// Takes a layout over, or why there is none. Then an earlier one stays: its nodes themselves report that they are down.
@@ -125,13 +134,6 @@ impl SlotCache {
     pub fn referral(&self, error: &StoreError, asked: &Endpoint) -> Option<Referral> {
         let of_cluster = self.common.is_cluster();
         of_cluster.then(|| Referral::of(error, asked)).flatten()
-    }
-
-    /// Whether all nodes are known to be down.
-    pub fn is_all_down(&self) -> bool {
-        let map = self.map.load();
-        let mut primaries = map.primaries.iter();
-        primaries.all(|primary| primary.pool.is_down())
     }
 
     /// The current map.
@@ -172,13 +174,6 @@ impl SlotCache {
     /// Requests a refresh, because an answer contradicts the map.
     pub fn request_refresh(&self) {
         self.recheck.send_replace(());
-    }
-}
-
-async fn follow_primary(cache: Arc<SlotCache>, mut primary: AddressWatch) {
-    while primary.changed().await.is_ok() {
-        let named = primary.borrow_and_update().clone();
-        cache.learn(named.map(Layout::one));
     }
 }
 

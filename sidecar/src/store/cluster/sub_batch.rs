@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::slots::Atomic;
+use crate::store::slots::Atomic;
 use sluicegate_engine::{
     ALL, Batch, BatchBuilder, Bucket, Decision, Entry, Guard, Held, Hold, Look, Outcome,
     Settlement, Settlements, Take, hold_key_beside, outcome,
@@ -242,8 +242,8 @@ fn merge(batch: &Batch, decision: &Decision, parts: &[Part<'_>]) -> Option<Outco
 
 #[cfg(test)]
 mod tests {
-    use super::super::slots::tag;
     use super::*;
+    use crate::store::slots::tag;
     use crate::store::tests as test_batches;
     use sluicegate_engine::hold_key;
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::dial::Dialer;
 use super::probe::is_elsewhere;
 use crate::policy::{RedisStore, Topology};
-use crate::store::cluster::slots::Atomic;
 use crate::store::commands::Script;
 use crate::store::error::StoreError;
 use crate::store::health::Monitor;
+use crate::store::slots::Atomic;
 
 /// What all nodes of a store share.
 pub struct Common {

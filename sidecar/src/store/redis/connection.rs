@@ -181,7 +181,6 @@ impl Connection {
     ) -> Result<T, StoreError> {
         let _guard = Arc::clone(&self.in_flight);
         let answer = self.ask(command, asking, deadline).await;
-        let answer = answer.map_err(StoreError::during_call);
         match &answer {
             Err(StoreError::Timeout(_)) => self.missed(deadline),
             Err(error) if error.ends_connection() => {

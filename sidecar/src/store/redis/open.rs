@@ -28,7 +28,6 @@ pub async fn open(pool: &ConnectionPool, why: ConnectionCause) -> Result<Opened,
     let failed = |error: StoreError| error.on_new_connection(&heard);
     let server = inspect(&connection).await;
     connection.server = server.map_err(failed)?;
-    pool.expects(&connection.server)?;
     let mut began = Instant::now();
     let mut result = pool.probe(&connection, connection.patience()).await;
     if result.is_ok() && began.elapsed() > common.dialer.store_timeout {
@@ -42,6 +41,7 @@ pub async fn open(pool: &ConnectionPool, why: ConnectionCause) -> Result<Opened,
     if is_sharded(&connection).await.unwrap_or(false) {
         return Err(ConnectionError::Sharded.into());
     }
+    pool.admit(&connection.server)?;
     Ok(Opened {
         connection: Arc::new(connection),
         slow: slow(pool, took),

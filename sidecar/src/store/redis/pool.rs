@@ -246,52 +246,18 @@ impl ConnectionPool {
         self.attempted.send_replace(true);
     }
 
-    /// Whether to use a new connection to this server.
+    /// Notes the server of a new connection. All connections lead to the newest: a limit would be counted in two.
     ///
     /// # Errors
-    /// The others were only just made to another server: an address that leads to several does not replace all of them each time.
-    pub fn expects(&self, server: &Server) -> Result<(), StoreError> {
-        let (known, since) = &*lock(&self.server);
-        if since.elapsed() < KEPT_FOR
-            && known.is_other_than(server)
-            && self.usable().next().is_some()
-        {
-            return Err(ConnectionError::Moved.into());
-        }
-        Ok(())
-    }
-
-    /// Offers a connection to calls. Those to another server are left at once, so that no limit is counted in two.
-    pub fn offer(&self, number: usize, connection: &Arc<Connection>) {
-        let server = &connection.server;
+    /// The others were only just made to another one: an address that leads to several does not replace all of them each time.
+    pub fn admit(&self, new: &Server) -> Result<(), StoreError> {
         let mut known = lock(&self.server);
-        self.note_server(&mut known, server);
-        if let Some(first) = self.usable().find(|one| one.server.is_other_than(server)) {
-            let [first, then] = [&first.server, server].map(|one| one.run_id.as_deref());
-            warn!(
-                "two servers have answered at the store's address, run_id {} and then {}: leaves the first",
-                first.unwrap_or_default(),
-                then.unwrap_or_default()
-            );
-        }
-        self.last_clock.store(Some(Arc::clone(&connection.clock)));
-        self.set(number, Some(Arc::clone(connection)));
-        for (number, entry) in self.entries.iter().enumerate() {
-            if let Some(one) = entry.load_full()
-                && one.server.is_other_than(server)
-            {
-                let moved = StoreError::from(ConnectionError::Moved);
-                one.health
-                    .send_replace(ConnectionHealth::Broken(moved.clone()));
-                self.withdraw(number, moved);
-            }
-        }
-    }
-
-    /// Notes what a connection that is offered has told of its server.
-    fn note_server(&self, (before, since): &mut (Server, Instant), new: &Server) {
+        let (before, since) = &mut *known;
         let mut facts = self.common.monitor.facts();
         if new.is_other_than(before) {
+            if since.elapsed() < KEPT_FOR && self.usable().next().is_some() {
+                return Err(ConnectionError::Moved.into());
+            }
             facts.server_changes += 1;
             *since = Instant::now();
         } else if before.run_id.is_some() {
@@ -310,6 +276,35 @@ impl ConnectionPool {
             run_id,
             ..new.clone()
         };
+        Ok(())
+    }
+
+    /// Offers a connection to calls, unless a newer one leads to another server; otherwise leaves those that do.
+    pub fn offer(&self, number: usize, connection: &Arc<Connection>) {
+        let known = lock(&self.server);
+        let leave = |one: &Connection| {
+            let moved = ConnectionHealth::Broken(ConnectionError::Moved.into());
+            one.health.send_replace(moved);
+        };
+        if connection.server.is_other_than(&known.0) {
+            return leave(connection);
+        }
+        self.last_clock.store(Some(Arc::clone(&connection.clock)));
+        self.set(number, Some(Arc::clone(connection)));
+        for (number, entry) in self.entries.iter().enumerate() {
+            if let Some(one) = entry.load_full()
+                && one.server.is_other_than(&known.0)
+            {
+                let [first, then] = [&one.server, &known.0].map(|one| one.run_id.as_deref());
+                warn!(
+                    "two servers have answered at the store's address, run_id {} and then {}: leaves the first",
+                    first.unwrap_or_default(),
+                    then.unwrap_or_default()
+                );
+                leave(&one);
+                self.withdraw(number, ConnectionError::Moved.into());
+            }
+        }
     }
 
     /// Reports the node as up while one connection is usable and probes are not refused.

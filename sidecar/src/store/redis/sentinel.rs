@@ -17,9 +17,6 @@ use crate::lock::lock;
 use crate::policy::Endpoint;
 use crate::store::error::{ConnectionError, StoreError, is_not_yet};
 
-/// The primary's address, or why it is unknown.
-pub type AddressWatch = watch::Receiver<Result<Endpoint, StoreError>>;
-
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The shortest pause between two polls, and the poll interval of a sentinel that has no answer.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -33,23 +30,23 @@ type Named = Result<Option<(Endpoint, u64)>, StoreError>;
 /// The last answer of each sentinel, and when it came.
 struct Answers {
     last: Mutex<Vec<(Instant, Named)>>,
-    primary: watch::Sender<Result<Endpoint, StoreError>>,
+    tell: Box<dyn Fn(Result<Endpoint, StoreError>) + Send + Sync>,
 }
 
-/// Starts to poll, in the current runtime; also at once after each `recheck`. Returns the primary's address.
+/// Starts to poll, in the current runtime; also at once after each `recheck`. After each answer it tells the primary's address, or why
+/// there is none.
 pub fn poll_all(
     dialer: Dialer,
     sentinels: &[Endpoint],
     name: &str,
     recheck: &Recheck,
     tasks: &mut JoinSet<()>,
-) -> AddressWatch {
-    let unknown = || ConnectionError::NotYet.into();
-    let (sender, primary) = watch::channel(Err(unknown()));
-    let nothing = sentinels.iter().map(|_| (Instant::now(), Err(unknown())));
+    tell: impl Fn(Result<Endpoint, StoreError>) + Send + Sync + 'static,
+) {
+    let nothing = |_| (Instant::now(), Err(ConnectionError::NotYet.into()));
     let answers = Arc::new(Answers {
-        last: Mutex::new(nothing.collect()),
-        primary: sender,
+        last: Mutex::new(sentinels.iter().map(nothing).collect()),
+        tell: Box::new(tell),
     });
     let dialer = Arc::new(dialer);
     for (number, endpoint) in sentinels.iter().enumerate() {
@@ -57,7 +54,6 @@ pub fn poll_all(
         let recheck = recheck.subscribe();
         tasks.spawn(poll(number, sentinel, Arc::clone(&answers), recheck));
     }
-    primary
 }
 
 impl Answers {
@@ -69,16 +65,7 @@ impl Answers {
                 (*when, *before) = (Instant::now(), named);
             }
         }
-        let answer = primary(all.iter().map(|(_, named)| named));
-        self.primary.send_if_modified(|last| {
-            // While no sentinel answers, the last known primary stays.
-            let stays = |last| answer.as_ref().map_or(true, |answer| answer == last);
-            let changed = !last.as_ref().is_ok_and(stays);
-            if changed {
-                *last = answer;
-            }
-            changed
-        });
+        (self.tell)(primary(all.iter().map(|(_, named)| named)));
     }
 }
 
