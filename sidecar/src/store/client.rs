@@ -111,8 +111,9 @@ impl Client {
         deadline: Deadline,
     ) -> Result<Each<Outcome>, StoreError> {
         let whole = self.invoke(batch, deadline).await;
-        let owner = batch.buckets.first().map(|first| self.owner(&first.key));
-        if let (Err(error), Some(node)) = (&whole, owner.flatten()) {
+        if let (Err(error), Some(first)) = (&whole, batch.buckets.first())
+            && let Some(node) = self.owner(&first.key)
+        {
             node.pool.note_refused(error, batch);
         }
         whole

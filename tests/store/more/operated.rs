@@ -117,7 +117,8 @@ async fn a_name_that_moves_is_followed_while_the_old_redis_lives() {
     })
     .await;
     // The other one was only planned.
-    assert_eq!(made(&sidecar, "moved").await, 1.0);
+    let moved = "sluicegate_store_connections_total{cause=\"moved\"}";
+    sidecar.reaches(moved, 1.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -78,7 +78,6 @@ impl Batcher {
         some: Option<Vec<usize>>,
         trace: Option<Parent>,
     ) -> Answer {
-        let mut whole = Answer::none(batch.decisions.len(), false);
         let started = trace.is_some().then(Instant::now);
         if some.is_none()
             && let Some(reply) = self.shared.store.decide_at_once(&batch)
@@ -95,12 +94,12 @@ impl Batcher {
                 in_doubt: false,
             };
         }
-        let all = some.unwrap_or_else(|| (0..batch.decisions.len()).collect());
-        if all.is_empty() {
-            return whole;
-        }
-        let lanes = match self.lanes.len() {
-            1 => BTreeMap::from([(0, all)]),
+        let (is_whole, count) = (some.is_none(), batch.decisions.len());
+        let all = some.unwrap_or_else(|| (0..count).collect());
+        let lanes = match self.lanes.as_slice() {
+            _ if all.is_empty() => BTreeMap::new(),
+            [lane] if is_whole => return self.decide_in(lane, (batch, all), trace).await,
+            [_] => BTreeMap::from([(0, all)]),
             _ => split(&batch, &all, |key| self.shared.store.home(key)),
         };
         let decide_in = |(lane, some): (&usize, &Vec<usize>)| {
@@ -109,6 +108,7 @@ impl Batcher {
             async move { Some(self.decide_in(lane?, some, trace).await) }
         };
         let answers = join_all(lanes.iter().map(decide_in)).await;
+        let mut whole = Answer::none(count, false);
         for (indices, answer) in lanes.values().zip(answers) {
             whole.add(indices, answer.unwrap_or_default());
         }

@@ -143,9 +143,11 @@ impl SlotCache {
 
     /// The current map; before the first refresh has completed, waits for it until the deadline.
     pub async fn wait_until_known(&self, deadline: Deadline) -> Arc<SlotMap> {
-        let mut refreshes = self.refreshes.subscribe();
-        // If it does not complete in time, the empty map gives the reason.
-        let _ = timeout_at(deadline.at.into(), refreshes.wait_for(|count| *count > 0)).await;
+        if *self.refreshes.borrow() == 0 {
+            let mut refreshes = self.refreshes.subscribe();
+            // If it does not complete in time, the empty map gives the reason.
+            let _ = timeout_at(deadline.at.into(), refreshes.wait_for(|count| *count > 0)).await;
+        }
         self.map()
     }
 
