@@ -89,14 +89,17 @@ async fn successor(pool: &ConnectionPool, connection: &Connection) -> Result<Ope
         } else {
             ConnectionCause::Planned
         };
-        match open(pool, why).await {
+        let failed = match open(pool, why).await {
             Ok(opened) if opened.slow.is_none() => return Ok(opened),
-            Ok(_) => {}
-            Err(error @ StoreError::Connection(ConnectionError::Sharded)) => return Err(error),
-            Err(error) => warn!("keeps the connection that it has: {error}"),
-        }
+            opened => opened.err(),
+        };
         if is_replica(connection).await.unwrap_or(false) {
             return Err(ConnectionError::Replica.into());
+        }
+        match failed {
+            Some(error @ StoreError::Connection(ConnectionError::Sharded)) => return Err(error),
+            Some(error) => warn!("keeps the connection that it has: {error}"),
+            None => {}
         }
     }
 }
