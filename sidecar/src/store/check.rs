@@ -16,9 +16,9 @@ use super::error::{ConnectionError, StoreError};
 use super::redis::common::Common;
 use super::redis::connection::{Connection, Deadline, is_no_script};
 use super::redis::dial::Dialer;
-use super::redis::inspect::field;
-use super::redis::probe::{is_elsewhere, probe, run};
+use super::redis::probe::{probe, run};
 use super::redis::sentinel::primary_of;
+use super::redis::server::field;
 use super::redis::sharding::is_sharded;
 use crate::clock::unix_us;
 use crate::lock::lock;
@@ -47,7 +47,7 @@ async fn ask<T: FromRedisValue>(
 ) -> Result<Option<T>, StoreError> {
     match connection.ask(&command(text), false, soon()).await {
         Ok(answer) => Ok(Some(answer)),
-        Err(error) if is_no_script(&error) || is_elsewhere(&error) => Ok(None),
+        Err(error) if is_no_script(&error) || error.is_elsewhere() => Ok(None),
         // A command for another kind of key than the one that is tried.
         Err(StoreError::Refused(error))
             if error.code() == Some("WRONGTYPE") && text.contains("probe") =>
@@ -174,7 +174,7 @@ async fn node(
     checked.extend(findings::permissions(&refused, prefix));
     if !common.is_cluster() {
         let is_sharded = match is_sharded(connection).await {
-            Err(error) if is_elsewhere(&error) => true,
+            Err(error) if error.is_elsewhere() => true,
             looked => looked?,
         };
         checked.push(findings::sharding(is_sharded));

@@ -278,6 +278,12 @@ impl StoreError {
             && !error.to_string().contains("user_script"))
     }
 
+    /// Whether a node of a Cluster answers that the slot has moved or is on its way.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        matches!(self, Self::Refused(error) | Self::Connection(ConnectionError::Redis(error))
+            if matches!(error.kind(), ErrorKind::Server(Moved | Ask | TryAgain)))
+    }
+
     /// Whether its connection is useless from now on: it broke, or its Redis will never run the script for us.
     pub(super) fn ends_connection(&self) -> bool {
         match self {

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `node.rs` | a Redis: its connections, and the one that a call uses |
 //! | `supervise.rs` | the owner of a connection: opens, probes and replaces it |
-//! | `inspect.rs` | what a new connection tells of its server |
+//! | `server.rs` | what INFO tells of a server; pure |
 //! | `pool.rs` | which connections are usable, and since when none is |
 //! | `connection.rs`, `common.rs` | a connection in use; what all of them share |
 //! | `open.rs`, `dial.rs`, `stream.rs`, `tls.rs` | one attempt to connect |
@@ -18,12 +18,12 @@ pub mod clock;
 pub mod common;
 pub mod connection;
 pub mod dial;
-pub mod inspect;
 pub mod node;
 mod open;
 pub mod pool;
 pub mod probe;
 pub mod sentinel;
+pub mod server;
 pub mod sharding;
 mod stream;
 mod supervise;

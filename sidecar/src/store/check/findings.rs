@@ -9,7 +9,7 @@ use serde::Serialize;
 use self::State::{Error, Warning};
 use crate::policy::Endpoint;
 use crate::store::error::{ConnectionError, StoreError};
-use crate::store::redis::inspect::field;
+use crate::store::redis::server::field;
 
 /// Whether something is to be changed: not, perhaps, or certainly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

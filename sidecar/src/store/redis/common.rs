@@ -5,7 +5,6 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use super::dial::Dialer;
-use super::probe::is_elsewhere;
 use crate::policy::{RedisStore, Topology};
 use crate::store::commands::Script;
 use crate::store::error::StoreError;
@@ -51,6 +50,6 @@ impl Common {
 
     /// Whether an error says that a slot has moved or is on its way. In a Cluster, that is no fault of the node.
     pub fn is_elsewhere(&self, error: &StoreError) -> bool {
-        self.is_cluster() && is_elsewhere(error)
+        self.is_cluster() && error.is_elsewhere()
     }
 }

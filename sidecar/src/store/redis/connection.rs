@@ -12,7 +12,7 @@ use tokio::time::timeout_at;
 use super::clock::Clock;
 use super::common::Common;
 use super::dial::Dialled;
-use super::inspect::Server;
+use super::server::Server;
 use crate::lock::lock;
 use crate::policy::Endpoint;
 use crate::store::commands::Each;

@@ -4,9 +4,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::join;
+
 use super::connection::Connection;
-use super::inspect::inspect;
 use super::pool::ConnectionPool;
+use super::probe::is_replica;
+use super::server::Server;
 use super::sharding::is_sharded;
 use crate::store::error::{ConnectionError, StoreError};
 use crate::telemetry::labels::ConnectionCause;
@@ -26,8 +29,14 @@ pub async fn open(pool: &ConnectionPool, why: ConnectionCause) -> Result<Opened,
     *common.monitor.facts().connections.entry(why).or_default() += 1;
     let heard = Arc::clone(&connection.dialled.heard);
     let failed = |error: StoreError| error.on_new_connection(&heard);
-    let server = inspect(&connection).await;
-    connection.server = server.map_err(failed)?;
+    let info = redis::cmd("INFO");
+    let info = connection.ask::<String>(&info, false, connection.patience());
+    let (is_replica, info) = join!(is_replica(&connection), info);
+    if is_replica.map_err(failed)? {
+        return Err(ConnectionError::Replica.into());
+    }
+    // The user may not ask.
+    connection.server = info.map_or_else(|_| Server::default(), |info| Server::read(&info));
     let mut began = Instant::now();
     let mut result = pool.probe(&connection, connection.patience()).await;
     if result.is_ok() && began.elapsed() > common.dialer.store_timeout {

@@ -1,12 +1,11 @@
 //! The probe of a connection: a call of the script that writes. A Redis that is full, is read-only or forbids a command
 //! of the script would still answer PING.
 
-use redis::ServerErrorKind::{Ask, Moved, TryAgain};
-use redis::{ErrorKind, Value};
+use redis::Value;
 use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Take};
 
 use super::connection::{Connection, Deadline};
-use crate::store::error::{ConnectionError, StoreError};
+use crate::store::error::StoreError;
 
 /// Large enough that both buckets admit every probe.
 const LIMIT: u64 = 1_000_000_000;
@@ -60,16 +59,6 @@ pub async fn run(
         Err(error) if !connection.common.is_elsewhere(&error) => Err(error),
         _ => Ok(()),
     }
-}
-
-/// Whether the slot has moved or is on its way.
-pub fn is_elsewhere(error: &StoreError) -> bool {
-    let (StoreError::Refused(error) | StoreError::Connection(ConnectionError::Redis(error))) =
-        error
-    else {
-        return false;
-    };
-    matches!(error.kind(), ErrorKind::Server(Moved | Ask | TryAgain))
 }
 
 /// Whether this Redis reports that it is a replica; not where the ACL does not permit the question, and not in a Cluster, whose slot

@@ -1,10 +1,4 @@
-//! What a new connection tells of the server that it leads to, before calls use it.
-
-use tokio::join;
-
-use super::connection::Connection;
-use super::probe::is_replica;
-use crate::store::error::{ConnectionError, StoreError};
+//! What INFO tells of the server that a connection leads to. Pure.
 
 /// A server, as far as the user may ask.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +12,8 @@ pub struct Server {
 }
 
 impl Server {
-    fn read(info: &str) -> Self {
+    /// Reads an answer to INFO.
+    pub fn read(info: &str) -> Self {
         let policy = field(info, "maxmemory_policy").filter(|policy| *policy != "noeviction");
         let evicts_by = policy.filter(|_| field(info, "maxmemory") != Some("0"));
         let evicted = field(info, "evicted_keys").and_then(|keys| keys.parse().ok());
@@ -33,21 +28,6 @@ impl Server {
     pub fn is_other_than(&self, other: &Self) -> bool {
         matches!((&self.run_id, &other.run_id), (Some(one), Some(other)) if one != other)
     }
-}
-
-/// Asks a new connection for its server.
-///
-/// # Errors
-/// It is a replica, or the connection is useless.
-pub async fn inspect(connection: &Connection) -> Result<Server, StoreError> {
-    let info = redis::cmd("INFO");
-    let info = connection.ask::<String>(&info, false, connection.patience());
-    let (is_replica, info) = join!(is_replica(connection), info);
-    if is_replica? {
-        return Err(ConnectionError::Replica.into());
-    }
-    // The user may not ask.
-    Ok(info.map_or_else(|_| Server::default(), |info| Server::read(&info)))
 }
 
 /// A field of INFO.
