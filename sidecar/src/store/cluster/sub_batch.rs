@@ -31,8 +31,9 @@ pub struct Combined {
 /// What one sub-batch says of a decision: the indices of its takes in the decision, what it leaves, and its outcome.
 type Part<'a> = (&'a [usize], &'a [Hold], Option<Outcome>);
 
-/// Splits a batch by which keys a call may have. Holds go with buckets of their group. A decision over several groups may be denied by one of them: so what the others take is in holds for `lasts_us`, each with a
-/// secret. Where there is none, it comes back by its time, by a call that must not be repeated.
+/// Splits a batch by which keys a call may have. Holds go with buckets of their group. A decision over several groups may be denied
+/// by one of them: so what the others take is in holds for `lasts_us`, each with a secret. Where there is none, it comes back by its
+/// time, by a call that must not be repeated.
 pub fn split(
     batch: &Batch,
     atomic: Atomic,
