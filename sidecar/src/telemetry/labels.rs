@@ -132,6 +132,18 @@ names! {
     }
 }
 
+names! {
+    /// What became of a receipt.
+    SettleOutcome {
+        /// As much was used as was taken, or less.
+        Returned = "returned",
+        /// More was used than was taken.
+        Charged = "charged",
+        /// It was settled before, its time was over, or there was none like it.
+        Unknown = "unknown",
+    }
+}
+
 impl Outcome {
     /// This outcome of a shadow decision, which is counted separately.
     pub const fn as_shadow(self) -> Self {
@@ -184,7 +196,11 @@ mod tests {
             ("source", &sources | &of_rules.into()),
             ("verdict", names(Outcome::ALL, Outcome::name)),
             ("kind", names(FailureKind::ALL, FailureKind::name)),
-            ("outcome", names(ReloadOutcome::ALL, ReloadOutcome::name)),
+            (
+                "outcome",
+                &names(ReloadOutcome::ALL, ReloadOutcome::name)
+                    | &names(SettleOutcome::ALL, SettleOutcome::name),
+            ),
             ("reason", names(&LEASE_REFUSALS, |(_, name)| name)),
         ] {
             assert_eq!(documented(page, label), values, "{label}");

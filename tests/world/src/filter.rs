@@ -196,15 +196,7 @@ impl Filter {
     pub async fn ask(self: &Rc<Self>, set: usize, checks: &[Check]) -> Option<Asked> {
         let number = self.requests.get() + 1;
         self.requests.set(number);
-        let worker = |number: u32| {
-            let workers = self.workers.borrow();
-            workers.get(number as usize % WORKERS).map(Rc::clone)
-        };
-        let (worker, other) = (worker(number)?, worker(number + 1)?);
-        if worker.envoy.0.rules.borrow()[0] != other.envoy.0.rules.borrow()[0] {
-            self.network
-                .reach("workers of one Envoy have different rules");
-        }
+        let worker = self.worker_of(number)?;
         let before = self.rules_of(&worker);
         let (id, (ended, end)) = (ROOT + number, oneshot::channel());
         let request = envoy_request(number, set, checks);
@@ -252,6 +244,20 @@ impl Filter {
         }
         let next = self.network.sidecars.first(worker.next.get());
         Asked::of(&end, &seen, checks, next.map_or(0, |next| next.0))
+    }
+
+    /// The worker that gets this request.
+    fn worker_of(&self, number: u32) -> Option<Rc<Worker>> {
+        let workers = self.workers.borrow();
+        let mut rules = workers
+            .iter()
+            .map(|one| one.envoy.0.rules.borrow()[0].clone());
+        let first = rules.next();
+        if rules.any(|other| Some(other) != first) {
+            let different = "workers of one Envoy have different rules";
+            self.network.reach(different);
+        }
+        workers.get(number as usize % WORKERS).cloned()
     }
 
     /// The policy by whose rules a worker decides.

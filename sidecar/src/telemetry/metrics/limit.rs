@@ -10,7 +10,7 @@ use super::families::Families;
 use super::leases::LeaseMetrics;
 use super::lock;
 use crate::policy::consumer_of;
-use crate::telemetry::labels::{Outcome, Source};
+use crate::telemetry::labels::{Outcome, SettleOutcome, Source};
 use crate::telemetry::subject::Subject;
 use crate::telemetry::top::{DenialCounts, Nearest, RecentKeys};
 
@@ -38,8 +38,8 @@ struct SettleCounters {
 }
 
 impl SettleCounters {
-    fn new(families: &Families, limit: &str, outcome: &str) -> Self {
-        let labels = [limit, outcome];
+    fn new(families: &Families, limit: &str, outcome: SettleOutcome) -> Self {
+        let labels = [limit, outcome.name()];
         Self {
             settles: families.settles.with_label_values(&labels),
             units: families.settled_units.with_label_values(&labels),
@@ -67,9 +67,11 @@ impl LimitMetrics {
         Self {
             decisions,
             refused_quotas: families.refused_quotas.with_label_values(&[limit]),
-            returned: SettleCounters::new(families, limit, "returned"),
-            charged: SettleCounters::new(families, limit, "charged"),
-            unknown_settles: families.settles.with_label_values(&[limit, "unknown"]),
+            returned: SettleCounters::new(families, limit, SettleOutcome::Returned),
+            charged: SettleCounters::new(families, limit, SettleOutcome::Charged),
+            unknown_settles: families
+                .settles
+                .with_label_values(&[limit, SettleOutcome::Unknown.name()]),
             leases: OnceLock::new(),
             used: families.used.with_label_values(&[limit]),
             subjects: Mutex::default(),
