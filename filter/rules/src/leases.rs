@@ -102,7 +102,7 @@ impl Leases {
         let counted = taken.tightest().filter(|_| taken.covers_enforced(question));
         let counted = counted.map(|status| status.check);
         self.change(question, taken, |part, check, cost| {
-            let report = &mut part.tag.report;
+            let report = &mut part.grant.tag.report;
             report.spent += cost;
             report.decisions += u64::from(counted == Some(check));
         });
@@ -183,7 +183,7 @@ impl Leases {
             self.version = version;
             // Ends the parts that the same sidecar lent under an earlier policy.
             self.end(times.answered_us, |part| {
-                let lent = part.tag.version;
+                let lent = part.grant.tag.version;
                 lent.instance == version.instance && lent.epoch < version.epoch
             });
         }
@@ -242,7 +242,7 @@ impl Leases {
 
     /// Removes the parts that have ended, and the keys that are not asked for any more.
     fn expire(&mut self, now_us: u64) {
-        let ended = self.end(now_us, |part| part.ends_us <= now_us);
+        let ended = self.end(now_us, |part| part.grant.ends_us <= now_us);
         // A key may outlive its parts by a while, and parts that a renewal tells as spent end without this.
         if !ended && now_us < self.swept_us.saturating_add(FORGET_AFTER_US) {
             return;

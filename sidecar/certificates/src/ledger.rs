@@ -19,15 +19,10 @@ pub type Taken<'a, T> = Grant<&'a T>;
 /// A grant, and what is left of it.
 #[derive(Debug)]
 pub struct Held<T> {
-    /// How many units were granted.
-    pub units: u64,
+    /// The grant.
+    pub grant: Grant<T>,
     /// Units that are neither spent nor taken. Those that are put back are added here.
     pub left: u64,
-    /// When it ends.
-    pub ends_us: u64,
-    remaining: u64,
-    /// What the owner needs to account for them.
-    pub tag: T,
 }
 
 /// Grants, in the order in which they end. Times are microseconds of the owner's clock, which must not step.
@@ -43,34 +38,22 @@ impl<T> Default for Ledger<T> {
 impl<T> Ledger<T> {
     /// Adds a grant.
     pub fn add(&mut self, grant: Grant<T>) {
-        let index = self.0.partition_point(|one| one.ends_us <= grant.ends_us);
-        let Grant {
-            units,
-            ends_us,
-            remaining,
-            tag,
-        } = grant;
-        let held = Held {
-            units,
-            left: units,
-            ends_us,
-            remaining,
-            tag,
-        };
-        self.0.insert(index, held);
+        let end = |one: &Held<T>| one.grant.ends_us <= grant.ends_us;
+        let (index, left) = (self.0.partition_point(end), grant.units);
+        self.0.insert(index, Held { grant, left });
     }
 
     /// Takes units, all from one grant that lasts for more than `stay_us`.
     pub fn take(&mut self, units: u64, now_us: u64, stay_us: u64) -> Option<Taken<'_, T>> {
         let until_us = now_us.saturating_add(stay_us);
         let mut all = self.0.iter_mut();
-        let first = all.find(|one| one.left >= units && until_us < one.ends_us)?;
+        let first = all.find(|one| one.left >= units && until_us < one.grant.ends_us)?;
         Some(first.take(units))
     }
 
     /// The grant with this tag.
     pub fn of(&mut self, is_it: impl Fn(&T) -> bool) -> Option<&mut Held<T>> {
-        self.0.iter_mut().find(|one| is_it(&one.tag))
+        self.0.iter_mut().find(|one| is_it(&one.grant.tag))
     }
 
     /// Units that can be taken.
@@ -106,7 +89,7 @@ impl<T> Held<T> {
     /// Whether there are units to take.
     #[must_use]
     pub const fn is_live(&self, now_us: u64) -> bool {
-        self.left > 0 && now_us < self.ends_us
+        self.left > 0 && now_us < self.grant.ends_us
     }
 
     /// Takes units, of which it must have enough.
@@ -114,9 +97,9 @@ impl<T> Held<T> {
         self.left -= units;
         Grant {
             units,
-            ends_us: self.ends_us,
-            remaining: self.remaining.saturating_add(self.left),
-            tag: &self.tag,
+            ends_us: self.grant.ends_us,
+            remaining: self.grant.remaining.saturating_add(self.left),
+            tag: &self.grant.tag,
         }
     }
 }
@@ -167,8 +150,11 @@ mod tests {
         ledger.take(10, 1, 0).unwrap();
         ledger.of(|tag| *tag == 'a').unwrap().left += 10;
         assert_eq!(ledger.take(10, 1, 0).unwrap().tag, &'a');
-        let ended: Vec<_> = ledger.end(|one| one.ends_us <= 50).collect();
-        assert_eq!((ended.len(), ended[0].left, ended[0].tag), (1, 0, 'a'));
+        let ended: Vec<_> = ledger.end(|one| one.grant.ends_us <= 50).collect();
+        assert_eq!(
+            (ended.len(), ended[0].left, ended[0].grant.tag),
+            (1, 0, 'a')
+        );
         assert!(
             ledger.of(|tag| *tag == 'a').is_none(),
             "to be returned, too"

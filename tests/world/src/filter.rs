@@ -25,13 +25,18 @@ pub const WORKERS: usize = 2;
 /// Longer than a callout is under way whose client has hung up.
 const SETTLED: Duration = Duration::from_millis(500);
 
+/// A stream, and who waits for its end.
+type OpenStream = (Stream<Envoy>, oneshot::Sender<End>);
+
 /// A worker's VM.
 struct Worker {
     envoy: Envoy,
     root: Root<Envoy>,
-    streams: RefCell<BTreeMap<u32, (Stream<Envoy>, oneshot::Sender<End>)>>,
+    streams: RefCell<BTreeMap<u32, OpenStream>>,
     period: Cell<Duration>,
     timer: Notify,
+    /// The sidecar whose turn is next: each worker takes them in turn by itself.
+    next: Cell<usize>,
 }
 
 /// An Envoy.
@@ -81,6 +86,7 @@ impl Filter {
             streams: RefCell::default(),
             period: Cell::default(),
             timer: Notify::new(),
+            next: Cell::default(),
         });
         self.perform(&worker);
         let (filter, of) = (Rc::clone(self), Rc::clone(&worker));
@@ -170,7 +176,10 @@ impl Filter {
     }
 
     fn send(self: &Rc<Self>, worker: &Rc<Worker>, call: Call) {
-        let next = self.network.sidecars.next();
+        let next = self.network.sidecars.first(worker.next.get());
+        if let Some((number, _)) = &next {
+            worker.next.set(number + 1);
+        }
         let (filter, worker) = (Rc::clone(self), Rc::clone(worker));
         spawn_local(async move {
             let (status, body) = filter.network.answer(next, &call).await;
@@ -187,14 +196,15 @@ impl Filter {
     pub async fn ask(self: &Rc<Self>, set: usize, checks: &[Check]) -> Option<Asked> {
         let number = self.requests.get() + 1;
         self.requests.set(number);
-        let workers = self.workers.borrow();
-        let worker = Rc::clone(workers.get(number as usize % WORKERS)?);
-        let other = workers.get((number as usize + 1) % WORKERS)?;
+        let worker = |number: u32| {
+            let workers = self.workers.borrow();
+            workers.get(number as usize % WORKERS).map(Rc::clone)
+        };
+        let (worker, other) = (worker(number)?, worker(number + 1)?);
         if worker.envoy.0.rules.borrow()[0] != other.envoy.0.rules.borrow()[0] {
             self.network
                 .reach("workers of one Envoy have different rules");
         }
-        drop(workers);
         let before = self.rules_of(&worker);
         let (id, (ended, end)) = (ROOT + number, oneshot::channel());
         let request = envoy_request(number, set, checks);
@@ -240,7 +250,7 @@ impl Filter {
         if matches!(&end, End::Replied(reply) if reply.details.contains("reason=full")) {
             self.network.reach("a queue is full");
         }
-        let next = self.network.sidecars.peek();
+        let next = self.network.sidecars.first(worker.next.get());
         Asked::of(&end, &seen, checks, next.map_or(0, |next| next.0))
     }
 

@@ -19,7 +19,6 @@ use super::script::{Way, number_of};
 #[derive(Default)]
 pub struct Sidecars {
     all: RefCell<Vec<Option<Arc<Service>>>>,
-    next: Cell<usize>,
 }
 
 /// A sidecar with its number.
@@ -34,16 +33,11 @@ impl Sidecars {
         all[number] = service;
     }
 
-    pub fn peek(&self) -> Option<Numbered> {
+    /// The first that runs, from this number on.
+    pub fn first(&self, from: usize) -> Option<Numbered> {
         let all = self.all.borrow();
-        let mut order = (0..all.len()).map(|further| (self.next.get() + further) % all.len());
+        let mut order = (0..all.len()).map(|further| (from + further) % all.len());
         order.find_map(|number| Some((number, Arc::clone(all[number].as_ref()?))))
-    }
-
-    pub fn next(&self) -> Option<Numbered> {
-        let next = self.peek()?;
-        self.next.set(next.0 + 1);
-        Some(next)
     }
 
     fn has(&self, (number, service): &Numbered) -> bool {

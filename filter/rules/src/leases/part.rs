@@ -136,7 +136,8 @@ impl KeyParts {
             last.wants_per_s = self.per_s.max(1);
         }
         // The sidecar knows all of what has been spent now.
-        self.parts.retain(|part| part.tag.report.spent < part.units);
+        self.parts
+            .retain(|part| part.grant.tag.report.spent < part.grant.units);
         Some(reports)
     }
 
@@ -178,9 +179,9 @@ impl KeyParts {
 }
 
 fn report(part: &Held<LivePart>) -> PartReport {
-    let report = part.tag.report;
+    let report = part.grant.tag.report;
     PartReport {
-        ended: report.spent >= part.units,
+        ended: report.spent >= part.grant.units,
         ..report
     }
 }

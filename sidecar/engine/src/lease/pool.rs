@@ -78,7 +78,7 @@ impl<T> Pool<T> {
             Some(per_s) => (float(per_s), lease.left),
             None => (guess, lease.left / 2),
         };
-        let length_us = lease.ends_us - now_us;
+        let length_us = lease.grant.ends_us - now_us;
         let wanted = self.terms.units_to_spend(per_s, length_us);
         let units = wanted.saturating_sub(held).min(most);
         if units < SMALLEST_PART {
@@ -96,7 +96,7 @@ impl<T> Pool<T> {
         let needed = needed.saturating_sub(held);
         self.leases.all().iter().any(|lease| {
             lease.left >= needed.max(SMALLEST_PART)
-                && now_us.saturating_add(half_us) < lease.ends_us
+                && now_us.saturating_add(half_us) < lease.grant.ends_us
         })
     }
 
@@ -145,7 +145,8 @@ impl<T> Pool<T> {
         let leases = self.leases.all().iter();
         let live = leases.filter(|lease| lease.is_live(now_us));
         let newest = live.clone().next_back();
-        live.count() < MAX_LEASES && newest.is_none_or(|newest| newest.left <= newest.units / 2)
+        live.count() < MAX_LEASES
+            && newest.is_none_or(|newest| newest.left <= newest.grant.units / 2)
     }
 
     /// Why the key is asked for too seldom to have leases, if it is.
@@ -208,26 +209,25 @@ impl<T> Pool<T> {
     /// it may have twice as many.
     pub fn ended(&mut self, now_us: u64) -> Vec<EndedLease<T>> {
         let (most, terms) = (&mut self.most, &self.terms);
-        let ended = self.leases.end(|lease| lease.ends_us <= now_us);
-        let ended = ended.map(
-            |Held {
-                 units, left, tag, ..
-             }| {
-                *most = if left > units / 2 {
-                    (units / 2).max(SMALLEST_LEASE)
-                } else {
-                    (*most).max(units).saturating_mul(2).min(terms.most)
-                };
-                EndedLease { units: left, tag }
-            },
-        );
+        let ended = self.leases.end(|lease| lease.grant.ends_us <= now_us);
+        let ended = ended.map(|Held { grant, left }| {
+            *most = if left > grant.units / 2 {
+                (grant.units / 2).max(SMALLEST_LEASE)
+            } else {
+                (*most).max(grant.units).saturating_mul(2).min(terms.most)
+            };
+            EndedLease {
+                units: left,
+                tag: grant.tag,
+            }
+        });
         ended.collect()
     }
 
     /// Ends all leases, so that [`Pool::ended`] returns them now.
     pub fn end_all(&mut self) {
         for lease in self.leases.all_mut() {
-            lease.ends_us = 0;
+            lease.grant.ends_us = 0;
         }
     }
 

@@ -90,6 +90,25 @@ impl World {
 }
 
 #[test]
+fn units_are_spent_or_put_back() {
+    let world = world();
+    world.grant("k", 1);
+    let mut held = world.take("k", 30, 1).unwrap();
+    let status = held.status(0).unwrap();
+    assert_eq!((status.remaining, status.quota), (5_070, 9_000));
+    assert_eq!(status.window_ms, 86_400_000);
+    // Of a minute, on a machine that may stall.
+    assert!((50_000..=60_000).contains(&status.reset_ms));
+    held.spend();
+    drop(held);
+    assert_eq!(world.held(), 70);
+    drop(world.take("k", 30, 1).unwrap());
+    assert_eq!(world.held(), 70, "put back");
+    assert!(world.take("other", 1, 1).is_none());
+    assert!(world.take("k", 71, 1).is_none());
+}
+
+#[test]
 fn what_is_put_back_late_reaches_no_other_lease() {
     let world = world();
     world.grant("k", 1);

@@ -39,7 +39,7 @@ impl Client {
         let parts = split(batch, atomic, lasts_us, random::secret);
         let replies = parts
             .iter()
-            .map(|part| self.decide_in_slot(part.batch(), deadline));
+            .map(|part| self.decide_in_slot(&part.batch, deadline));
         let replies = join_all(replies).await;
         self.conclude(batch, &parts, replies, deadline).await
     }
@@ -51,8 +51,8 @@ impl Client {
         }
         let parts = split(batch, Atomic::Key, 0, || None);
         let decide = async |part: &SubBatch| {
-            let answer = self.invoke(part.batch(), deadline).await;
-            StoreReply::whole(part.batch(), answer)
+            let answer = self.invoke(&part.batch, deadline).await;
+            StoreReply::whole(&part.batch, answer)
         };
         let replies = join_all(parts.iter().map(decide)).await;
         self.conclude(batch, &parts, replies, deadline).await

@@ -11,16 +11,10 @@ use sluicegate_engine::{
 /// The takes of a batch from one subject, or from one key.
 #[derive(Debug, Default)]
 pub struct SubBatch {
-    builder: BatchBuilder,
+    /// The decisions' takes.
+    pub batch: Batch,
     /// For each decision of the sub-batch: the index of its decision in the batch, and the indices of its takes there.
     sources: Vec<(usize, Vec<usize>)>,
-}
-
-impl SubBatch {
-    /// The decisions' takes.
-    pub fn batch(&self) -> &Batch {
-        self.builder.batch()
-    }
 }
 
 /// The combined answers of the sub-batches.
@@ -37,9 +31,9 @@ pub struct Combined {
 /// What one sub-batch says of a decision: the indices of its takes in the decision, what it leaves, and its outcome.
 type Part<'a> = (&'a [usize], &'a [Hold], Option<Outcome>);
 
-/// Splits a batch by which keys a call may have. Holds go with buckets of their group. A
-/// decision over several groups may be denied by one of them: so what the others take is in holds for `lasts_us`, each with a
-/// secret. Where there is none, it comes back by its time, by a call that must not be repeated.
+/// Splits a batch by which keys a call may have. Holds go with buckets of their group. A decision over several groups may be denied
+/// by one of them: so what the others take is in holds for `lasts_us`, each with a secret. Where there is none, it comes back by its
+/// time, by a call that must not be repeated.
 pub fn split(
     batch: &Batch,
     atomic: Atomic,
@@ -47,15 +41,20 @@ pub fn split(
     mut secret: impl FnMut() -> Option<u128>,
 ) -> Vec<SubBatch> {
     let mut sub_batches: BTreeMap<&str, SubBatch> = BTreeMap::new();
+    // For each bucket its group, and its index there.
+    let mut places = Vec::with_capacity(batch.buckets.len());
+    for bucket in &batch.buckets {
+        let of = atomic.group(&bucket.key);
+        let buckets = &mut sub_batches.entry(of).or_default().batch.buckets;
+        places.push((of, buckets.len()));
+        buckets.push(bucket.clone());
+    }
     for (index, decision) in batch.decisions.iter().enumerate() {
         let mut parts: BTreeMap<&str, (Vec<usize>, Vec<Take>)> = BTreeMap::new();
         for (number, take) in decision.takes.iter().enumerate() {
-            let Some(bucket) = batch.buckets.get(take.bucket) else {
+            let Some((of, bucket)) = places.get(take.bucket).copied() else {
                 continue;
             };
-            let of = atomic.group(&bucket.key);
-            let sub_batch = sub_batches.entry(of).or_default();
-            let bucket = sub_batch.builder.bucket(&bucket.key, bucket.spec);
             let cost = take.cost;
             let (numbers, takes) = parts.entry(of).or_default();
             numbers.push(number);
@@ -68,9 +67,9 @@ pub fn split(
             let holds = holds.filter(|hold| atomic.group(&hold.key) == of);
             let mut holds: Vec<_> = holds.cloned().collect();
             if may_come_back {
-                hold_rest(&mut holds, sub_batch.batch(), &takes, lasts_us, &mut secret);
+                hold_rest(&mut holds, &sub_batch.batch, &takes, lasts_us, &mut secret);
             }
-            sub_batch.builder.push(Decision {
+            sub_batch.batch.decisions.push(Decision {
                 takes,
                 peek: decision.peek,
                 asks: decision.asks,
@@ -115,7 +114,7 @@ pub fn combine(
 ) -> Combined {
     let mut parts: Vec<Vec<Part<'_>>> = vec![Vec::new(); batch.decisions.len()];
     for (sub_batch, answer) in sub_batches.iter().zip(answers) {
-        let decisions = sub_batch.sources.iter().zip(&sub_batch.batch().decisions);
+        let decisions = sub_batch.sources.iter().zip(&sub_batch.batch.decisions);
         for (index, ((source, numbers), decision)) in decisions.enumerate() {
             let outcome = answer.get(index).copied().flatten();
             if let Some(parts) = parts.get_mut(*source) {
@@ -273,7 +272,7 @@ mod tests {
         let sub_batches = split(&batch, Atomic::Slot, 1, || None);
         assert_eq!(sub_batches.len(), 2);
         assert_eq!(sub_batches[0].sources, [(0, vec![0, 2]), (2, vec![0])]);
-        assert_eq!(sub_batches[0].batch().buckets.len(), 2);
+        assert_eq!(sub_batches[0].batch.buckets.len(), 2);
         assert_eq!(sub_batches[1].sources, [(0, vec![1]), (1, vec![0])]);
     }
 
@@ -400,7 +399,7 @@ mod tests {
         batch.decisions[2].peek = true;
         let parts = split(&batch, Atomic::Slot, 7, || Some(9));
         let holds: Vec<_> = parts[0]
-            .batch()
+            .batch
             .decisions
             .iter()
             .map(|one| &one.holds)

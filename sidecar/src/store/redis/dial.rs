@@ -3,17 +3,18 @@
 use std::hash::{DefaultHasher, Hasher};
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, RedisConnectionInfo, RedisResult, Value};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tokio_rustls::rustls::ClientConfig;
 use tokio_util::io::InspectReader;
 
-use super::stream;
+use super::{stream, tls};
 use crate::lock::lock;
 use crate::policy::{CredentialFiles, Endpoint, RedisStore, TlsFiles};
 use crate::store::error::{ConnectionError, Heard, MAX_HEARD, StoreError};
@@ -21,9 +22,17 @@ use crate::store::error::{ConnectionError, Heard, MAX_HEARD, StoreError};
 /// The lower bound of the timeout for TLS and for a peer's first answers.
 const MIN_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// For how long a configuration of TLS is used while its files stay the same: those of the system may change too. Meanwhile
+/// connections resume sessions: an RSA signature for each of them would cost an idle sidecar's Redis a third more.
+const CONFIGURED_FOR: Duration = Duration::from_secs(600);
+
+/// A configuration of TLS, since when it is used, and the [`Dialer::credentials`] of then.
+type Configured = (Arc<ClientConfig>, Instant, Option<u64>);
+
 /// How to connect to every Redis of a store, or to every sentinel.
 pub struct Dialer {
     tls: Option<TlsFiles>,
+    configured: Mutex<Option<Configured>>,
     /// User and password of the URL; the policy has them there or in files.
     given: (Option<String>, Option<String>),
     files: CredentialFiles,
@@ -53,6 +62,7 @@ impl Dialer {
         let RedisStore { url, options } = store;
         Self {
             tls: url.tls.then(|| options.tls.clone()),
+            configured: Mutex::default(),
             given: (url.username.clone(), url.password.clone()),
             files: options.credentials.clone(),
             database: url.database,
@@ -75,7 +85,14 @@ impl Dialer {
     pub async fn dial(&self, endpoint: &Endpoint) -> Result<Dialled, StoreError> {
         let credentials = self.credentials().await;
         let identity = self.identity().await?;
-        let stream = stream::open(endpoint, self.tls.as_ref(), self.answer_timeout).await?;
+        let tls = match &self.tls {
+            Some(files) => {
+                let configuration = self.configuration(files, credentials).await?;
+                Some((configuration, files.server_name.as_deref()))
+            }
+            None => None,
+        };
+        let stream = stream::open(endpoint, tls, self.answer_timeout).await?;
         let heard = Heard::default();
         let hears = Arc::clone(&heard);
         let stream = InspectReader::new(stream, move |bytes: &[u8]| {
@@ -105,6 +122,24 @@ impl Dialer {
             closed,
             _driver: driver,
         })
+    }
+
+    async fn configuration(
+        &self,
+        files: &TlsFiles,
+        credentials: Option<u64>,
+    ) -> Result<Arc<ClientConfig>, ConnectionError> {
+        if let Some((known, since, of)) = &*lock(&self.configured)
+            && (since.elapsed() < CONFIGURED_FOR && credentials.is_some() && *of == credentials)
+        {
+            return Ok(Arc::clone(known));
+        }
+        let files = files.clone();
+        let read = tokio::task::spawn_blocking(move || tls::configuration(&files)).await;
+        let read = read.map_err(|error| ConnectionError::Io(Arc::new(error.into())))?;
+        let new = Arc::new(read?);
+        *lock(&self.configured) = Some((Arc::clone(&new), Instant::now(), credentials));
+        Ok(new)
     }
 
     /// A hash of the files that are read to connect; `None` where one cannot be read.

@@ -11,10 +11,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use super::tls;
-use crate::policy::{Endpoint, TlsFiles};
+use crate::policy::Endpoint;
 use crate::store::error::ConnectionError;
 
 /// A resolver's own first retry comes after 5 s.
@@ -32,10 +32,13 @@ const KEEPALIVE_PROBES: u32 = 3;
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
+/// How to verify a peer: the configuration, and its name if that is not the host's.
+pub type Tls<'a> = (Arc<ClientConfig>, Option<&'a str>);
+
 /// Opens a transport. Resolves the host name each time, so that a changed address is followed.
 pub async fn open(
     endpoint: &Endpoint,
-    tls: Option<&TlsFiles>,
+    tls: Option<Tls<'_>>,
     answer_timeout: Duration,
 ) -> Result<Box<dyn Stream>, ConnectionError> {
     let (host, port) = match endpoint {
@@ -46,10 +49,10 @@ pub async fn open(
         }
     };
     let socket = tcp(&addresses(host, port).await?).await?;
-    let Some(files) = tls else {
+    let Some(tls) = tls else {
         return Ok(Box::new(socket));
     };
-    let encrypted = timeout(answer_timeout, encrypt(socket, files, host)).await;
+    let encrypted = timeout(answer_timeout, encrypt(socket, tls, host)).await;
     encrypted.unwrap_or(Err(ConnectionError::Silent(answer_timeout)))
 }
 
@@ -89,17 +92,13 @@ fn set_options(socket: &TcpStream) -> io::Result<()> {
 
 async fn encrypt(
     socket: TcpStream,
-    files: &TlsFiles,
+    (configuration, name): Tls<'_>,
     host: &str,
 ) -> Result<Box<dyn Stream>, ConnectionError> {
     let failed = |error| ConnectionError::Tls(Arc::new(error));
-    let name = files.server_name.as_deref().unwrap_or(host).to_owned();
+    let name = name.unwrap_or(host).to_owned();
     let name = ServerName::try_from(name).map_err(|error| failed(io::Error::other(error)))?;
-    let files = files.clone();
-    let configuration = tokio::task::spawn_blocking(move || tls::configuration(&files))
-        .await
-        .map_err(|error| io(error.into()))??;
-    let stream = TlsConnector::from(Arc::new(configuration))
+    let stream = TlsConnector::from(configuration)
         .connect(name, socket)
         .await
         .map_err(failed)?;
