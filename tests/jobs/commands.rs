@@ -144,6 +144,13 @@ async fn a_command_says_what_it_has_used() {
         assert_eq!(ran.err.is_empty(), told.is_empty(), "{ran:?}");
         assert_eq!(shell.left("hourly", "").await, left, "{does}");
     }
+    // What is put in the place of the file is not read; a check of the same limit and key keeps its cost.
+    let decide = "sluicegate decide --limit hourly --key l --check hourly=l:3 --reserve 4";
+    let does = "echo 0 >$SLUICEGATE_USED; rm $SLUICEGATE_USED; mkfifo $SLUICEGATE_USED";
+    let ran = shell.sh(&format!("{decide} -- sh -c '{does}'")).await;
+    assert_eq!(ran.code(), 0, "{ran:?}");
+    let left = shell.must("peek --limit hourly --key l --output json");
+    assert_eq!(left.await.json()["remaining"], 7);
     // Each has taken one of the other limit. With nothing left, nothing is run.
     assert_eq!(shell.left("other", "").await, 0);
     let decide = "decide --limit hourly --key k --reserve 0";

@@ -7,7 +7,7 @@ mod wait;
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
-use sluicegate_protocol::{Decision, LimitStatus, Settled, Verdict, WithoutStore};
+use sluicegate_protocol::{Check, Decision, LimitStatus, Settled, Verdict, WithoutStore};
 
 use super::Failure;
 use super::checks::{Checks, refused, used};
@@ -131,19 +131,32 @@ async fn tell_used(
         Ok(None) => return,
         Err(why) => why,
         Ok(Some(used)) => {
-            let first = (checks.get(..1), receipts.get(..1));
-            let first = (first.0.unwrap_or(checks), first.1.unwrap_or(receipts));
-            match settle(decider, first, used).await {
+            let ([first, others @ ..], [receipt, ..]) = (checks, receipts) else {
+                return;
+            };
+            // Of one limit and key there is one receipt, for all their units.
+            let same =
+                |other: &&Check<'_>| (&other.limit, &other.key) == (&first.limit, &first.key);
+            let used = others
+                .iter()
+                .filter(same)
+                .map(|other| other.cost)
+                .fold(used, u64::saturating_add);
+            let units = (std::slice::from_ref(first), std::slice::from_ref(receipt));
+            match settle(decider, units, used).await {
                 Ok(outcomes) if outcomes == [Settled::Unknown] => {
                     "its receipt has ended".to_owned()
                 }
                 Ok(_) => return,
-                Err(failure) => failure.to_string(),
+                Err(failure) => format!(
+                    "{failure}; try `sluicegate settle --limit {} --key {} --receipt {receipt} --units {used}`",
+                    first.limit, first.key
+                ),
             }
         }
     };
     eprint(&format!(
-        "sluicegate: the units that were reserved stay taken: {why}\n"
+        "sluicegate: the units that were reserved are not settled, and may stay taken: {why}\n"
     ));
 }
 

@@ -4,7 +4,8 @@
 //! forwarded, outlives a killed parent, and its exit status has to be translated.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, ErrorKind, IsTerminal};
+use std::fs::File;
+use std::io::{self, ErrorKind, IsTerminal, Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
@@ -18,6 +19,8 @@ use crate::cli::exit::Exit;
 
 /// In the environment of a command: the file to which it writes how many units it has used.
 const USED_FILE: &str = "SLUICEGATE_USED";
+/// How much of that file is read, from its end, in bytes.
+const MOST_READ: u64 = 256;
 /// Signals for the command. Of the last two, which a terminal sends to both, it gets its own.
 const FORWARDED: [(SignalKind, Signal); 6] = [
     (SignalKind::hangup(), Signal::HUP),
@@ -81,17 +84,29 @@ pub async fn run(program: &OsStr, arguments: &[OsString]) -> Result<Ended, (Exit
     }
     let ended = tokio::task::spawn_blocking(move || child.wait()).await;
     let ended = ended.map_err(io::Error::from).flatten().map_err(system)?;
-    let written = std::fs::read_to_string(file.path());
+    // Not by its name, under which the command may have put anything.
+    let written = end_of(&mut file.into_file());
     Ok(Ended {
         status: status(ended),
         used: written.map_or_else(|error| Err(error.to_string()), |text| used(&text)),
     })
 }
 
+/// The end of what was written.
+fn end_of(file: &mut File) -> io::Result<String> {
+    let written = file.metadata()?.len();
+    file.seek(SeekFrom::Start(written.saturating_sub(MOST_READ)))?;
+    let mut text = Vec::new();
+    file.take(MOST_READ).read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
 async fn forward(mut signals: Signals, sent: Signal, process: Arc<OwnedFd>) {
     while signals.recv().await.is_some() {
-        // It may have ended.
-        let _ = pidfd_send_signal(&process, sent);
+        // It has ended, and its units are being settled: the signal is for this process.
+        if pidfd_send_signal(&process, sent).is_err() {
+            std::process::exit(128 + sent.as_raw());
+        }
     }
 }
 
@@ -100,12 +115,15 @@ fn status(ended: ExitStatus) -> i32 {
     ended.code().or(by_signal).unwrap_or(1)
 }
 
-/// The number that a command has written last.
+/// The last word that a command has written, a number.
 fn used(text: &str) -> Result<Option<u64>, String> {
     let Some(last) = text.split_whitespace().next_back() else {
         return Ok(None);
     };
-    let why = |_| format!("`{last}` is no number of units");
+    let why = |_| {
+        let shown: String = last.chars().take(40).collect();
+        format!("its last word, `{shown}`, is no number of units")
+    };
     last.parse().map(Some).map_err(why)
 }
 
@@ -118,6 +136,7 @@ mod tests {
         assert_eq!(used(" \n"), Ok(None));
         assert_eq!(used("7\n"), Ok(Some(7)));
         assert_eq!(used("7\n12"), Ok(Some(12)));
-        assert_eq!(used("-1"), Err("`-1` is no number of units".to_owned()));
+        assert!(used("-1").unwrap_err().contains("`-1`"));
+        assert!(used(&"x".repeat(300)).unwrap_err().len() < 100);
     }
 }

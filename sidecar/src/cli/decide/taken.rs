@@ -32,6 +32,8 @@ pub async fn settle(
         return Err(Failure::system("the verdict has no receipts"));
     }
     let entries = checks.iter().zip(receipts);
+    // An override took nothing of those without one.
+    let entries = entries.filter(|(_, receipt)| !receipt.is_empty());
     let entries = entries.map(|(check, receipt)| Settle {
         limit: check.limit.clone(),
         key: check.key.clone(),
@@ -39,6 +41,9 @@ pub async fn settle(
         units: used,
     });
     let entries: Vec<_> = entries.collect();
+    if entries.is_empty() {
+        return Ok(Vec::new());
+    }
     for last in (0..TRIES).rev() {
         match decider.settle(&entries).await {
             Ok(outcomes) if outcomes.contains(&Settled::Unavailable) => {}

@@ -114,15 +114,14 @@ impl<'a> Open<'a> {
         }
     }
 
-    /// Draws the secrets of the receipts that are wanted. Checks that an override made unlimited take nothing, so the store keeps
-    /// no hold for them, and theirs are unknown.
+    /// Draws the secrets of the receipts that are wanted. Checks that an override made unlimited take nothing, so they have none.
     pub fn draw_secrets(&mut self) {
         if self.asked.peek {
             return;
         }
         let wanted = |check: usize| {
             let mut of = self.all.checks.iter().filter(|of| of.index == check);
-            self.asked.receipt || of.any(|of| of.within_us.is_some())
+            of.any(|of| self.asked.receipt || of.within_us.is_some())
         };
         let checks = 0..self.asked.checks.len();
         let draw = |check| wanted(check).then(random::secret).flatten();
@@ -135,7 +134,9 @@ impl<'a> Open<'a> {
 
     /// The receipts for the caller: a text for each check, empty for those that have none; nothing if none was wanted.
     pub fn receipts(&self) -> Vec<String> {
-        if self.secrets.iter().all(Option::is_none) {
+        let mut asked = self.asked.checks.iter();
+        let wanted = self.asked.receipt || asked.any(|check| check.within_ms.is_some());
+        if self.asked.peek || !wanted {
             return Vec::new();
         }
         let merged = self.all.merged.iter();
