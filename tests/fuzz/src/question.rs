@@ -6,8 +6,8 @@ use std::rc::Rc;
 use serde_json::to_vec;
 use sluicegate_protocol::{
     CachedDenials, Check, Decision, FilterInfo, MAX_CHECKS, MAX_DENIED_COUNT, MAX_KEY_BYTES,
-    PartReport, Request, Resets, Settles, read_decisions, read_remove_override, read_resets,
-    read_set_override, read_settles,
+    MAX_WITHIN_MS, PartReport, Request, Resets, Settles, read_decisions, read_remove_override,
+    read_resets, read_set_override, read_settles,
 };
 use sluicegate_rules::{Question, ResolvedCheck, RuleSet, Shadow, Taken, question_body};
 
@@ -62,8 +62,10 @@ fn reads_as(request: &Request<'_>) {
     assert_eq!(read.decisions.len(), request.decisions.len());
     for (read, written) in read.decisions.iter().zip(&request.decisions) {
         let keys = || written.checks.iter().map(|check| check.key.len());
+        let mut within = written.checks.iter().filter_map(|check| check.within_ms);
         let valid = (1..=MAX_CHECKS).contains(&written.checks.len())
-            && keys().all(|bytes| (1..=MAX_KEY_BYTES).contains(&bytes));
+            && keys().all(|bytes| (1..=MAX_KEY_BYTES).contains(&bytes))
+            && within.all(|ms| (1..=MAX_WITHIN_MS).contains(&ms));
         match read {
             Ok(read) => assert!(valid && read == written, "{read:?} {written:?}"),
             Err(problem) => assert!(!valid, "{problem} {written:?}"),
