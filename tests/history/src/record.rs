@@ -341,6 +341,8 @@ pub struct History {
     pub sidecars: usize,
     /// Sidecars have state folders.
     pub keeps_state: bool,
+    /// One filter asks several sidecars, so that units of leases can be lost until their window ends.
+    pub fleet: bool,
     /// The store's clock when it begins.
     pub start_us: u64,
     /// By time zone: when days begin, by the store's clock.
@@ -372,6 +374,7 @@ impl History {
             policies: vec![limits.into_iter().map(Some).collect()],
             sidecars: 1,
             keeps_state: false,
+            fleet: false,
             start_us: 0,
             days: Vec::new(),
             log,

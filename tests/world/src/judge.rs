@@ -49,6 +49,7 @@ fn history(world: &World, shown: &Shown) -> History {
         policies: world.policies.clone(),
         sidecars: world.sidecars,
         keeps_state: world.keeps_state,
+        fleet: world.fleet,
         start_us: world.start_us,
         days: days(&world.policies, world.start_us),
         told: shown.told.clone(),
