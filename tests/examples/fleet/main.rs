@@ -212,6 +212,8 @@ impl Fleet {
         let connected = timeout(PATIENCE, all).await.map(|()| over.elapsed());
         sleep(WATCHED).await;
         let seen = self.store.look().await;
+        // Before all sidecars are asked for their metrics, which takes their time.
+        let asked = std::mem::take(&mut *self.asked.lock().unwrap_or_else(PoisonError::into_inner));
         let planned = (self.planned().await - before.planned).max(0.0);
         let made = seen.made - before.seen.made - planned;
         let cpu = (seen.cpu - before.seen.cpu) / before.at.elapsed().as_secs_f64();
@@ -220,7 +222,6 @@ impl Fleet {
                 .push(format!("{what}: not all are connected again"));
         }
         let connected = connected.map_or("never".to_owned(), |after| format!("{after:.1?}"));
-        let asked = std::mem::take(&mut *self.asked.lock().unwrap_or_else(PoisonError::into_inner));
         let without = asked
             .iter()
             .filter(|(_, _, verdict)| *verdict == Said::Unknown);
