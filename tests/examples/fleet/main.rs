@@ -192,11 +192,17 @@ impl Fleet {
 
     /// Before an event after which so many connections are needed.
     async fn before(&self, needed: u64) -> Before {
+        let planned = self.planned().await;
+        // What was asked while all sidecars told their metrics says nothing of the event.
+        self.asked
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
         Before {
             needed,
+            planned,
             lines: self.lines(),
             at: Instant::now(),
-            planned: self.planned().await,
             seen: self.store.look().await,
         }
     }
