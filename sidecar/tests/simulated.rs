@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sluicegate_engine::{Batch, Decision, Done, FleetPosition, Memory, Outcome, Settlements};
+use sluicegate_engine::{
+    Batch, BatchBuilder, Decision, Done, FleetPosition, Memory, Outcome, Settlements,
+};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -321,14 +323,19 @@ impl Link {
             self.inner.serves(buckets.map(|bucket| bucket.key.as_str()))
         };
         let served: Vec<_> = batch.decisions.iter().map(serves).collect();
-        let mut part = batch.clone();
-        let mut each = served.iter();
-        part.decisions
-            .retain(|_| each.next().is_some_and(Result::is_ok));
+        // Of what is refused the script is told nothing.
+        let mut part = BatchBuilder::new();
+        let decisions = batch.decisions.iter().zip(&served);
+        for (decision, _) in decisions.filter(|(_, served)| served.is_ok()) {
+            part.add(batch, decision);
+        }
+        let part = part.finish();
         let decide = |state: &mut State, now_us| {
             let outcomes = state.engine.decide(now_us, &part);
             let known = outcomes.iter().flatten().copied().collect();
-            state.note(|| Call::Decide(now_us, part.clone(), known));
+            if !part.decisions.is_empty() {
+                state.note(|| Call::Decide(now_us, part.clone(), known));
+            }
             outcomes
         };
         let answer = self.inner.call(self.inner.timeout, decide).await;
