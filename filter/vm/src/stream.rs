@@ -61,16 +61,6 @@ impl<H: Host> Stream<H> {
         }
     }
 
-    fn hold(&self) -> Action {
-        let state = self.waiter.as_ref().map(|waiter| waiter.state.get());
-        let passed = state == Some(State::Passed);
-        if self.held && !passed {
-            Action::Pause
-        } else {
-            Action::Continue
-        }
-    }
-
     /// The headers of its request have come.
     pub fn on_request_headers(&mut self) -> Action {
         let action = self.decide();
@@ -80,7 +70,13 @@ impl<H: Host> Stream<H> {
 
     /// A part of its body or its trailers have come, which must not pass before the verdict.
     pub fn on_request_rest(&self) -> Action {
-        self.hold()
+        let state = self.waiter.as_ref().map(|waiter| waiter.state.get());
+        let passed = state == Some(State::Passed);
+        if self.held && !passed {
+            Action::Pause
+        } else {
+            Action::Continue
+        }
     }
 
     /// The headers of its response are about to be sent.

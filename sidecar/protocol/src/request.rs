@@ -130,6 +130,13 @@ pub struct Decision<'a> {
     pub traceparent: Option<Cow<'a, str>>,
 }
 
+impl Decision<'_> {
+    /// Whether the units of this check of it will be settled.
+    pub const fn settles(&self, check: &Check<'_>) -> bool {
+        self.receipt || check.within_ms.is_some()
+    }
+}
+
 /// Units to take from one limit for one key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

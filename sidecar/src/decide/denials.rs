@@ -160,13 +160,9 @@ impl State {
         let mut fingerprint = certificates::fingerprint(checks.map(|check| {
             let (limit, key) = (check.limit.as_ref(), check.key.as_ref());
             // Other than one that only reads, one that asks can be denied.
-            let asks = check.cost == 0 && (check.within_ms.is_some() || decision.receipt);
-            (
-                limit,
-                key,
-                if asks { u64::MAX } else { check.cost },
-                check.quota,
-            )
+            let asks = check.cost == 0 && decision.settles(check);
+            let cost = if asks { u64::MAX } else { check.cost };
+            (limit, key, cost, check.quota)
         }));
         if let Some(generation) = self.voided_in(decision) {
             // Writing to a `String` cannot fail.

@@ -172,8 +172,7 @@ impl<'a> EffectiveChecks<'a> {
                     && quota.is_none()
                     && check.cost > 0
                     && !asked.peek
-                    && !asked.receipt
-                    && check.within_ms.is_none(),
+                    && !asked.settles(check),
             });
         }
         all.checks

@@ -65,8 +65,9 @@ impl Client {
         self.nodes.map().owner(slot(key)).ok()
     }
 
-    pub fn home(&self, key: &str) -> usize {
-        self.nodes.map().home(slot(key))
+    pub fn homes(&self) -> impl Fn(&str) -> usize {
+        let map = self.nodes.map();
+        move |key| map.home(slot(key))
     }
 
     pub fn is_down(&self, key: &str) -> bool {

@@ -188,12 +188,13 @@ impl Store {
         of_each!(self, store => store.reset(keys).await)
     }
 
-    /// The number of the node that keeps a bucket.
-    pub fn home(&self, key: &str) -> usize {
-        match &self.kind {
-            Kind::Redis(client) => client.home(key),
-            _ => 0,
-        }
+    /// The numbers of the nodes that keep buckets, as they are now.
+    pub fn homes(&self) -> impl Fn(&str) -> usize {
+        let homes = match &self.kind {
+            Kind::Redis(client) => Some(client.homes()),
+            _ => None,
+        };
+        move |key| homes.as_ref().map_or(0, |home| home(key))
     }
 
     /// Whether the node that keeps a bucket is known to be down: nothing is sent to it, or it refuses.

@@ -61,24 +61,23 @@ impl Asked {
                 _ => Said::Unknown,
             },
         };
-        let all = || (0..checks.len()).collect();
         let mut unknown = Vec::new();
         match got {
             // The units of the others are taken. What leases had of them is put back.
             Some(Got::Admitted(lacks)) if said == Said::Unknown && !lacks.is_empty() => {
                 let all_sent = last.is_some_and(|sent| sent.limits.len() == checks.len());
-                said = if all_sent { Said::Admitted } else { said };
+                if all_sent {
+                    said = Said::Admitted;
+                }
                 let lacks =
                     |(index, check): (usize, &Check)| lacks.contains(&check.limit).then_some(index);
                 unknown = checks.iter().enumerate().filter_map(lacks).collect();
             }
             Some(Got::Invalid(code)) if said == Said::Unknown => {
                 said = Said::Refused;
-                unknown = if *code == Code::UnknownLimit {
-                    all()
-                } else {
-                    unknown
-                };
+                if *code == Code::UnknownLimit {
+                    unknown = (0..checks.len()).collect();
+                }
             }
             _ => {}
         }

@@ -99,8 +99,7 @@ impl Memory {
                 at_us: entry.at_us.unwrap_or(now_us),
                 units: entry.units.unsigned_abs(),
             });
-            let records: Vec<_> = records.collect();
-            return Some(self.change(now_us, bucket, |held| held.record(spec, now_us, &records)));
+            return Some(self.add(now_us, bucket, &records.collect::<Vec<_>>()));
         };
         let units = back.units.unsigned_abs();
         let back = match back.at_us {
@@ -117,18 +116,18 @@ impl Memory {
                 }
                 Passed::Beyond(hold, units) => {
                     self.holds.get(hold)?.held(&bucket.key)?;
-                    let records = [Record {
-                        at_us: now_us,
-                        units,
-                    }];
-                    return Some(
-                        self.change(now_us, bucket, |held| held.record(spec, now_us, &records)),
-                    );
+                    let at_us = now_us;
+                    return Some(self.add(now_us, bucket, &[Record { at_us, units }]));
                 }
             },
         };
         Some(self.change(now_us, bucket, |held| {
             of_stored!(&mut held.state, restore(spec, now_us, back))
         }))
+    }
+
+    fn add(&mut self, now_us: u64, bucket: &Bucket, records: &[Record]) -> u64 {
+        let spec = &bucket.spec;
+        self.change(now_us, bucket, |held| held.record(spec, now_us, records))
     }
 }

@@ -44,29 +44,24 @@ pub async fn settle(
     if entries.is_empty() {
         return Ok(Vec::new());
     }
-    for last in (0..TRIES).rev() {
-        match decider.settle(&entries).await {
-            Ok(outcomes) if outcomes.contains(&Settled::Unavailable) => {}
-            Ok(outcomes) => {
-                let mut problems = outcomes.iter();
-                return match problems.find_map(problem) {
-                    Some(problem) => Err(Failure::usage(problem)),
-                    None => Ok(outcomes),
-                };
-            }
-            Err(failure) if last == 0 || failure.exit != Exit::Unavailable => return Err(failure),
-            Err(_) => {}
+    let mut tries = 1..TRIES;
+    loop {
+        let unanswered = match decider.settle(&entries).await {
+            Ok(outcomes) if outcomes.contains(&Settled::Unavailable) => decider.unavailable(),
+            Err(failure) if failure.exit == Exit::Unavailable => failure,
+            answered => return answered.and_then(valid),
+        };
+        if tries.next().is_none() {
+            return Err(unanswered);
         }
-        if last > 0 {
-            tokio::time::sleep(ASK_AGAIN).await;
-        }
+        tokio::time::sleep(ASK_AGAIN).await;
     }
-    Err(decider.unavailable())
 }
 
-const fn problem(outcome: &Settled) -> Option<&sluicegate_protocol::Problem> {
-    match outcome {
-        Settled::Error(problem) => Some(problem),
+fn valid(outcomes: Vec<Settled>) -> Result<Vec<Settled>, Failure> {
+    let problem = outcomes.iter().find_map(|outcome| match outcome {
+        Settled::Error(problem) => Some(Failure::usage(problem)),
         _ => None,
-    }
+    });
+    problem.map_or(Ok(outcomes), Err)
 }

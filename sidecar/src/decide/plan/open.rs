@@ -134,9 +134,8 @@ impl<'a> Open<'a> {
 
     /// The receipts for the caller: a text for each check, empty for those that have none; nothing if none was wanted.
     pub fn receipts(&self) -> Vec<String> {
-        let mut asked = self.asked.checks.iter();
-        let wanted = self.asked.receipt || asked.any(|check| check.within_ms.is_some());
-        if self.asked.peek || !wanted {
+        let mut checks = self.asked.checks.iter();
+        if self.asked.peek || !checks.any(|check| self.asked.settles(check)) {
             return Vec::new();
         }
         let merged = self.all.merged.iter();

@@ -100,7 +100,7 @@ impl Batcher {
             _ if all.is_empty() => BTreeMap::new(),
             [lane] if is_whole => return self.decide_in(lane, (batch, all), trace).await,
             [_] => BTreeMap::from([(0, all)]),
-            _ => split(&batch, &all, |key| self.shared.store.home(key)),
+            _ => split(&batch, &all, self.shared.store.homes()),
         };
         let decide_in = |(lane, some): (&usize, &Vec<usize>)| {
             let (lane, trace) = (self.lanes.get(*lane), trace.clone());

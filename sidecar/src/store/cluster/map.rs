@@ -56,12 +56,11 @@ impl SlotMap {
 
     /// The primary of a slot.
     pub fn owner(&self, slot: u16) -> Result<Arc<Node>, StoreError> {
-        let number = self.owners.get(usize::from(slot)).copied().flatten();
-        let primary = number.and_then(|number| self.primaries.get(usize::from(number)));
+        let primary = self.primaries.get(self.home(slot));
         primary.cloned().ok_or_else(|| self.why.clone())
     }
 
-    /// The number of the primary of a slot; some number if there is none.
+    /// The number of the primary of a slot; that of none if there is none.
     pub fn home(&self, slot: u16) -> usize {
         let number = self.owners.get(usize::from(slot)).copied().flatten();
         number.map_or(self.primaries.len(), usize::from)
