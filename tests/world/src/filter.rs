@@ -236,9 +236,10 @@ impl Filter {
             });
         };
         let seen = self.network.seen(number);
-        let checks = self
-            .world
-            .asks(before.or_else(|| self.rules_of(&worker))?, checks);
+        let by = before
+            .or_else(|| self.world.asked_by(&seen.sent.last()?.limits, checks))
+            .or_else(|| self.rules_of(&worker));
+        let checks = self.world.asks(by?, checks);
         if matches!(&end, End::Replied(reply) if reply.details.contains("reason=full")) {
             self.network.reach("a queue is full");
         }

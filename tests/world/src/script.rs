@@ -246,6 +246,15 @@ impl World {
         checks.iter().filter_map(asks).collect()
     }
 
+    /// The policy by whose rules these limits were asked for: of a request that has waited for the first rules of a VM.
+    pub fn asked_by(&self, limits: &[usize], checks: &[Check]) -> Option<usize> {
+        let is_it = |version: &usize| {
+            let asked = self.asks(*version, checks);
+            asked.iter().map(|check| &check.limit).eq(limits)
+        };
+        (0..self.policies.len()).find(is_it)
+    }
+
     /// A rule for each limit: a request names the limits that it asks for, its key, and what it costs.
     fn rules(&self, version: usize, set: usize) -> String {
         let rule = |asked: usize, check: &str| {
