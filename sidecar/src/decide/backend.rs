@@ -149,6 +149,17 @@ impl Backend {
         done
     }
 
+    /// Lets holds live for so many milliseconds from now: whether each was there, `None` where that is unknown.
+    pub async fn renew(&self, holds: &[(String, u64)]) -> Vec<Option<bool>> {
+        let renewed = self.store.renew(holds).await;
+        let renewed = renewed.into_iter().map(|renewed| {
+            renewed
+                .inspect_err(|error| self.batcher.record_error(error))
+                .ok()
+        });
+        renewed.collect()
+    }
+
     /// Resets buckets, by their keys, and this sidecar's shares of them; whether each held anything.
     ///
     /// # Errors

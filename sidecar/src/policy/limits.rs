@@ -24,6 +24,8 @@ pub struct Limit {
     pub max_requested_quota: Option<u64>,
     /// The terms on which units may be taken in advance; `None`: every decision asks the store.
     pub lease: Option<LeaseTerms>,
+    /// Whether some rule settles its units: then they may come back at any time.
+    pub is_settled: bool,
     /// The policy file's overrides; with `enforce: false`, one for all keys.
     pub overrides: BTreeMap<Whom, Override>,
 }

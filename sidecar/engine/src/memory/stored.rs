@@ -109,6 +109,15 @@ impl StoredHold {
         Some(left)
     }
 
+    /// Lets it live for so long from now; false if it has ended.
+    pub(super) fn renew(&mut self, now_us: u64, for_us: u64) -> bool {
+        let lives = self.ends_us > now_us;
+        if lives {
+            self.ends_us = now_us.saturating_add(for_us);
+        }
+        lives
+    }
+
     /// What is known of the bucket of this key, if some of its units were taken from that.
     pub(super) fn held(&self, key: &str) -> Option<&Held> {
         let name = name_of(key);

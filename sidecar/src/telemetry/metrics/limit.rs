@@ -115,7 +115,7 @@ impl LimitMetrics {
             Settled::Returned { units } => self.returned.count(*units),
             Settled::Charged { units } => self.charged.count(*units),
             Settled::Unknown => self.unknown_settles.inc(),
-            Settled::Unavailable | Settled::Error(_) => {}
+            Settled::Renewed | Settled::Unavailable | Settled::Error(_) => {}
         }
     }
 
