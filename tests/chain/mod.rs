@@ -89,6 +89,7 @@ mod replies;
 mod requested_quotas;
 mod rollouts;
 mod route_cleared;
+mod settled;
 mod shutdown;
 mod socket;
 mod sources;

@@ -24,6 +24,7 @@ use sluicegate_protocol::MAX_COST;
 use crate::amount::Found;
 use crate::lookup::Lookup;
 use crate::request::Request;
+use crate::settle::number_in;
 
 /// The metadata namespace of `jwt_authn`.
 pub(crate) const JWT_AUTHN: &str = "envoy.filters.http.jwt_authn";
@@ -88,10 +89,7 @@ impl Claim {
     pub fn number(&self, metadata: &[u8]) -> Found {
         let number = match self.find(metadata) {
             Ok(Some((2, EIGHT, bits))) => number(bits),
-            Ok(Some((3, BYTES, text))) => {
-                let text = std::str::from_utf8(text).ok();
-                text.and_then(|text| text.trim().parse().ok())
-            }
+            Ok(Some((3, BYTES, text))) => number_in(text),
             Ok(None | Some((1, ..))) => return Found::Nothing,
             Ok(Some(_)) | Err(Undecodable) => None,
         };

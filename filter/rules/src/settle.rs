@@ -317,17 +317,18 @@ impl Reserves {
 
 /// The number in a header, the largest of several.
 pub(crate) fn number_of<'a>(values: impl Iterator<Item = &'a [u8]>) -> Found {
-    let numbers = values.map(|value| {
-        let text = std::str::from_utf8(value).ok();
-        text.and_then(|text| text.trim().parse::<f64>().ok())
-            .filter(|number| !number.is_nan())
-    });
+    let numbers = values.map(|value| number_in(value));
     let largest = numbers.reduce(|one, other| Some(one?.max(other?)));
     match largest {
         None => Found::Nothing,
         Some(None) => Found::NoNumber,
         Some(Some(number)) => Found::Number(number),
     }
+}
+
+/// The number that a text is; as JSON has it, because its reader is in the VM anyway.
+pub(crate) fn number_in(text: &[u8]) -> Option<f64> {
+    serde_json::from_slice(text).ok()
 }
 
 /// A number among the attributes.
