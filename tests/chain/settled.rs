@@ -49,7 +49,10 @@ async fn model(uri: Uri) -> Response<Body> {
         "/cut" => {
             kind = "text/event-stream";
             let first = stream::iter([Ok(Bytes::from(format!("data: {}\n\n", word())))]);
-            Body::from_stream(first.chain(stream::iter([Err(std::io::Error::other("cut"))])))
+            Body::from_stream(first.chain(stream::once(async {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                Err(std::io::Error::other("cut"))
+            })))
         }
         "/slow" => {
             kind = "text/event-stream";
@@ -177,8 +180,6 @@ async fn usage_of_whole_responses_is_settled_in_every_algorithm() {
             ("negative", "/json?-5", 0),
             ("fraction", "/json?2.5", 3),
             ("large", "/json?6000", 5000),
-            ("word", r#"/json?"many""#, 1000),
-            ("number-as-text", r#"/json?"70""#, 70),
         ] {
             assert_eq!(post(&chain, path, tenant, "{}").await, 200, "{tenant}");
             has_used(&chain, tenant, expected).await;
@@ -206,7 +207,7 @@ async fn a_request_reserves_the_largest_that_it_declares_and_never_more_than_a_p
         ("too-much", r#"{"max_tokens":9000}"#, 5_000),
         ("huge", r#"{"max_tokens":1e300}"#, 5_000),
         ("negative", r#"{"max_tokens":-1}"#, 5_000),
-        ("word", r#"{"max_tokens":"all"}"#, 5_000),
+        ("word", r#"{"max_tokens":"all"}"#, 500),
     ] {
         assert_eq!(
             post(&chain, "/none", tenant, declares).await,
