@@ -82,6 +82,7 @@ mod outages;
 mod overrides;
 mod pushed;
 mod receipts;
+mod recipes;
 mod redis_store;
 mod reload;
 mod render;

@@ -192,6 +192,8 @@ pub struct Match {
     pub headers: Vec<Condition>,
     /// Conditions on query parameters, all of which must hold.
     pub query: Vec<Condition>,
+    /// Conditions on values in the dynamic metadata, which filters before this one have written; all must hold.
+    pub metadata: Vec<MetadataCondition>,
     /// Every one of these must match.
     pub all: Vec<Match>,
     /// At least one of these must match.
@@ -211,6 +213,11 @@ impl Match {
                 if let Some(text) = &field.regex {
                     one(format!("{at}.{list}[{index}].regex"), text);
                 }
+            }
+        }
+        for (index, value) in self.metadata.iter().enumerate() {
+            if let Some(text) = &value.regex {
+                one(format!("{at}.metadata[{index}].regex"), text);
             }
         }
         for (list, inner) in [("all", &self.all), ("any", &self.any)] {
@@ -241,6 +248,26 @@ pub struct Condition {
     pub prefix: Option<String>,
     /// A regular expression that matches its whole value. If all its values together exceed 4 KiB, the request is
     /// answered with 431 (header) or 414 (query parameter).
+    pub regex: Option<String>,
+}
+
+/// A condition on a value in the dynamic metadata: where it is, and exactly one test. A number or a boolean is compared as text.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[schemars(extend("minProperties" = 3, "maxProperties" = 3))]
+#[serde(deny_unknown_fields)]
+pub struct MetadataCondition {
+    /// The namespace that the filter writes to.
+    #[schemars(length(min = 1))]
+    pub namespace: String,
+    /// The value's name, or a list of names that lead to it.
+    pub name: NamePath,
+    /// It must be there (`true`) or absent (`false`). A list or an object counts as absent.
+    pub present: Option<bool>,
+    /// It equals this text.
+    pub equals: Option<String>,
+    /// It begins with this text.
+    pub prefix: Option<String>,
+    /// A regular expression that matches all of it.
     pub regex: Option<String>,
 }
 

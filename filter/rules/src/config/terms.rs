@@ -43,7 +43,7 @@ pub struct Reply {
     pub headers: Headers,
     /// Send the header fields with admitted responses too.
     pub on_admitted: bool,
-    /// Body of a 429, in place of a problem detail.
+    /// Body of a 429, in place of a problem detail. `{retry_after}` in it becomes the whole seconds of `Retry-After`.
     pub body: Option<String>,
     /// Media type of `body`, by default `text/plain`.
     pub content_type: Option<String>,
