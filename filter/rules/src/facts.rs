@@ -7,6 +7,7 @@ use std::rc::Rc;
 use serde_json::Value;
 use sluicegate_protocol::{Settle, Settles};
 
+use crate::config;
 use crate::rule::RuleSet;
 use crate::stats::OfSettle;
 
@@ -98,8 +99,8 @@ impl Facts {
 
     /// The callout is over: its facts are confirmed one by one, and the others wait again.
     pub fn answered(&mut self, body: Option<&[u8]>, now_us: u64) {
-        // Not as the protocol's type: its reader is 20 KB of the VM.
-        let listed: Option<Value> = body.and_then(|body| serde_json::from_slice(body).ok());
+        // Not as the protocol's type, whose reader would be 20 KB of the VM.
+        let listed = body.and_then(|body| config::json(body).ok());
         let outcomes = listed
             .as_ref()
             .and_then(|listed| listed.get("outcomes")?.as_array());
