@@ -231,7 +231,7 @@ impl Reserves {
         })
     }
 
-    /// What is to be settled: nothing of a hold of which all is kept.
+    /// What the sidecar is told of each hold.
     fn facts(&self, used: impl Fn(&ResolvedCheck, &SettleRule) -> Otherwise) -> Vec<Fact> {
         let mut facts = Vec::new();
         for hold in &self.holds {
@@ -251,11 +251,14 @@ impl Reserves {
                     Otherwise::Units(units) => units,
                 });
             }
-            if is_kept {
+            let what = if is_kept {
                 self.count_kept(hold, reserved);
+                // Nothing more comes of the hold, which would live for minutes.
+                What::Renew { within_ms: 1 }
             } else {
-                facts.extend(self.fact(hold, What::Settle { units, reserved }));
-            }
+                What::Settle { units, reserved }
+            };
+            facts.extend(self.fact(hold, what));
         }
         facts
     }
