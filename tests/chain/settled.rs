@@ -22,7 +22,7 @@ const STREAM: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"w\u{f6}rd\"}
 
 /// Answers by the request's path: `/json?N`, `/sse?N` with N tokens, `/none` with none, `/status/503`, `/header?N`, `/cut` breaks
 /// off, `/hang` never answers, `/slow` sends the first byte and no more.
-async fn model(uri: Uri) -> Response<Body> {
+pub async fn model(uri: Uri) -> Response<Body> {
     let tokens = uri.query().unwrap_or("0");
     let mut headers = HeaderMap::new();
     let mut status = 200;
@@ -106,7 +106,7 @@ async fn model(uri: Uri) -> Response<Body> {
 }
 
 /// Envoy's parsers, which write usage and what requests declare.
-fn parsers(config: &mut Value) {
+pub fn parsers(config: &mut Value) {
     let rule = |path: &[&str], namespace: &str, key: &str| {
         let selectors: Vec<_> = path.iter().map(|key| json!({ "key": key })).collect();
         json!({ "selectors": selectors, "on_present": { "metadata_namespace": namespace, "key": key, "type": "NUMBER" } })
@@ -142,7 +142,7 @@ fn parsers(config: &mut Value) {
     filters(config).splice(0..0, [json_to_metadata, sse_to_metadata]);
 }
 
-fn metadata(name: &str) -> Value {
+pub fn metadata(name: &str) -> Value {
     json!({ "metadata": { "namespace": "usage", "name": name } })
 }
 

@@ -184,7 +184,7 @@ impl Reserves {
 
     /// The request has not reached the upstream: all comes back.
     pub fn unused(&self) -> Vec<Fact> {
-        self.facts(|_, _| Otherwise::Units(0))
+        self.facts(&|_, _| Otherwise::Units(0))
     }
 
     /// Its stream has ended.
@@ -192,7 +192,7 @@ impl Reserves {
         let end = End::of(property);
         let headers = self.headers.borrow();
         let metadata = OnceCell::new();
-        self.facts(|check, rule| {
+        self.facts(&|check, rule| {
             let told = Ended {
                 property,
                 is_reached: end != End::NotReached,
@@ -232,7 +232,7 @@ impl Reserves {
     }
 
     /// What the sidecar is told of each hold.
-    fn facts(&self, used: impl Fn(&ResolvedCheck, &SettleRule) -> Otherwise) -> Vec<Fact> {
+    fn facts(&self, used: &dyn Fn(&ResolvedCheck, &SettleRule) -> Otherwise) -> Vec<Fact> {
         let mut facts = Vec::new();
         for hold in &self.holds {
             let (mut units, mut reserved, mut is_kept) = (0_u64, 0_u64, true);
@@ -320,7 +320,7 @@ impl Reserves {
 
 /// The number in a header, the largest of several.
 pub(crate) fn number_of<'a>(values: impl Iterator<Item = &'a [u8]>) -> Found {
-    let numbers = values.map(|value| number_in(value));
+    let numbers = values.map(number_in);
     let largest = numbers.reduce(|one, other| Some(one?.max(other?)));
     match largest {
         None => Found::Nothing,
