@@ -149,7 +149,8 @@ impl Judge<'_> {
             })
         };
         self.longest_lease(counted.bucket.limit) > 0
-            && (matches!(counted.bucket.algorithm, Algorithm::Token(_))
+            && (self.history.fleet
+                || matches!(counted.bucket.algorithm, Algorithm::Token(_))
                 || !self.outages.is_empty()
                 || !self.clocks.is_empty()
                 || are_lost())

@@ -190,7 +190,9 @@ impl Judge<'_> {
                                 .iter()
                                 .any(|one| request.is_of(one.limit, one.key))
                     }
-                    What::Reset { limit, key, .. } => request.is_of(*limit, *key),
+                    What::Reset { limit, key, .. } | What::Override { limit, key, .. } => {
+                        request.is_of(*limit, *key)
+                    }
                     _ => true,
                 }
         })
