@@ -120,13 +120,10 @@ impl Judge<'_> {
         }
         let steps = self.clocks.iter().zip(&self.history.told);
         let steps = steps.map(|((at, _), told)| (*at, told.saturating_add(NEXT_ANSWERS)));
-        let spent = |after: Time| {
-            let uses = counted.uses.each.iter();
-            let near = uses.filter(|one| meets((one.from, one.to), after));
-            near.map(|one| one.units).sum::<u64>()
-        };
-        let steps = steps.filter(|after| meets(*after, span));
-        steps.map(spent).sum()
+        let steps: Vec<_> = steps.filter(|after| meets(*after, span)).collect();
+        let near = |one: &&Use| steps.iter().any(|after| meets((one.from, one.to), *after));
+        let uses = counted.uses.each.iter().filter(near);
+        uses.map(|one| one.units).sum()
     }
 
     /// How often a window is run through again because the clock stepped back over more than one edge, or over one that it had

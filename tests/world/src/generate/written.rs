@@ -64,8 +64,7 @@ impl Sequence {
             LargerThenGivenBack | OlderThanALowerQuota => &[1, 3],
             LargerThenWrittenBack => &[1, 7],
             ResetThenAway => &[2, 7],
-            LeasedThenStepped => &[4, 10],
-            LeasedThenIdle | LeasedOverAnEdge => &[4],
+            LeasedThenIdle | LeasedOverAnEdge | LeasedThenStepped => &[4],
             ResetThenGivenBack => &[2, 3],
             GivenBackTwice => &[3],
             BlockedThenStarted => &[1, 9, 11],
@@ -86,7 +85,8 @@ impl Sequence {
             ResetThenGivenBack | GivenBackTwice | BlockedThenStarted | BlockedThenLost => {
                 (Algorithm::Fixed, 60, 30_000, None)
             }
-            LeasedThenStepped | LeasedOverAnEdge => (Algorithm::Fixed, 1_200, 60_000, Some(5_000)),
+            LeasedOverAnEdge => (Algorithm::Fixed, 1_200, 60_000, Some(5_000)),
+            LeasedThenStepped => (Algorithm::Fixed, 12_000, 60_000, Some(5_000)),
             LeasedThenIdle => (Algorithm::Token(1_000), 50, 1_000, Some(2_000)),
             OlderThanAWindow => (Algorithm::Fixed, 50, 5_000, None),
         };
@@ -212,9 +212,10 @@ impl Maker {
                 ]
             }
             LeasedThenStepped => vec![
-                (0, ask(0, 1, (400, 20))),
+                (0, ask(0, 1, (1_600, 5))),
                 (2_000, Event::Clock { by_ms: 60_000 }),
-                (3_600, ask(other, quota / 40, (50, 5))),
+                // When all have been told.
+                (4_000, ask(other, quota / 40, (50, 5))),
             ],
             LeasedOverAnEdge => vec![
                 (0, ask(0, 1, (400, 20))),
@@ -253,14 +254,14 @@ impl Maker {
                 (35_000, take(other, quota - 75)),
             ],
             FullThenBlocked => {
-                let mut ask = take(0, 1);
-                if let Event::Ask { again, .. } = &mut ask {
+                let mut returns = take(0, quota / 20);
+                if let Event::Ask { again, .. } = &mut returns {
                     *again = true;
                 }
                 vec![
-                    (0, take(0, quota)),
+                    (0, ask(0, quota / 20, (60, 1))),
                     (500, overridden(Grant::Blocked, Some(10_000))),
-                    (5_000, ask),
+                    (5_000, returns),
                 ]
             }
             // A unit of another stays: a bucket that has been empty gets nothing back of what was before.
