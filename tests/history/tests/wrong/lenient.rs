@@ -192,3 +192,25 @@ fn an_envoy_that_starts_among_different_files_may_ask_for_what_a_sidecar_lacks()
         assert_eq!(found.len(), wrong, "at {second} s, starts: {starts}");
     }
 }
+
+#[test]
+fn a_receipt_from_before_a_step_back_may_return_units_of_others() {
+    for (by_ms, wrong) in [(-3_000, 0), (3_000, 1)] {
+        let reset = What::Reset {
+            limit: 0,
+            key: 0,
+            done: true,
+        };
+        let back = What::GivenBack { entry: 0, units: 1 };
+        let log = vec![
+            admitted(10, 0, By::Sidecar),
+            happens(11, 0, What::Clock(by_ms)),
+            happens(12, 0, reset),
+            admitted(13, 0, By::Sidecar),
+            happens(15, 0, back),
+            admitted(16, 0, By::Sidecar),
+        ];
+        let history = History::new(vec![Limit::new(Algorithm::Fixed, 1, 60_000)], log);
+        assert_eq!(violations(&history).len(), wrong, "{by_ms}");
+    }
+}
