@@ -110,6 +110,7 @@ impl Limit {
             units: cost,
             lasts_us: self.buckets.iter().map(lasts).max().unwrap_or(0),
             of: self.buckets.iter().map(Held::of).collect(),
+            is_receipt: true,
         });
         let mut batch = batch(&self.buckets, cost, peek);
         batch.decisions[0].holds.extend(hold);
@@ -422,6 +423,7 @@ fn what_has_drained_by_the_rate_of_the_taking_does_not_come_back_by_a_slower_one
             units: 10,
             lasts_us: 1_000 * SECOND,
             of: vec![Held::of(first)],
+            is_receipt: false,
         });
         assert!(stores.decide(START_US, &taken)[0].admitted);
         // From here on the rate is the other.

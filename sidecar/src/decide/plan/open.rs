@@ -95,6 +95,7 @@ impl<'a> Open<'a> {
                         .within_us
                         .unwrap_or_else(|| held_for.max().unwrap_or(0).max(SETTLED_WITHIN_US)),
                     of: buckets.map(Held::of).collect(),
+                    is_receipt: true,
                 });
             }
         }
