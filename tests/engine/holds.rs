@@ -500,6 +500,8 @@ fn what_asks_takes_nothing_and_is_denied_like_a_take_of_one() {
         assert!(stores.take(now, limit, 1, 3));
         let denied = stores.decide(now, &asks);
         assert_eq!(denied, stores.decide(now, &limit.batch(1, None, false)));
+        asks.decisions[0].peek = true;
+        assert_eq!(denied, stores.decide(now, &asks), "also a look");
         // One that only reads is not.
         assert!(stores.decide(now, &limit.batch(0, None, false))[0].admitted);
     });

@@ -77,9 +77,11 @@ impl Operation for Batch {
                 });
                 push(&mut request, 2, decision.takes.len() as u64);
             }
+            // One that only looks whether it would be admitted takes nothing in any case.
+            let least = u64::from(decision.peek && decision.asks);
             for take in &decision.takes {
                 push_index(&mut request, take.bucket);
-                push(&mut request, 4, take.cost);
+                push(&mut request, 4, take.cost.max(least));
             }
             for hold in decision.leaves() {
                 push_step(&mut request, LEAVE, hold.of.len(), next_hold, 0);
