@@ -91,6 +91,7 @@ mod requested_quotas;
 mod rollouts;
 mod route_cleared;
 mod settled;
+mod settled_long;
 mod shutdown;
 mod socket;
 mod sources;

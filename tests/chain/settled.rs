@@ -17,9 +17,12 @@ use super::support::{ALGORITHMS, Chain, Policy, filters, left, sent};
 
 const QUOTA: u64 = 10_000;
 
+/// A stream, with a character of two bytes.
+const STREAM: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"w\u{f6}rd\"}}]}\n\ndata: {\"usage\":{\"total_tokens\":7}}\n\ndata: [DONE]\n\n";
+
 /// Answers by the request's path: `/json?N`, `/sse?N` with N tokens, `/none` with none, `/status/503`, `/header?N`, `/cut` breaks
 /// off, `/hang` never answers, `/slow` sends the first byte and no more.
-async fn model(uri: Uri) -> Response<Body> {
+pub async fn model(uri: Uri) -> Response<Body> {
     let tokens = uri.query().unwrap_or("0");
     let mut headers = HeaderMap::new();
     let mut status = 200;
@@ -62,6 +65,31 @@ async fn model(uri: Uri) -> Response<Body> {
             )))]);
             Body::from_stream(first.chain(stream::pending()))
         }
+        "/split" | "/split-cut" => {
+            kind = "text/event-stream";
+            let at: usize = tokens.parse().unwrap();
+            let (first, rest) = STREAM.as_bytes().split_at(at);
+            let rest = if uri.path() == "/split" {
+                Ok(Bytes::from(rest))
+            } else {
+                Err(std::io::Error::other("cut"))
+            };
+            let first = stream::iter([Ok(Bytes::from(first))]);
+            Body::from_stream(first.chain(stream::once(async {
+                tokio::time::sleep(Duration::from_millis(30)).await;
+                rest
+            })))
+        }
+        "/sse-later" | "/sse-much-later" => {
+            kind = "text/event-stream";
+            let seconds = if uri.path() == "/sse-later" { 1 } else { 14 };
+            let usage = format!("data: {{\"usage\":{{\"total_tokens\":{tokens}}}}}\n\n");
+            let first = stream::iter([Ok::<_, Infallible>(Bytes::from("data: {}\n\n"))]);
+            Body::from_stream(first.chain(stream::once(async move {
+                tokio::time::sleep(Duration::from_secs(seconds)).await;
+                Ok(Bytes::from(usage))
+            })))
+        }
         "/hang" => {
             tokio::time::sleep(Duration::from_secs(3_600)).await;
             Body::empty()
@@ -78,7 +106,7 @@ async fn model(uri: Uri) -> Response<Body> {
 }
 
 /// Envoy's parsers, which write usage and what requests declare.
-fn parsers(config: &mut Value) {
+pub fn parsers(config: &mut Value) {
     let rule = |path: &[&str], namespace: &str, key: &str| {
         let selectors: Vec<_> = path.iter().map(|key| json!({ "key": key })).collect();
         json!({ "selectors": selectors, "on_present": { "metadata_namespace": namespace, "key": key, "type": "NUMBER" } })
@@ -114,7 +142,7 @@ fn parsers(config: &mut Value) {
     filters(config).splice(0..0, [json_to_metadata, sse_to_metadata]);
 }
 
-fn metadata(name: &str) -> Value {
+pub fn metadata(name: &str) -> Value {
     json!({ "metadata": { "namespace": "usage", "name": name } })
 }
 
@@ -368,4 +396,122 @@ async fn a_reserve_of_0_takes_nothing_and_asks_whether_anything_is_left() {
     .await;
     assert_eq!(post(&chain, "/none", "other", "{}").await, 200);
     assert_eq!(used(&chain, "other").await, 0);
+}
+
+#[tokio::test]
+async fn a_stream_that_is_split_anywhere_is_settled_and_one_that_is_cut_before_its_usage_is_not() {
+    let cost = json!({ "reserve": 100, "settle": { "from": metadata("total") } });
+    let chain = chain("sliding_window", cost).await;
+    let bytes = STREAM.len();
+    let usage_ends = STREAM.find("data: [DONE]").unwrap();
+    let paths: Vec<_> = (1..bytes).map(|at| format!("/split?{at}")).collect();
+    let each = paths.iter().map(|path| post(&chain, path, "split", "{}"));
+    let answers: Vec<_> = stream::iter(each).buffer_unordered(8).collect().await;
+    assert!(answers.iter().all(|status| *status == 200));
+    has_used(&chain, "split", (bytes as u64 - 1) * 7).await;
+    let mut expected = 0;
+    for at in (1..bytes).step_by(9).chain([usage_ends - 1, usage_ends]) {
+        assert_eq!(
+            post(&chain, &format!("/split-cut?{at}"), "cut", "{}").await,
+            200,
+            "{at}"
+        );
+        expected += if at < usage_ends { 100 } else { 7 };
+        has_used(&chain, "cut", expected).await;
+    }
+}
+
+#[tokio::test]
+async fn settles_wait_for_sidecar_and_store_and_holds_live_with_their_streams() {
+    let cost = json!({ "reserve": 1000, "settle": { "from": metadata("total"), "within": "10s" } });
+    let mut chain = chain("sliding_log", cost).await;
+    let client = client();
+    let open = async |chain: &Chain| {
+        let request = client
+            .get(chain.envoy.url("/sse-later?40"))
+            .header("x-tenant", "t");
+        let answer = request.send().await.unwrap();
+        assert_eq!(answer.status(), 200);
+        answer
+    };
+    let [first, second] = [open(&chain).await, open(&chain).await];
+    let long = client
+        .get(chain.envoy.url("/sse-much-later?50"))
+        .header("x-tenant", "long");
+    let long = long.send().await.unwrap();
+    has_used(&chain, "t", 2_000).await;
+    // They end while nobody can be told.
+    chain.sidecar.kill();
+    first.bytes().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    chain.sidecar.restart().await;
+    second.bytes().await.unwrap();
+    has_used(&chain, "t", 80).await;
+    // Longer than a hold lives without a sign.
+    long.bytes().await.unwrap();
+    has_used(&chain, "long", 50).await;
+    assert_eq!(
+        chain
+            .envoy
+            .counted("rule=.=tokens;.;rule_settle_lost")
+            .await,
+        0
+    );
+}
+
+#[tokio::test]
+async fn streams_of_http_2_that_the_client_resets_keep_their_reserve() {
+    let cost = json!({ "reserve": 100, "settle": { "from": metadata("total"), "cut": 9, "cut_before_first_byte": 4 } });
+    let chain = chain("sliding_log", cost).await;
+    let stream = tokio::net::TcpStream::connect(("127.0.0.1", chain.envoy.port))
+        .await
+        .unwrap();
+    let (mut send, connection) = h2::client::handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    for (tenant, path, expected) in [
+        ("whole", "/sse?60", 60),
+        ("cut", "/slow", 9),
+        ("early", "/hang", 4),
+    ] {
+        send = send.ready().await.unwrap();
+        let request =
+            axum::http::Request::get(format!("http://h{path}")).header("x-tenant", tenant);
+        let (answer, _) = send.send_request(request.body(()).unwrap(), true).unwrap();
+        if tenant == "early" {
+            has_used(&chain, tenant, 100).await;
+            drop(answer);
+        } else {
+            let mut body = answer.await.unwrap().into_body();
+            assert!(body.data().await.is_some());
+            while tenant == "whole" && body.data().await.is_some() {}
+        }
+        has_used(&chain, tenant, expected).await;
+    }
+}
+
+#[tokio::test]
+async fn shadow_rules_settle_too() {
+    let cost = json!({ "reserve": 1000, "settle": { "from": metadata("total") } });
+    let upstream = upstream::serve(Router::new().fallback(model)).await;
+    let rules = json!([{
+        "name": "trial", "shadow": true,
+        "checks": [{ "limit": "tokens", "key": [{ "header": "x-tenant", "plain": true }], "cost": cost }],
+    }]);
+    let limit = format!("algorithm: sliding_log, windows: [{{ quota: {QUOTA}, per: 1h }}]");
+    let policy = |url: &str| {
+        let policy = Policy::on(url).limit("tokens", &limit).text();
+        sluicegate_tests::policy::with_rules(&policy, &rules)
+    };
+    let chain = Chain::with(policy, |envoy| {
+        envoy
+            .upstream(upstream)
+            .plugin(sluicegate_tests::policy::pushed())
+            .patch(parsers)
+    })
+    .await;
+    assert_eq!(post(&chain, "/sse?30", "t", "{}").await, 200);
+    eventually("it is settled", async || {
+        left(&chain.sidecar, "tokens", "@shadow=trial;x-tenant=t").await == QUOTA - 30
+    })
+    .await;
 }

@@ -15,8 +15,8 @@ use crate::stats::OfSettle;
 const MAX_WAITING: usize = 4_096;
 /// Most of one callout.
 const MAX_SENT: usize = 256;
-/// How long they wait for each other: whatever the traffic, a worker makes 50 calls a second at most.
-const GATHER_US: u64 = 20_000;
+/// How long they wait for each other: whatever the traffic, a worker makes 25 calls a second at most.
+const GATHER_US: u64 = 40_000;
 /// How long after a callout that failed the next is sent: twice as long each time.
 const RETRY_US: (u64, u64) = (100_000, 3_200_000);
 

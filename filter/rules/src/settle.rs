@@ -184,7 +184,7 @@ impl Reserves {
 
     /// The request has not reached the upstream: all comes back.
     pub fn unused(&self) -> Vec<Fact> {
-        self.facts(|_, _| Otherwise::Units(0))
+        self.facts(&|_, _| Otherwise::Units(0))
     }
 
     /// Its stream has ended.
@@ -192,7 +192,7 @@ impl Reserves {
         let end = End::of(property);
         let headers = self.headers.borrow();
         let metadata = OnceCell::new();
-        self.facts(|check, rule| {
+        self.facts(&|check, rule| {
             let told = Ended {
                 property,
                 is_reached: end != End::NotReached,
@@ -231,8 +231,8 @@ impl Reserves {
         })
     }
 
-    /// What is to be settled: nothing of a hold of which all is kept.
-    fn facts(&self, used: impl Fn(&ResolvedCheck, &SettleRule) -> Otherwise) -> Vec<Fact> {
+    /// What the sidecar is told of each hold.
+    fn facts(&self, used: &dyn Fn(&ResolvedCheck, &SettleRule) -> Otherwise) -> Vec<Fact> {
         let mut facts = Vec::new();
         for hold in &self.holds {
             let (mut units, mut reserved, mut is_kept) = (0_u64, 0_u64, true);
@@ -251,11 +251,14 @@ impl Reserves {
                     Otherwise::Units(units) => units,
                 });
             }
-            if is_kept {
+            let what = if is_kept {
                 self.count_kept(hold, reserved);
+                // Nothing more comes of the hold, which would live for minutes.
+                What::Renew { within_ms: 1 }
             } else {
-                facts.extend(self.fact(hold, What::Settle { units, reserved }));
-            }
+                What::Settle { units, reserved }
+            };
+            facts.extend(self.fact(hold, what));
         }
         facts
     }
@@ -317,7 +320,7 @@ impl Reserves {
 
 /// The number in a header, the largest of several.
 pub(crate) fn number_of<'a>(values: impl Iterator<Item = &'a [u8]>) -> Found {
-    let numbers = values.map(|value| number_in(value));
+    let numbers = values.map(number_in);
     let largest = numbers.reduce(|one, other| Some(one?.max(other?)));
     match largest {
         None => Found::Nothing,

@@ -62,14 +62,16 @@ fn whole() -> BTreeMap<&'static str, Vec<u8>> {
     .into()
 }
 
-/// The units that are settled; none if all is kept.
+/// The units that are settled; none if all is kept, and the hold only ends.
 fn settled(reserves: &Reserves, ended: &BTreeMap<&str, Vec<u8>>) -> Option<u64> {
     let facts = reserves.ended(&|path| ended.get(path.join(".").as_str()).cloned());
     let mut waiting = Facts::default();
     waiting.add(facts, 1);
     let body: Value = serde_json::from_slice(&waiting.next(u64::MAX)?).unwrap();
-    assert_eq!(body["settles"][0]["receipt"], RECEIPT);
-    body["settles"][0]["units"].as_u64()
+    let settle = &body["settles"][0];
+    assert_eq!(settle["receipt"], RECEIPT);
+    assert_eq!(settle["units"].is_null(), settle["within_ms"] == 1);
+    settle["units"].as_u64()
 }
 
 fn usage(value: Value) -> Vec<u8> {
@@ -331,16 +333,16 @@ fn facts_are_sent_until_they_are_confirmed_and_bounded() {
     facts.add(fact(1), 1_000);
     facts.add(fact(2), 2_000);
     assert_eq!(facts.next(2_000), None, "they wait for others");
-    assert_eq!(units(facts.next(25_000)), [1, 2]);
-    facts.add(fact(3), 26_000);
+    assert_eq!(units(facts.next(45_000)), [1, 2]);
+    facts.add(fact(3), 46_000);
     assert_eq!(facts.next(u64::MAX), None, "one callout at a time");
     // The first is confirmed, the second not: it goes again, before later ones, and not at once.
     facts.answered(
         Some(br#"{"outcomes":[{"outcome":"returned","units":4},{"outcome":"unavailable"}]}"#),
-        30_000,
+        50_000,
     );
-    assert_eq!(facts.next(31_000), None);
-    assert_eq!(units(facts.next(140_000)), [2, 3]);
+    assert_eq!(facts.next(51_000), None);
+    assert_eq!(units(facts.next(160_000)), [2, 3]);
     // No answer, or one that is none: again, each time later.
     for body in [None, Some(&b"{"[..]), Some(&b"{\"outcomes\":[]}"[..])] {
         facts.answered(body, 200_000);

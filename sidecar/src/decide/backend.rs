@@ -149,15 +149,13 @@ impl Backend {
         done
     }
 
-    /// Lets holds live for so many milliseconds from now: whether each was there, `None` where that is unknown.
-    pub async fn renew(&self, holds: &[(String, u64)]) -> Vec<Option<bool>> {
+    /// Lets holds live for so many milliseconds from now; whether each was there.
+    ///
+    /// # Errors
+    /// Some of them are not known to live.
+    pub async fn renew(&self, holds: &[(String, u64)]) -> Result<Vec<bool>, StoreError> {
         let renewed = self.store.renew(holds).await;
-        let renewed = renewed.into_iter().map(|renewed| {
-            renewed
-                .inspect_err(|error| self.batcher.record_error(error))
-                .ok()
-        });
-        renewed.collect()
+        renewed.inspect_err(|error| self.batcher.record_error(error))
     }
 
     /// Resets buckets, by their keys, and this sidecar's shares of them; whether each held anything.

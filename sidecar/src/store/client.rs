@@ -143,11 +143,11 @@ impl Client {
     pub async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {
         let script = &self.common.script;
         let each = keys.iter().map(|key| (key, script.on_key("UNLINK", key)));
-        self.on_keys(each).await.into_iter().collect()
+        self.on_keys(each).await
     }
 
     /// Lets holds live for so many milliseconds, which a call of the script could do no better.
-    pub async fn renew(&self, holds: &[(String, u64)]) -> Vec<Result<bool, StoreError>> {
+    pub async fn renew(&self, holds: &[(String, u64)]) -> Result<Vec<bool>, StoreError> {
         let script = &self.common.script;
         let each = holds.iter().map(|(hold, for_ms)| {
             let mut command = script.on_key("PEXPIRE", hold);
@@ -161,7 +161,7 @@ impl Client {
     async fn on_keys<'k>(
         &self,
         each: impl Iterator<Item = (&'k String, Cmd)>,
-    ) -> Vec<Result<bool, StoreError>> {
+    ) -> Result<Vec<bool>, StoreError> {
         let deadline = self.deadline();
         let one = async |(key, command): (&String, Cmd)| {
             let command = &command;
@@ -171,7 +171,7 @@ impl Client {
             };
             self.call(key, deadline, query).await
         };
-        join_all(each.map(one)).await
+        join_all(each.map(one)).await.into_iter().collect()
     }
 
     /// The announcement and the version of the overrides are one call where they may be, as long as the user may read them.

@@ -189,7 +189,10 @@ impl Store {
     }
 
     /// Lets holds live for so many milliseconds from now; whether each was there.
-    pub async fn renew(&self, holds: &[(String, u64)]) -> Vec<Result<bool, StoreError>> {
+    ///
+    /// # Errors
+    /// Some of them are not known to live.
+    pub async fn renew(&self, holds: &[(String, u64)]) -> Result<Vec<bool>, StoreError> {
         of_each!(self, store => store.renew(holds).await)
     }
 

@@ -42,11 +42,11 @@ impl Service {
             self.backend.settle(&settlements),
             self.backend.renew(&renewals)
         );
-        let (mut done, mut renewed) = (done.into_iter(), renewed.into_iter());
+        let (mut done, mut renewed) = (done.into_iter(), renewed.into_iter().flatten());
         let mut void = Vec::new();
         let outcomes = read.into_iter().map(|entry| match entry {
             Err(problem) => Settled::Error(problem),
-            Ok(asked) if asked.within_ms.is_some() => match renewed.next().flatten() {
+            Ok(asked) if asked.within_ms.is_some() => match renewed.next() {
                 None => Settled::Unavailable,
                 Some(false) => Settled::Unknown,
                 Some(true) => Settled::Renewed,
