@@ -181,9 +181,7 @@ impl<'a> EffectiveChecks<'a> {
                     && !asked.settles(check),
             };
             if let Some(percent) = check.most {
-                // A whole unit, or nothing would ever be reserved.
-                let most = (next.most().saturating_mul(percent.into()) / 100).max(1);
-                next.cost = next.cost.min(most);
+                next.cost = next.cost.min(Limit::most_reserved(next.most(), percent));
             }
             all.add(next);
         }

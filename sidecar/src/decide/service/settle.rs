@@ -61,7 +61,9 @@ impl Service {
                 if !matches!(settled, Settled::Unknown | Settled::Returned { units: 0 }) {
                     void.push((asked.limit.as_ref(), asked.key.as_ref()));
                 }
-                epoch.metrics.count_settled(&asked.limit, &settled);
+                epoch
+                    .metrics
+                    .count_settled(asked, &settled, clock::now_us());
                 settled
             }
         });
