@@ -673,7 +673,8 @@ impl Run {
             limit: name.into(),
             key: text.into(),
             receipt: receipt.into(),
-            units: cost.saturating_sub(units),
+            units: Some(cost.saturating_sub(units)),
+            within_ms: None,
         })];
         let answer = timeout(Duration::from_secs(2), service.service.settle(&asked)).await;
         let outcomes = answer.map_or_else(|_| Vec::new(), |listed| listed.outcomes);
