@@ -682,7 +682,7 @@ impl Run {
             Some(Settled::Returned { units }) => *units,
             Some(Settled::Charged { .. } | Settled::Unknown | Settled::Error { .. }) => 0,
             // Without an answer all of it may have been returned.
-            Some(Settled::Unavailable) | None => units,
+            Some(Settled::Renewed | Settled::Unavailable) | None => units,
         };
         self.note(
             from,
