@@ -9,6 +9,7 @@
 //! | `matching.rs` | which requests rules match: more checks than a decision may have, and conditions, costs and rules that no request meets |
 //! | `keys.rs` | keys that a client can choose or omit, headers that never come |
 //! | `envoy.rs`, `neighbours.rs` | the settings around the filter in Envoy's file, and the other filters |
+//! | `metadata.rs` | metadata that no filter writes in time, and usage that a client can tell |
 //! | `messages.rs` | how protobuf reads fields |
 //! | `surroundings.rs` | the sidecar's cluster and the failure policy, in Envoy's file or in objects of a mesh |
 
@@ -20,6 +21,7 @@ mod keys;
 mod limits;
 mod matching;
 mod messages;
+mod metadata;
 mod neighbours;
 mod plugin;
 mod rule_sets;

@@ -10,7 +10,8 @@ use sluicegate::lint::Found;
 use sluicegate::policy::{Policy, policy_schema};
 use sluicegate_rules::config::{self, schema::json_schema};
 use sluicegate_rules::{
-    COUNTERS_OF_RULE, FIXED_COUNTERS, OF_UPDATES, counter_of_limit, counter_of_rule,
+    COUNTERS_OF_RULE, COUNTERS_OF_SETTLE, FIXED_COUNTERS, OF_UPDATES, counter_of_limit,
+    counter_of_rule,
 };
 
 /// Compares a file with its expected content, or writes it.
@@ -176,6 +177,19 @@ fn counters() -> String {
         unavailable_allowed | of those, let through without a verdict
         unavailable_denied | of those, answered with 503 because there was no verdict
     ";
+    let of_settle = "
+        settle_known | of a rule that settles: requests whose usage was told
+        settle_unknown | of those without a usage: the response ended well
+        settle_failed | the upstream failed
+        settle_cut | the stream ended before the response did
+        settle_not_reached | the request never reached the upstream: all came back
+        settle_odd | requests that told a usage which is no number, below 0 or above `max`
+        settle_lost | settles that came too late, or of which too many waited: what was reserved stays
+        settle_units_returned | units that came back
+        settle_units_charged | units that were used beyond what was reserved
+        settle_units_kept | units that stay reserved, as a rule says of requests without a usage
+        settle_units_lost | units that were used beyond what was reserved, and could not be charged any more
+    ";
     let of_updates = "
         configuration_unbuilt | plugin configurations that the filter did not build, because its VM had 512 MiB of memory already: their requests get `until_rules.then`
         rules_updated | changes of rules that came into force, in each worker
@@ -183,16 +197,18 @@ fn counters() -> String {
         no_rules_allowed | requests let through because no rules were known in time
         no_rules_denied | requests answered with 503 because no rules were known in time
     ";
-    let [fixed, of_updates, of_rule] =
-        [fixed, of_updates, of_rule].map(|table| rows(table).collect::<Vec<[String; 2]>>());
+    let [fixed, of_updates, of_rule, of_settle] = [fixed, of_updates, of_rule, of_settle]
+        .map(|table| rows(table).collect::<Vec<[String; 2]>>());
     assert!(fixed.iter().map(|[name, _]| name).eq(&FIXED_COUNTERS));
     assert!(of_updates.iter().map(|[name, _]| name).eq(&OF_UPDATES));
     assert!(of_rule.iter().map(|[name, _]| name).eq(&COUNTERS_OF_RULE));
+    let of_settles = of_settle.iter().map(|[name, _]| name);
+    assert!(of_settles.eq(&COUNTERS_OF_SETTLE));
     let mut page = "\n| counter | counts |\n|---|---|\n".to_owned();
     for [name, what] in fixed.into_iter().chain(of_updates) {
         writeln!(page, "| `{name}` | {what} |").unwrap();
     }
-    for [name, what] in of_rule {
+    for [name, what] in of_rule.into_iter().chain(of_settle) {
         let name = counter_of_rule("RULE", &name);
         writeln!(page, "| `{name}` | {what} |").unwrap();
     }

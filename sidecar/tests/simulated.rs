@@ -370,6 +370,17 @@ impl Link {
         self.inner.call(self.inner.timeout, reset).await
     }
 
+    pub(super) async fn renew(&self, holds: &[(String, u64)]) -> Result<Vec<bool>, StoreError> {
+        self.inner
+            .serves(holds.iter().map(|(hold, _)| hold.as_str()))?;
+        let renew = |state: &mut State, now_us| {
+            let each = holds.iter();
+            each.map(|(hold, for_ms)| state.engine.renew(now_us, hold, for_ms * 1_000))
+                .collect()
+        };
+        self.inner.call(self.inner.timeout, renew).await
+    }
+
     pub(super) async fn announce(
         &self,
         name: &str,

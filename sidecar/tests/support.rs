@@ -70,6 +70,7 @@ pub fn check(limit: &'static str, key: String, cost: u64, quota: Option<u64>) ->
         cost,
         quota,
         within_ms: None,
+        most: None,
     }
 }
 

@@ -21,8 +21,10 @@ use prost::Message;
 use prost_types::{Struct, Value, value::Kind};
 use sluicegate_protocol::MAX_COST;
 
+use crate::amount::Found;
 use crate::lookup::Lookup;
 use crate::request::Request;
+use crate::settle::number_in;
 
 /// The metadata namespace of `jwt_authn`.
 pub(crate) const JWT_AUTHN: &str = "envoy.filters.http.jwt_authn";
@@ -64,12 +66,8 @@ impl Claim {
     }
 
     /// The text at this place in metadata that has another name than the request's.
-    pub fn text(&self, request: &dyn Request, metadata: &[&str]) -> Option<Vec<u8>> {
-        let metadata = request.property(metadata)?;
-        match self.find(&metadata).ok()?? {
-            (3, BYTES, text) => Some(text.to_vec()),
-            _ => None,
-        }
+    pub fn text(&self, request: &dyn Request, metadata: &[&str]) -> Option<String> {
+        self.word(&request.property(metadata)?)
     }
 
     /// The claim as a number of units: a whole number from 1, or the same as text. Nothing for anything else.
@@ -85,6 +83,26 @@ impl Claim {
         // In one spelling only: no sign, no leading zero.
         let is_plain = itoa::Buffer::new().format(units) == text;
         (is_plain && (1..MAX_COST).contains(&units)).then_some(units)
+    }
+
+    /// The number at this place in metadata; also a text that is one.
+    pub fn number(&self, metadata: &[u8]) -> Found {
+        let number = match self.find(metadata) {
+            Ok(Some((2, EIGHT, bits))) => number(bits),
+            Ok(Some((3, BYTES, text))) => number_in(text),
+            Ok(None | Some((1, ..))) => return Found::Nothing,
+            Ok(Some(_)) | Err(Undecodable) => None,
+        };
+        let number = number.filter(|number: &f64| !number.is_nan());
+        number.map_or(Found::NoNumber, Found::Number)
+    }
+
+    /// The text at this place in metadata.
+    pub fn word(&self, metadata: &[u8]) -> Option<String> {
+        match self.find(metadata).ok()?? {
+            (3, BYTES, text) => String::from_utf8(text.to_vec()).ok(),
+            _ => None,
+        }
     }
 
     /// The field of the claim's `Value` that is set, if there is one.

@@ -118,9 +118,15 @@ impl Question {
         let is_same = |one: &&ResolvedCheck| {
             one.key == check.key && self.limit_name(one) == self.limit_name(check)
         };
+        let cost = |one: &ResolvedCheck| match self.most(one) {
+            None => one.cost,
+            Some(most) => one
+                .cost
+                .min((limit_status.quota * u64::from(most) / 100).max(1)),
+        };
         let cost = match self.checks.as_slice() {
-            [one] => one.cost,
-            all => all.iter().filter(is_same).map(|one| one.cost).sum(),
+            [one] => cost(one),
+            all => all.iter().filter(is_same).map(cost).sum(),
         };
         match self.rules.rules.get(check.rule).zip(self.texts_of(check)) {
             Some((rule, texts)) => Reply {

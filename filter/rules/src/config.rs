@@ -12,6 +12,7 @@
 //! | `fingerprint.rs` | a short text that identifies a configuration |
 //! | `schema.rs` | the types of what people write: JSON Schema and reference are generated from them; the sidecar reads them, with `either.rs` and `walk.rs`; the filter has none of them |
 
+mod amounts;
 mod checks;
 pub mod document;
 #[cfg(feature = "schema")]

@@ -1,8 +1,15 @@
 //! The cost of a request.
 
+use std::cell::OnceCell;
+
+use sluicegate_protocol::MAX_COST;
+
+use crate::amount::{self, Amount, Found, Source, Tells};
+use crate::claims::Claim;
 use crate::header::has_look_alike;
 use crate::matcher::is_method;
 use crate::request_view::{Reading, RequestView};
+use crate::settle::number_of;
 use crate::template::Template;
 
 /// How to determine the cost of a check.
@@ -21,6 +28,8 @@ pub(crate) enum Cost {
         /// The cost without the header.
         default: u64,
     },
+    /// What the request tells; rounded up, because it is only reserved.
+    Amount(Amount),
 }
 
 /// An entry of a cost table.
@@ -35,10 +44,21 @@ pub(crate) struct Entry {
 impl Cost {
     /// Whether the upstream might see another cost than [`Cost::of`] does.
     pub fn is_ambiguous(&self, view: &RequestView<'_>) -> bool {
-        matches!(self, Self::Header { name, .. } if has_look_alike(view.headers(), name))
+        let is_like = |name: &str| has_look_alike(view.headers(), name);
+        match self {
+            Self::Header { name, .. } => is_like(name),
+            Self::Amount(amount) => {
+                let mut found = false;
+                amount.visit(&mut |source| {
+                    found |= matches!(source, Source::Header(name) if is_like(name));
+                });
+                found
+            }
+            Self::Constant(_) | Self::Table { .. } => false,
+        }
     }
 
-    /// Cost in units, at least 1, of a request whose rule applies in these readings: the largest cost in any of them.
+    /// Cost in units of a request whose rule applies in these readings: the largest cost in any of them.
     pub fn of<'a, 'r: 'a>(
         &self,
         view: &RequestView<'_>,
@@ -76,7 +96,49 @@ impl Cost {
                 });
                 costs.max().unwrap_or(*default)
             }
+            Self::Amount(amount) => {
+                let told = Asked {
+                    view,
+                    metadata: OnceCell::new(),
+                };
+                let units = amount.of(&told).unwrap_or_default();
+                amount::rounded_up(amount::whole(units, MAX_COST)).min(MAX_COST)
+            }
         }
+    }
+}
+
+/// A request that tells what it may use.
+struct Asked<'a, 'v> {
+    view: &'a RequestView<'v>,
+    metadata: OnceCell<Vec<u8>>,
+}
+
+impl Asked<'_, '_> {
+    fn metadata(&self) -> &[u8] {
+        let read = || self.view.request.property(&["metadata"]);
+        self.metadata.get_or_init(|| read().unwrap_or_default())
+    }
+}
+
+impl Tells for Asked<'_, '_> {
+    fn number(&self, source: &Source) -> Found {
+        let header = |name: &str| number_of(self.view.headers().all(name));
+        match source {
+            Source::Header(name) => header(name),
+            Source::Bytes => header("content-length"),
+            Source::Metadata(claim, _) => claim.number(self.metadata()),
+            _ => Found::Nothing,
+        }
+    }
+
+    fn text(&self, claim: &Claim) -> Option<String> {
+        claim.word(self.metadata())
+    }
+
+    /// What is no number costs as much as it may: never too little.
+    fn instead(&self, _: Found, max: f64) -> Option<f64> {
+        Some(max)
     }
 }
 

@@ -7,7 +7,7 @@ mod unreported;
 
 use std::collections::BTreeMap;
 
-use sluicegate_certificates::{CallTimes, Certificates, fingerprint};
+use sluicegate_certificates::{CallTimes, Certificates, cost_in_parts, fingerprint};
 use sluicegate_protocol::{CachedDenials, LimitStatus, PolicyVersion, Verdict};
 
 use crate::question::{Question, ResolvedCheck};
@@ -170,7 +170,7 @@ fn fingerprint_of(question: &Question, checks: &[ResolvedCheck]) -> String {
         (
             question.limit_name(check),
             check.key.as_str(),
-            check.cost,
+            cost_in_parts(check.cost, question.most(check)),
             check.quota,
         )
     }))
@@ -201,6 +201,7 @@ mod tests {
             limit: 0,
             key: key.to_owned(),
             cost: 1,
+            reserved: None,
             quota: None,
         };
         let checks = vec![check(1)];

@@ -17,6 +17,7 @@ use crate::request::Request;
 use crate::request_view::{Reading, RequestView};
 use crate::rule::{CheckRule, LimitName, Rule, RuleSet};
 use crate::settings::Settings;
+use crate::settle::Reserved;
 use crate::stats::Counters;
 use crate::trace;
 use crate::verdict_error::VerdictError;
@@ -197,13 +198,13 @@ impl Rule {
         readings: &'a MatchingReadings<'a, '_>,
     ) -> Result<Vec<ResolvedCheck>, (NoValue, usize)> {
         let mut checks = Vec::new();
-        for check in &self.checks {
+        for (number, check) in self.checks.iter().enumerate() {
             let mut key = Key::new(hasher);
             if self.shadow {
                 // Its own key, so that it does not consume units of enforced rules with the same limit.
                 key.plain(&[SHADOW], self.name.as_bytes());
             }
-            if let Some(check) = check.derive(index, key, view, readings)? {
+            if let Some(check) = check.derive((index, number), key, view, readings)? {
                 checks.push(check);
             }
         }
@@ -215,7 +216,7 @@ impl CheckRule {
     /// `None` if a component is missing and the check is skipped.
     fn derive<'a>(
         &'a self,
-        rule: usize,
+        (rule, check): (usize, usize),
         mut key: Key<'_>,
         view: &'a RequestView<'_>,
         readings: &'a MatchingReadings<'a, '_>,
@@ -261,6 +262,10 @@ impl CheckRule {
                 .quota
                 .as_ref()
                 .and_then(|claim| claim.units(view.request)),
+            reserved: self.settle.as_ref().map(|settle| Reserved {
+                check,
+                before: settle.before(&|path| view.request.property(path)),
+            }),
         }))
     }
 }

@@ -14,7 +14,9 @@
 //! | `key_component.rs`, `lookup.rs`, `header.rs`, `cookies.rs`, `claims.rs`, `address.rs` | where the components of a key come from |
 //! | `edges.rs` | white space and names as the coarsest reader takes them |
 //! | `key.rs` | builds keys from components |
-//! | `cost.rs` | the cost of a request |
+//! | `cost.rs`, `amount.rs` | the cost of a request, and numbers of units that it or its response tells |
+//! | `settle.rs` | units that a request has reserved, and what it has used of them |
+//! | `facts.rs` | what the sidecar must learn of streams that have ended |
 //! | `denials.rs`, `denials/unreported.rs` | the cache of denials, and reports of them to the sidecar |
 //! | `leases.rs`, `leases/part.rs`, `leases/taken.rs` | units that the sidecar has lent, from which requests are admitted without a callout |
 //! | `queue.rs` | which requests wait for a verdict, and when to send the next callout |
@@ -31,6 +33,7 @@
 //! | `stats.rs` | the counters |
 
 mod address;
+mod amount;
 mod claims;
 mod conclude;
 pub mod config;
@@ -39,6 +42,7 @@ mod cost;
 mod denials;
 mod edges;
 mod evaluate;
+mod facts;
 mod header;
 mod key;
 mod key_component;
@@ -57,6 +61,7 @@ mod request;
 mod request_view;
 mod rule;
 mod settings;
+mod settle;
 mod stats;
 mod template;
 mod tick_clock;
@@ -72,6 +77,7 @@ pub use config::document::Document;
 pub use config::terms::WhenUnavailable;
 pub use denials::DenialCache;
 pub use evaluate::{Evaluation, ExplainedReading};
+pub use facts::{Fact, Facts};
 pub use key::{Hasher, MISSING, SHADOW, subject};
 pub use leases::{LeaseReport, Leases, Taken};
 pub use outage_log::OutageLog;
@@ -81,11 +87,12 @@ pub use reply::{DETAILS_PREFIX, HeaderFields, Reply, is_sluicegate_reply, write_
 pub use request::{Headers, Request};
 pub use rule::RuleSet;
 pub use settings::{Pushed, Settings};
+pub use settle::{Property, Reserved, Reserves};
 pub use stats::{
     CONFIGURATION_REFUSED, CONFIGURATION_UNBUILT, Counters, ERROR_UNKNOWN_CLUSTER,
     FIXED as FIXED_COUNTERS, NO_RULES_ALLOWED, NO_RULES_DENIED, OF_RULE as COUNTERS_OF_RULE,
-    OF_UPDATES, PREFIX as COUNTERS_PREFIX, RULES_REFUSED, RULES_UPDATED,
-    name_of_limit as counter_of_limit, name_of_rule as counter_of_rule,
+    OF_SETTLE as COUNTERS_OF_SETTLE, OF_UPDATES, PREFIX as COUNTERS_PREFIX, RULES_REFUSED,
+    RULES_UPDATED, name_of_limit as counter_of_limit, name_of_rule as counter_of_rule,
 };
 pub use tick_clock::TickClock;
 pub use updates::Updates;

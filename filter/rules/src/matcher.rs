@@ -7,6 +7,8 @@ use std::rc::Rc;
 
 use regex_lite::Regex;
 
+use crate::claims::Claim;
+use crate::lookup::Lookup;
 use crate::match_result::{MatchResult, TooLong};
 use crate::path::without_trailing_slash;
 use crate::request_view::Reading;
@@ -31,6 +33,7 @@ pub(crate) enum Matcher {
     Hosts(Vec<Host>),
     Header(String, Condition),
     Query(String, Condition),
+    Metadata(Claim, Condition),
     /// A matcher that does not depend on the path: evaluated once for each request, with its result in this memo slot.
     Memoized(usize, Box<Matcher>),
 }
@@ -102,6 +105,13 @@ impl Matcher {
             Self::Query(name, condition) => {
                 condition.matches(|| reading.parameter(name), TooLong::Target)
             }
+            Self::Metadata(claim, condition) => {
+                let value = match claim.read(view.request) {
+                    Lookup::Value(_, value) => Some(value),
+                    _ => None,
+                };
+                condition.matches(|| value.as_deref().into_iter(), TooLong::Header)
+            }
         }
     }
 
@@ -128,7 +138,11 @@ impl Matcher {
             Self::All(list) | Self::Any(list) => list.iter().any(Self::is_about_path),
             Self::Not(one) | Self::Memoized(_, one) => one.is_about_path(),
             Self::OnPath(_) => true,
-            Self::Methods(_) | Self::Hosts(_) | Self::Header(..) | Self::Query(..) => false,
+            Self::Methods(_)
+            | Self::Hosts(_)
+            | Self::Header(..)
+            | Self::Query(..)
+            | Self::Metadata(..) => false,
         }
     }
 

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use crate::config::terms::WhenUnavailable;
 use crate::rule::RuleSet;
+use crate::settle::Reserved;
 
 /// One check of a request, with its key and cost.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub struct ResolvedCheck {
     pub cost: u64,
     /// In place of the limit's own.
     pub quota: Option<u64>,
+    /// If the units are only reserved: what is needed to settle them.
+    pub reserved: Option<Reserved>,
 }
 
 /// The checks of a shadow rule: a decision of its own, which is not enforced.
@@ -51,6 +54,11 @@ impl Question {
     /// The name of a check's limit.
     pub fn limit_name(&self, check: &ResolvedCheck) -> &str {
         self.rules.limit_name(check.rule, check.limit)
+    }
+
+    /// The largest part of the quota that a check reserves, in percent, if it does.
+    pub fn most(&self, check: &ResolvedCheck) -> Option<u8> {
+        self.rules.settle_rule(check).map(|settle| settle.most)
     }
 
     /// Number of decisions in this question, and so of verdicts in its answer.

@@ -90,7 +90,9 @@ impl Reply {
         let (content_type, body) = match &style.body {
             Some(body) if !grpc => {
                 let content_type = style.content_type.as_deref();
-                (content_type.unwrap_or("text/plain"), body.clone())
+                let seconds = header_style::seconds(retry_after_ms).to_string();
+                let body = body.replace("{retry_after}", &seconds);
+                (content_type.unwrap_or("text/plain"), body)
             }
             None if !grpc && style.headers.is_of_models() => {
                 let unit = style.unit_of(&texts.name);

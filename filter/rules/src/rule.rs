@@ -1,5 +1,7 @@
 //! Rules, ready to be matched.
 
+use std::rc::Rc;
+
 use sluicegate_protocol::WithoutStore;
 
 use crate::claims::Claim;
@@ -9,6 +11,7 @@ use crate::key_component::{ComponentSource, KeyComponent};
 use crate::matcher::Matcher;
 use crate::reply::LimitTexts;
 use crate::request_view::ViewOptions;
+use crate::settle::SettleRule;
 use crate::stats::Counters;
 
 /// Rules that are in force together, compiled. Several sets can be alive at once: each question holds the one that it was
@@ -43,6 +46,8 @@ pub(crate) struct CheckRule {
     pub limit: LimitName,
     pub key: Vec<KeyComponent>,
     pub cost: Cost,
+    /// How it is settled, if the cost is only reserved.
+    pub settle: Option<Rc<SettleRule>>,
     /// Where a quota in place of the limit's own comes from.
     pub quota: Option<Claim>,
     pub when_missing: WhenMissing,

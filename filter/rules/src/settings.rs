@@ -64,7 +64,9 @@ impl Pushed {
         let name = match &self.by {
             None => return 0,
             Some(By::RouteName) => request.property(&["xds", "route_name"]),
-            Some(By::Metadata(claim)) => claim.text(request, &["xds", "route_metadata"]),
+            Some(By::Metadata(claim)) => claim
+                .text(request, &["xds", "route_metadata"])
+                .map(String::into_bytes),
         };
         let listed = |name: Vec<u8>| self.sets.iter().position(|set| set.as_bytes() == name);
         name.and_then(listed).unwrap_or(0)

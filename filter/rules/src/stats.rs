@@ -14,6 +14,8 @@ pub struct Counters {
     counters: Vec<(String, Cell<i64>)>,
     /// For each rule: the index of its first counter.
     starts: Vec<usize>,
+    /// For each rule: the index of the first counter of its settles, if it has any.
+    settles: Vec<Option<usize>>,
 }
 
 /// The beginning of all names, after Envoy's own `wasmcustom.`. Not the plugin's name: Istio and Envoy Gateway choose that,
@@ -57,6 +59,37 @@ pub fn name_of_limit(rule: &str, limit: &str, name: &str) -> String {
 
 /// The counters of every rule, in order.
 pub const OF_RULE: [&str; 3] = ["decisions", "unavailable_allowed", "unavailable_denied"];
+
+/// The counters of every rule that settles, in the order of [`OfSettle`].
+pub const OF_SETTLE: [&str; 11] = [
+    "settle_known",
+    "settle_unknown",
+    "settle_failed",
+    "settle_cut",
+    "settle_not_reached",
+    "settle_odd",
+    "settle_lost",
+    "settle_units_returned",
+    "settle_units_charged",
+    "settle_units_kept",
+    "settle_units_lost",
+];
+
+/// Which of [`OF_SETTLE`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum OfSettle {
+    Known,
+    Unknown,
+    Failed,
+    Cut,
+    NotReached,
+    Odd,
+    Lost,
+    UnitsReturned,
+    UnitsCharged,
+    UnitsKept,
+    UnitsLost,
+}
 
 /// Lists the counters that every configuration has, and their indices.
 macro_rules! fixed {
@@ -136,7 +169,7 @@ impl Counters {
     pub(crate) fn add_rule<'l>(
         &mut self,
         rule: &str,
-        shadow: bool,
+        (shadow, settles): (bool, bool),
         limits: impl Iterator<Item = &'l str>,
     ) {
         self.starts.push(self.counters.len());
@@ -160,6 +193,10 @@ impl Counters {
                 self.add(name_of_limit(rule, limit, name));
             }
         }
+        self.settles.push(settles.then_some(self.counters.len()));
+        for name in OF_SETTLE.iter().filter(|_| settles) {
+            self.add(name_of_rule(rule, name));
+        }
     }
 
     fn add(&mut self, name: String) {
@@ -173,8 +210,14 @@ impl Counters {
 
     /// Increments a counter.
     pub fn count(&self, index: usize) {
+        self.add_to(index, 1);
+    }
+
+    /// Adds to a counter.
+    pub(crate) fn add_to(&self, index: usize, more: u64) {
         if let Some((_, count)) = self.counters.get(index) {
-            count.set(count.get().saturating_add(1));
+            let more = i64::try_from(more).unwrap_or(i64::MAX);
+            count.set(count.get().saturating_add(more));
         }
     }
 
@@ -196,6 +239,11 @@ impl Counters {
 
     fn of_limit(&self, rule: usize, offset: usize) -> usize {
         self.of_rule(rule, offset.saturating_add(OF_RULE.len()))
+    }
+
+    pub(crate) fn settle(&self, rule: usize, counter: OfSettle) -> usize {
+        let start = self.settles.get(rule).copied().flatten();
+        start.map_or(usize::MAX, |start| start + counter as usize)
     }
 
     pub(crate) fn decisions(&self, rule: usize) -> usize {
@@ -233,7 +281,7 @@ mod tests {
         let mut counters = Counters::new();
         for n in first..first + rules {
             let limits = limits.iter().map(String::as_str);
-            counters.add_rule(&format!("rule-{n}"), n % 10 == 0, limits);
+            counters.add_rule(&format!("rule-{n}"), (n % 10 == 0, false), limits);
         }
         counters
     }

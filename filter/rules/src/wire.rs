@@ -79,12 +79,16 @@ impl Question {
         checks: impl IntoIterator<Item = &'a ResolvedCheck>,
         shadow: Option<&'a str>,
     ) -> Decision<'a> {
-        let checks = checks.into_iter().map(|check| sluicegate_protocol::Check {
-            limit: self.limit_name(check).into(),
-            key: check.key.as_str().into(),
-            cost: check.cost,
-            quota: check.quota,
-            within_ms: None,
+        let checks = checks.into_iter().map(|check| {
+            let settle = self.rules.settle_rule(check);
+            sluicegate_protocol::Check {
+                limit: self.limit_name(check).into(),
+                key: check.key.as_str().into(),
+                cost: check.cost,
+                quota: check.quota,
+                within_ms: settle.map(|settle| settle.within_ms),
+                most: self.most(check),
+            }
         });
         Decision {
             checks: checks.collect(),

@@ -11,6 +11,7 @@
 //! | `listed_windows` | what clients are told of all windows of a limit |
 //! | `pushed` | requests before the first rules, and the set of a request |
 //! | `rule_sets` | several rule sets at once |
+//! | `settle` | reserves, and what the end of a stream tells |
 //! | `upstreams`, `upstream_queries`, `readers` | rules beside models of servers |
 #![allow(
     clippy::unwrap_used,
@@ -32,6 +33,7 @@ mod paths;
 mod pushed;
 mod readers;
 mod rule_sets;
+mod settle;
 mod support;
 mod upstream_queries;
 mod upstreams;

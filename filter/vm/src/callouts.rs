@@ -10,17 +10,18 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use sluicegate_certificates::CallTimes;
 use sluicegate_protocol::{
     CachedDenials, DECIDE_PATH, FILTER_HEADER, LEASES_HEADER, PartReport, RULES_HEADER,
-    UNKNOWN_HEADER, Verdict,
+    SETTLE_PATH, UNKNOWN_HEADER, Verdict,
 };
 use sluicegate_rules::{
-    BatchLimits, CalloutId, CalloutQueue, Conclusion, Evaluation, HeaderFields, LeaseReport,
-    Question, RuleSet, Taken, TickClock, VerdictError, question_body, read_answer,
+    BatchLimits, CalloutId, CalloutQueue, Conclusion, Evaluation, Fact, Facts, HeaderFields,
+    LeaseReport, Question, Reserves, RuleSet, Taken, TickClock, VerdictError, question_body,
+    read_answer,
 };
 
 use crate::host::{CurrentRequest, Host};
@@ -36,6 +37,11 @@ const MAX_DELIVERED: usize = 64;
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// How often the timer looks for leases that have ended.
 const LEASES_EVERY: Duration = Duration::from_millis(25);
+
+/// How often the timer looks for facts to send.
+const FACTS_EVERY: Duration = Duration::from_millis(25);
+/// How long the sidecar may take to confirm them: no request waits.
+const FACTS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long the sidecar may take to lend more units: it may have to ask the store, and no request waits for it. The filter could
 /// not spend units in an answer that it has given up.
@@ -104,6 +110,11 @@ pub struct Callouts<H: Host> {
     rules: RuleUpdates,
     /// Requests that wait for the first rules, and until when.
     early: RefCell<VecDeque<(u64, Rc<Waiter>)>>,
+    /// What the sidecar must learn of streams, and the callout in flight that tells it.
+    facts: RefCell<Facts>,
+    facts_sent: Cell<Option<u32>>,
+    /// What living streams have reserved.
+    living: RefCell<Vec<Weak<Reserves>>>,
 }
 
 // Borrows of a `RefCell` never overlap, because a second one would panic: each ends before the next begins.
@@ -133,6 +144,9 @@ impl<H: Host> Callouts<H> {
             renewal_pending: Cell::new(false),
             rules: RuleUpdates::default(),
             early: RefCell::default(),
+            facts: RefCell::default(),
+            facts_sent: Cell::new(None),
+            living: RefCell::default(),
         }
     }
 
@@ -315,6 +329,7 @@ impl<H: Host> Callouts<H> {
         self.release_early(now_us);
         self.send_batches(now_us);
         self.send_renewal(now_us);
+        self.send_facts(now_us);
         self.report(now_us);
         self.deliver();
         self.adjust_tick();
@@ -343,6 +358,10 @@ impl<H: Host> Callouts<H> {
             self.request_rules(now_us);
             self.shorten_tick();
             return;
+        }
+        if self.facts_sent.get() == Some(token) {
+            let body = self.plugin.host.answer(headers, body_size);
+            return self.facts_answered(body.ok().as_deref());
         }
         let Some(sent) = self.sent.borrow_mut().remove(&token) else {
             return;
@@ -397,6 +416,76 @@ impl<H: Host> Callouts<H> {
         }
     }
 
+    /// The stream of a request that has reserved units has ended: after it has passed, or not.
+    pub fn settle(&self, reserves: &Reserves, passed: bool) {
+        let facts = if passed {
+            reserves.ended(&|path| self.plugin.host.property(path))
+        } else {
+            reserves.unused()
+        };
+        self.add_facts(facts);
+    }
+
+    fn add_facts(&self, facts: Vec<Fact>) {
+        if !facts.is_empty() {
+            self.facts.borrow_mut().add(facts, self.now_us());
+            self.shorten_tick();
+        }
+    }
+
+    /// Keeps what a request has reserved until its stream ends, if that has not happened.
+    fn keep_reserves(&self, waiter: &Waiter, reserves: Rc<Reserves>, now_us: u64) {
+        if waiter.state.get() == State::Over {
+            return self.settle(&reserves, false);
+        }
+        reserves.renewals(now_us);
+        self.living.borrow_mut().push(Rc::downgrade(&reserves));
+        // A request asks once.
+        let _ = waiter.reserves.set(reserves);
+    }
+
+    /// Adds signs of the streams that have reserved units and still live.
+    fn renew_reserves(&self, now_us: u64) {
+        let mut facts = Vec::new();
+        self.living.borrow_mut().retain(|reserves| {
+            let reserves = reserves.upgrade();
+            let renewals = reserves.as_ref().map(|reserves| reserves.renewals(now_us));
+            facts.extend(renewals.into_iter().flatten());
+            reserves.is_some()
+        });
+        self.add_facts(facts);
+    }
+
+    /// Sends facts, if any are due and none are on their way.
+    fn send_facts(&self, now_us: u64) {
+        let body = self.facts.borrow_mut().next(now_us);
+        let Some(body) = body else {
+            return;
+        };
+        let cluster = &self.plugin.settings.cluster;
+        let headers = vec![
+            (":method", "POST"),
+            (":path", SETTLE_PATH),
+            (":authority", cluster),
+            ("content-type", "application/json"),
+        ];
+        let sent = self
+            .plugin
+            .host
+            .call(cluster, headers, Some(&body), FACTS_TIMEOUT);
+        match sent {
+            Ok(token) => self.facts_sent.set(Some(token)),
+            Err(_) => self.facts_answered(None),
+        }
+    }
+
+    fn facts_answered(&self, body: Option<&[u8]>) {
+        self.facts_sent.set(None);
+        let now_us = self.now_us();
+        self.facts.borrow_mut().answered(body, now_us);
+        self.send_facts(now_us);
+    }
+
     /// Tells of leases that have ended, if no other callout has. Once a second also tells of cached denials, announces the
     /// filter if that is due, and flushes the counters.
     fn report(&self, now_us: u64) {
@@ -410,6 +499,7 @@ impl<H: Host> Callouts<H> {
         let mut reports = self.plugin.leases.borrow_mut().has_report(now_us);
         let every_second = is_due(&self.reported_us, REPORT_EVERY);
         if every_second {
+            self.renew_reserves(now_us);
             reports |= self.plugin.denials.borrow().has_report();
         }
         let often = self.rules.reports_often();
@@ -530,9 +620,11 @@ impl<H: Host> Callouts<H> {
                 continue;
             };
             let to = from + decisions(waiter);
+            let mut reserves = None;
             let verdicts = match &answer {
                 Ok(answer) => {
                     let answered = answer.verdicts.get(from..to).unwrap_or_default();
+                    reserves = question.reserves(answered, taken);
                     Ok(taken.verdicts(question, answered))
                 }
                 Err(why) => Err(why.clone()),
@@ -542,6 +634,9 @@ impl<H: Host> Callouts<H> {
                 denials.learn(question, most_ms, verdicts, times);
             }
             self.conclude(waiter, verdicts.as_deref().map_err(Clone::clone));
+            if let Some(reserves) = reserves {
+                self.keep_reserves(waiter, reserves, times.answered_us);
+            }
             from = to;
         }
     }
@@ -609,6 +704,11 @@ impl<H: Host> Callouts<H> {
         if self.rules.is_compiling() {
             return as_us(COMPILE_EVERY);
         }
+        let facts_us = if self.facts.borrow().is_empty() {
+            u64::MAX
+        } else {
+            as_us(FACTS_EVERY)
+        };
         let idle_us = if !self.plugin.has_rules() || !self.early.borrow().is_empty() {
             as_us(EARLY_EVERY)
         } else if self.plugin.leases.borrow().is_empty() {
@@ -620,6 +720,7 @@ impl<H: Host> Callouts<H> {
         } else {
             as_us(LEASES_EVERY)
         };
+        let idle_us = idle_us.min(facts_us);
         match self.queue.borrow().poll_interval_us() {
             Some(tick_us) => tick_us,
             None if self.outbox.borrow().is_empty() => idle_us,

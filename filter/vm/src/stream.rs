@@ -85,6 +85,13 @@ impl<H: Host> Stream<H> {
             Some(waiter) => waiter.response_headers.take(),
             None => std::mem::take(&mut self.response_headers),
         };
+        if let Some(reserves) = self
+            .waiter
+            .as_ref()
+            .and_then(|waiter| waiter.reserves.get())
+        {
+            reserves.read_headers(&|path| self.host.property(path));
+        }
         if !headers.is_empty() && !self.host.is_reply_of_another_filter() {
             for (name, value) in headers.iter() {
                 self.host.set_response_header(name, value);
@@ -100,7 +107,10 @@ impl<H: Host> Drop for Stream<H> {
                 // The client has hung up.
                 callouts.plugin.put_back(question, taken);
             }
-            waiter.end();
+            let passed = waiter.state.replace(State::Over) == State::Passed;
+            if let Some(reserves) = waiter.reserves.get() {
+                callouts.settle(reserves, passed);
+            }
         }
     }
 }

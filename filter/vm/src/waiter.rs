@@ -3,7 +3,9 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
-use sluicegate_rules::{Conclusion, HeaderFields, Pushed, Question, Reply, Request, Taken};
+use sluicegate_rules::{
+    Conclusion, HeaderFields, Pushed, Question, Reply, Request, Reserves, Taken,
+};
 
 use crate::host::{Action, Host};
 
@@ -17,6 +19,8 @@ pub struct Waiter {
     pub state: Cell<State>,
     /// Header fields to add to the response.
     pub response_headers: RefCell<HeaderFields>,
+    /// What its verdicts have reserved, to be settled when its stream ends.
+    pub reserves: OnceCell<Rc<Reserves>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -37,6 +41,7 @@ impl Waiter {
             asked: OnceCell::new(),
             state: Cell::new(State::Waits),
             response_headers: RefCell::default(),
+            reserves: OnceCell::new(),
         }
     }
 

@@ -174,6 +174,13 @@ pub fn fingerprint<'a>(
     text
 }
 
+/// A cost in a fingerprint, of which so many percent of the quota are taken at most: a denial of less does not say when all would be
+/// admitted.
+pub fn cost_in_parts(cost: u64, most: Option<u8>) -> u64 {
+    // Costs have 32 bits.
+    cost | u64::from(most.unwrap_or(0)) << 40
+}
+
 /// The limits and keys in a fingerprint.
 fn checks_of(mut text: &str) -> impl Iterator<Item = (&str, &str)> {
     std::iter::from_fn(move || {

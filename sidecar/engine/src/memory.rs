@@ -214,6 +214,12 @@ impl Memory {
         held.unwrap_or(false)
     }
 
+    /// Lets a hold live for so long from now. False if there is none.
+    pub fn renew(&mut self, now_us: u64, hold: &str, for_us: u64) -> bool {
+        let renewed = self.holds.change(hold, |hold| hold.renew(now_us, for_us));
+        renewed.unwrap_or(false)
+    }
+
     /// Drops buckets that are empty at `now_us`, examining at most `at_most` entries, and shrinks tables that have
     /// become too large. Call it about every second until it is done: then memory follows live traffic, and returns to
     /// nothing after traffic ends. A thousand entries take a millisecond at most. Returns whether it is done.

@@ -198,6 +198,8 @@ pub enum Settled {
         /// Units that were taken now.
         units: u64,
     },
+    /// It can be settled for longer.
+    Renewed,
     /// Nothing was changed: the receipt was settled before, or its time is over, or this limit and key have no such receipt. What
     /// it stood for stays taken.
     Unknown,

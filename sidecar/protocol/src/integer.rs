@@ -68,7 +68,7 @@ mod tests {
                 r#"{{"settles":[{{"limit":"a","key":"k","receipt":"r","units":{number}}}]}}"#
             );
             let read = &read_settles(body.as_bytes()).unwrap()[0];
-            let units = read.as_ref().ok().map(|settle| settle.units);
+            let units = read.as_ref().ok().and_then(|settle| settle.units);
             assert_eq!(units, read_as, "{number}");
             let body = format!(
                 r#"{{"limit":"a","key":"k","quota":{number},"burst":{number},

@@ -52,7 +52,7 @@ pub use rules::{
     FILTERS_PATH, FilterList, FilterState, MAX_EARLIER, RULES_HEADER, RULES_PATH, RULES_WAIT_S,
     RulesReport, RulesState, list_of, lists,
 };
-pub use top::{Top, TopDenied, TopLimit, TopNearest};
+pub use top::{Top, TopDenied, TopLimit, TopNearest, TopReserves};
 
 /// The OpenAPI document; on both ports.
 pub const OPENAPI_PATH: &str = "/v1/openapi.json";

@@ -166,6 +166,11 @@ pub struct Check<'a> {
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = MAX_WITHIN_MS)))]
     #[serde(deserialize_with = "integer::optional")]
     pub within_ms: Option<u64>,
+    /// Take at most so many percent of the limit's quota, if the cost is more: an estimate that is larger than the quota would never
+    /// be admitted. At least 1 unit is taken, unless the cost is 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 100)))]
+    pub most: Option<u8>,
 }
 
 const fn one() -> u64 {
@@ -192,9 +197,15 @@ pub struct Settle<'a> {
     pub receipt: Cow<'a, str>,
     /// The units that were used; 0 returns all that the check took. What was taken beyond them comes back, as far as it has not
     /// come back by itself; what was used beyond what was taken is taken now, whatever the limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(max = MAX_COST)))]
-    #[serde(deserialize_with = "integer::required")]
-    pub units: u64,
+    #[serde(deserialize_with = "integer::optional")]
+    pub units: Option<u64>,
+    /// In place of the units: nothing is settled yet, and the receipt can be for so many milliseconds from now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = MAX_WITHIN_MS)))]
+    #[serde(deserialize_with = "integer::optional")]
+    pub within_ms: Option<u64>,
 }
 
 /// A limit and key whose whole quota is to be restored.
@@ -260,11 +271,24 @@ pub fn read_decisions(body: &[u8]) -> Result<Read<'_>, Problem> {
 pub fn read_settles(body: &[u8]) -> Result<Vec<Result<Settle<'_>, Problem>>, Problem> {
     read_entries(body, SETTLES, |entry: &Settle<'_>| {
         check_key(&entry.key)?;
-        if entry.units > MAX_COST {
-            let why = format_args!("`units` is {}; the maximum is {MAX_COST}", entry.units);
-            return Err(Problem::new(Code::MalformedEntry, why).at("units"));
+        let wrong = |field, why: String| {
+            Err(Problem::new(Code::MalformedEntry, format_args!("`{field}` {why}")).at(field))
+        };
+        match (entry.units, entry.within_ms) {
+            (Some(units), None) if units > MAX_COST => {
+                wrong("units", format!("is {units}; the maximum is {MAX_COST}"))
+            }
+            (None, Some(within_ms)) if !(1..=MAX_WITHIN_MS).contains(&within_ms) => wrong(
+                "within_ms",
+                format!("is {within_ms}: give 1 to {MAX_WITHIN_MS}"),
+            ),
+            (Some(_), None) | (None, Some(_)) => Ok(()),
+            _ => wrong(
+                "units",
+                "is what was used, or `within_ms` keeps the receipt: give exactly one of the two"
+                    .to_owned(),
+            ),
         }
-        Ok(())
     })
 }
 
@@ -355,6 +379,12 @@ fn check_shape(decision: Decision<'_>) -> Result<Decision<'_>, Problem> {
         if !(1..=MAX_WITHIN_MS).contains(&within_ms) {
             let why = format!("is {within_ms}: give 1 to {MAX_WITHIN_MS}");
             let field = format!("checks[{index}].within_ms");
+            return wrong(Code::MalformedEntry, &field, why);
+        }
+        let most = check.most.unwrap_or(1);
+        if !(1..=100).contains(&most) {
+            let why = format!("is {most}: give 1 to 100 percent");
+            let field = format!("checks[{index}].most");
             return wrong(Code::MalformedEntry, &field, why);
         }
     }

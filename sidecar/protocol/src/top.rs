@@ -24,6 +24,19 @@ pub struct TopLimit {
     pub most_denied: Vec<TopDenied>,
     /// The subjects that came nearest to the limit in the last minute, at most ten, the nearest first.
     pub nearest: Vec<TopNearest>,
+    /// How much is used of what requests reserve. Absent if nothing that was reserved has been settled in this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserves: Option<TopReserves>,
+}
+
+/// What is reserved of a limit until its requests are settled, and what of it is used.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct TopReserves {
+    /// The share of what was reserved that was used. Above 1 if more was used.
+    pub used_ratio: f64,
+    /// Less than a quarter of it was used, while more than one request in a hundred was denied: smaller reserves might admit them.
+    pub starve: bool,
 }
 
 /// A subject that was denied.

@@ -171,12 +171,24 @@ fn a_settle_names_a_receipt_and_units() {
     let entry = |more: &str| format!(r#"{{"limit":"a","key":"k","receipt":"r"{more}}}"#);
     let most = r#","units":2147483648"#;
     let more = r#","units":2147483649"#;
-    let body = [most, more, "", r#","units":1,"taken_at_us":1"#].map(entry);
+    let both = r#","units":1,"within_ms":1"#;
+    let unknown = r#","units":1,"taken_at_us":1"#;
+    let never = r#","within_ms":0"#;
+    let body = [most, more, "", unknown, both, never].map(entry);
     let body = format!(r#"{{"settles":[{}]}}"#, body.join(","));
     let read = sluicegate_protocol::read_settles(body.as_bytes()).unwrap();
     let settle = read[0].as_ref().unwrap();
-    assert_eq!((settle.receipt.as_ref(), settle.units), ("r", 1 << 31));
-    for (index, named) in [(1, "units"), (2, "units"), (3, "taken_at_us")] {
+    assert_eq!(
+        (settle.receipt.as_ref(), settle.units),
+        ("r", Some(1 << 31))
+    );
+    for (index, named) in [
+        (1, "units"),
+        (2, "units"),
+        (3, "taken_at_us"),
+        (4, "units"),
+        (5, "within_ms"),
+    ] {
         let error = read[index].as_ref().unwrap_err();
         assert_eq!(error.code, Code::MalformedEntry);
         assert!(error.message.contains(named), "{error}");

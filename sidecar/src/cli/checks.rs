@@ -89,6 +89,7 @@ pub fn check<'a>(
         cost,
         quota: None,
         within_ms: None,
+        most: None,
     }
 }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::slice;
 
 use serde_json::json;
-use sluicegate::policy::{Expanded, Files, Policy, window_name};
+use sluicegate::policy::{Expanded, Files, Limit, Policy, window_name};
 use sluicegate::telemetry::subject::Subject;
 use sluicegate_protocol::Whom;
 use sluicegate_rules::config::{self, ConfigError};
@@ -365,6 +365,14 @@ fn tell(question: &Question, check: &ResolvedCheck, policy: Option<&Policy>, tex
         Some(limit) => {
             for window in &limit.windows {
                 line!(text, "    {} per {}", window.quota, window_name(window));
+            }
+            if let Some(percent) = question.most(check) {
+                let most = Limit::most_reserved(limit.most(), percent);
+                let reserved = check.cost.min(most);
+                line!(
+                    text,
+                    "    reserves {reserved} of the cost, {percent} % of the quota ({most}) at most, and is settled when the response has ended"
+                );
             }
             let own = Whom::Key(key.into_owned());
             let own = policy.in_file(&policy.acts_on(&limit.name, &own));

@@ -40,13 +40,15 @@ impl Settle {
             limit: self.limit.into(),
             key: self.key.into(),
             receipt: self.receipt.into(),
-            units: self.units,
+            units: Some(self.units),
+            within_ms: None,
         };
         let outcomes = decider.settle(&[entry]).await?;
         decider.end(&outcomes, self.output, |outcome| match outcome {
             Settled::Returned { units } => Ok(format!("{} returned\n", counted(*units))),
             Settled::Charged { units } => Ok(format!("{} charged\n", counted(*units))),
             Settled::Unknown => Ok("nothing changed: the receipt was settled before, its time is over, or it belongs to another limit or key\n".to_owned()),
+            Settled::Renewed => Ok(String::new()),
             Settled::Error(problem) => Err(Some(problem)),
             Settled::Unavailable => Err(None),
         })?;

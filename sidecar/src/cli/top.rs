@@ -99,6 +99,14 @@ fn tell(page: &mut String, limit: &TopLimit) {
         page,
         "limit {name}: {denied} denied in the last {seconds} s"
     );
+    if let Some(reserves) = &limit.reserves {
+        let used = (reserves.used_ratio * 100.0).floor();
+        let starve = reserves
+            .starve
+            .then_some(": reserves may starve this limit");
+        let starve = starve.unwrap_or_default();
+        line!(page, "  {used:.0} % of what is reserved is used{starve}");
+    }
     if !limit.most_denied.is_empty() {
         line!(page, "  most denied               denied   error   share");
     }
@@ -129,7 +137,7 @@ fn whose(subject: &str, consumer: Option<&String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluicegate_protocol::{TopDenied, TopNearest};
+    use sluicegate_protocol::{TopDenied, TopNearest, TopReserves};
 
     #[test]
     fn a_page_names_subjects_with_their_counts_and_how_exact_they_are() {
@@ -152,14 +160,19 @@ mod tests {
                 consumer: Some("acme".to_owned()),
                 used_ratio: 0.96,
             }],
+            reserves: Some(TopReserves {
+                used_ratio: 0.128,
+                starve: true,
+            }),
         };
         let limits = vec![limit];
         let table = text(&Top { limits });
         let lines: Vec<_> = table.lines().collect();
         assert_eq!(
-            lines[..6],
+            lines[..7],
             [
                 "limit per-key: 120 denied in the last 61 s",
+                "  12 % of what is reserved is used: reserves may starve this limit",
                 "  most denied               denied   error   share",
                 "  0123456789abcdef0123          90      -3    75 %",
                 "  ba987654321001234567          30       0    25 %",

@@ -149,6 +149,15 @@ impl Backend {
         done
     }
 
+    /// Lets holds live for so many milliseconds from now; whether each was there.
+    ///
+    /// # Errors
+    /// Some of them are not known to live.
+    pub async fn renew(&self, holds: &[(String, u64)]) -> Result<Vec<bool>, StoreError> {
+        let renewed = self.store.renew(holds).await;
+        renewed.inspect_err(|error| self.batcher.record_error(error))
+    }
+
     /// Resets buckets, by their keys, and this sidecar's shares of them; whether each held anything.
     ///
     /// # Errors

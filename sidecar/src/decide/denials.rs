@@ -161,7 +161,11 @@ impl State {
             let (limit, key) = (check.limit.as_ref(), check.key.as_ref());
             // Other than one that only reads, one that asks can be denied.
             let asks = check.cost == 0 && decision.settles(check);
-            let cost = if asks { u64::MAX } else { check.cost };
+            let cost = if asks {
+                u64::MAX
+            } else {
+                certificates::cost_in_parts(check.cost, check.most)
+            };
             (limit, key, cost, check.quota)
         }));
         if let Some(generation) = self.voided_in(decision) {
@@ -187,6 +191,7 @@ mod tests {
             cost: 1,
             quota: None,
             within_ms: None,
+            most: None,
         };
         Decision {
             checks: vec![check],

@@ -50,6 +50,9 @@ pub struct EffectiveChecks<'a> {
     pub unknown: Vec<usize>,
 }
 
+/// How long a denial by a limit that rules settle may be cached: units come back at any time.
+const MOST_HOLD_SETTLED_MS: u64 = 250;
+
 /// The longest time for which a denial may be cached.
 pub fn denial_ttl_ms(policy: &Policy) -> u64 {
     clock::micros(policy.denial_ttl) / 1_000
@@ -159,7 +162,10 @@ impl<'a> EffectiveChecks<'a> {
                 }
             };
             all.most_hold_ms = all.most_hold_ms.min(hold_until_end(ends_in_ms));
-            all.add(EffectiveCheck {
+            if limit.is_settled {
+                all.most_hold_ms = all.most_hold_ms.min(MOST_HOLD_SETTLED_MS);
+            }
+            let mut next = EffectiveCheck {
                 index,
                 key: &check.key,
                 cost: check.cost,
@@ -173,7 +179,11 @@ impl<'a> EffectiveChecks<'a> {
                     && check.cost > 0
                     && !asked.peek
                     && !asked.settles(check),
-            });
+            };
+            if let Some(percent) = check.most {
+                next.cost = next.cost.min(Limit::most_reserved(next.most(), percent));
+            }
+            all.add(next);
         }
         all.checks
             .iter()

@@ -12,7 +12,7 @@ pub fn to_text(secret: u128) -> String {
     format!("{secret:032x}")
 }
 
-/// Adds the settlement of a receipt.
+/// Adds the settlement of a receipt, or the renewal of its hold: the hold's key, and for how many milliseconds.
 ///
 /// # Errors
 /// The policy has no such limit, or the receipt is malformed.
@@ -21,6 +21,7 @@ pub fn settle(
     overrides: OverridesNow<'_>,
     asked: &Settle<'_>,
     settlements: &mut Settlements,
+    renewals: &mut Vec<(String, u64)>,
 ) -> Result<(), Problem> {
     let buckets = buckets(policy, overrides, &asked.limit, &asked.key)?;
     let secret = read(&asked.receipt).ok_or_else(|| {
@@ -30,11 +31,13 @@ pub fn settle(
         )
         .at("receipt")
     })?;
-    let guard = Guard::Settle {
-        hold: hold_key(&asked.key, &asked.limit, secret),
-        used: asked.units,
-    };
-    settlements.return_to(guard, buckets);
+    let hold = hold_key(&asked.key, &asked.limit, secret);
+    if let Some(within_ms) = asked.within_ms {
+        renewals.push((hold, within_ms));
+        return Ok(());
+    }
+    let used = asked.units.unwrap_or_default();
+    settlements.return_to(Guard::Settle { hold, used }, buckets);
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! Settings around the filter in Envoy's file that do not suit it.
 
-use sluicegate_rules::config::schema::{Cost, Match, Rule};
+use sluicegate_rules::config::schema::{Match, Rule};
 use sluicegate_rules::config::walk::{checks, components};
 
 use super::envoy_yaml::{Holder, Manager, Plugin, Routes};
@@ -181,9 +181,7 @@ fn reads_path(one: &Match) -> bool {
 fn headers(rules: &[Rule]) -> impl Iterator<Item = (String, &String)> {
     let of_components = components(rules)
         .filter_map(|(at, component)| Some((format!("{at}.header"), component.header.as_ref()?)));
-    let of_costs = checks(rules).filter_map(|(at, _, check)| match &check.cost {
-        Cost::Varying(varying) => Some((format!("{at}.cost.header"), varying.header.as_ref()?)),
-        Cost::Constant(_) => None,
-    });
+    let of_costs = checks(rules);
+    let of_costs = of_costs.flat_map(|(at, _, check)| check.cost.headers(&format!("{at}.cost")));
     of_components.chain(of_costs)
 }

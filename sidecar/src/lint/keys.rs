@@ -1,7 +1,7 @@
 //! Keys that a client can choose or omit, which evades its limit, and keys that can be guessed.
 
 use sluicegate_rules::config::schema::{
-    Address, Check, Cost, KeyComponent, Limit, Metadata, NamePath, Rule, VaryingCost, WhenMissing,
+    Address, Check, KeyComponent, Limit, Metadata, NamePath, Rule, WhenMissing,
 };
 use sluicegate_rules::config::walk::{can_be_absent, checks, components, is_optional};
 
@@ -82,11 +82,8 @@ pub fn lint(rules: &[Rule], plugin: Option<&Plugin>, findings: &mut Findings<'_>
         }
     }
     for (at, _, check) in checks(rules) {
-        if let Cost::Varying(VaryingCost {
-            header: Some(name), ..
-        }) = &check.cost
-        {
-            header(&format!("{at}.cost.header"), name, findings);
+        for (at, name) in check.cost.headers(&format!("{at}.cost")) {
+            header(&at, name, findings);
         }
         if let Some(WhenMissing::Address(given)) = &check.when_missing {
             address(&format!("{at}.when_missing"), given, plugin, findings);

@@ -1,7 +1,7 @@
 //! Which requests rules match: more checks than a decision may have, and conditions, costs and rules that no request meets.
 
 use sluicegate_protocol::MAX_CHECKS;
-use sluicegate_rules::config::schema::{Check, Cost, Match, Rule, VaryingCost, WhenMissing};
+use sluicegate_rules::config::schema::{Check, Cost, Match, Rule, WhenMissing};
 use sluicegate_rules::config::walk::{can_be_absent, checks};
 
 use super::findings::Findings;
@@ -80,12 +80,10 @@ fn condition(field: &str, one: &Match, findings: &mut Findings<'_>) {
 /// The entries of tables of costs.
 fn costs(rules: &[Rule], findings: &mut Findings<'_>) {
     for (at, rule, check) in checks(rules) {
-        let Cost::Varying(VaryingCost {
-            table: Some(table), ..
-        }) = &check.cost
-        else {
+        let Cost::Varying(varying) = &check.cost else {
             continue;
         };
+        let table = varying.table.as_deref().unwrap_or_default();
         let mut before = Vec::new();
         for (index, entry) in table.iter().enumerate() {
             let field = format!("{at}.cost.table[{index}]");

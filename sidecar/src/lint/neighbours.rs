@@ -1,8 +1,10 @@
-//! Other filters of the connection manager: which of them may clear the route, ask for it, or change the path or headers, in
-//! Envoy 1.40.
+//! Other filters of the connection manager: which of them may clear the route, ask for it, change the path or headers, or write
+//! metadata, in Envoy 1.40.
+
+use sluicegate_rules::config::schema::NamePath;
 
 use super::messages::{any, enumerated, is_called, spelled};
-use crate::yaml::{Node, at, children, entries, get, is_true, text};
+use crate::yaml::{Node, at, children, entries, fields, get, is_true, text};
 
 /// May clear the route, whatever their configurations say.
 const CLEAR: &str = " connect_grpc_bridge dynamic_modules golang grpc_http1_bridge grpc_http1_reverse_bridge \
@@ -17,6 +19,11 @@ const ASK: &str = " cors csrf fault rbac ";
 /// Give requests another path.
 const CHANGE_PATH: &str = " connect_grpc_bridge grpc_json_reverse_transcoder grpc_json_transcoder mcp_json_rest_bridge \
                            mcp_router ";
+
+/// Run code that writes whatever metadata it likes.
+const PROGRAMS: &str = " dynamic_modules golang wasm ";
+/// Before the names of filters that are Envoy's own, which are also the namespaces of their metadata.
+const ENVOYS: &str = "envoy.filters.http.";
 
 /// Another filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +42,12 @@ pub struct Neighbour {
     pub changes_path: bool,
     /// The header fields that it takes from requests.
     pub removes: Vec<String>,
+    /// Its configuration, or its program, is elsewhere: it may write any metadata.
+    pub is_hidden: bool,
+    /// The texts of its configuration, among them the namespaces that it writes to.
+    texts: Vec<String>,
+    /// The names of the metadata into which it copies what requests tell, with their namespaces.
+    copies: Vec<(String, String)>,
 }
 
 impl Neighbour {
@@ -76,6 +89,20 @@ impl Neighbour {
         };
         let mut removes = Vec::new();
         nodes.iter().for_each(|node| removed(node, &mut removes));
+        let (mut texts, mut copies) = (Vec::new(), Vec::new());
+        for node in nodes.iter().filter(|_| !is_ours) {
+            texts_of(node, &mut texts);
+            for kind in ["header_to_metadata", "json_to_metadata"]
+                .iter()
+                .filter(|kind| kinds.contains(kind))
+            {
+                copied(node, &format!("{ENVOYS}{kind}"), false, &mut copies);
+            }
+        }
+        texts.extend(kinds.iter().map(|kind| format!("{ENVOYS}{kind}")));
+        let is_elsewhere = |node: &Node| {
+            get(node, "config_discovery").is_some() || get(node, "filename").is_some()
+        };
         Self {
             name: name.to_owned(),
             is_cors: is_called(filter, "http.cors"),
@@ -87,8 +114,51 @@ impl Neighbour {
             asks_route: asks && is_always_on,
             changes_path: is(CHANGE_PATH) || is(" header_mutation lua ") && says(&names_path),
             removes,
+            is_hidden: !is_ours && (is(PROGRAMS) || says(&is_elsewhere)),
+            texts,
+            copies,
         }
     }
+
+    /// Whether it may write metadata into a namespace: its configuration has the name, or a script in it does.
+    pub fn writes(&self, namespace: &str) -> bool {
+        let quoted = format!("\"{namespace}\"");
+        let mut texts = self.texts.iter();
+        texts.any(|text| text == namespace || text.replace('\'', "\"").contains(&quoted))
+    }
+
+    /// Whether it copies something of requests there.
+    pub fn copies(&self, namespace: &str, name: &NamePath) -> bool {
+        let name = match name {
+            NamePath::Name(name) => Some(name),
+            NamePath::List(names) => names.first(),
+        };
+        let mut copies = self.copies.iter();
+        copies.any(|(to, key)| to == namespace && Some(key) == name)
+    }
+}
+
+/// All texts of a configuration.
+fn texts_of(node: &Node, found: &mut Vec<String>) {
+    found.extend(text(node).map(str::to_owned));
+    children(node).for_each(|child| texts_of(child, found));
+}
+
+/// What `request_rules` write when a request has what they look for, by default into the filter's own namespace.
+fn copied(node: &Node, own: &str, of_requests: bool, found: &mut Vec<(String, String)>) {
+    for (name, value) in fields(node) {
+        let name = name.value.as_str();
+        if of_requests && ["on_present", "on_header_present"].contains(&name) {
+            let namespace = get(value, "metadata_namespace").and_then(text);
+            let namespace = namespace.filter(|name| !name.is_empty()).unwrap_or(own);
+            let key = get(value, "key").and_then(text);
+            found.extend(key.map(|key| (namespace.to_owned(), key.to_owned())));
+        }
+        copied(value, own, of_requests || name == "request_rules", found);
+    }
+    entries(node)
+        .iter()
+        .for_each(|child| copied(child, own, of_requests, found));
 }
 
 /// The type of a filter, such as `lua`, in the name of its message.

@@ -4,7 +4,7 @@ use sluicegate_rules::config::schema::{Configuration, Rule};
 
 use super::envoy_yaml::Plugin;
 use super::findings::Findings;
-use super::{envoy, keys, limits, matching};
+use super::{envoy, keys, limits, matching, metadata};
 use crate::policy::{Policy, StoreAddress};
 
 /// Lints rules: alone, with the plugin around them and with a policy, if these are known.
@@ -16,6 +16,7 @@ pub fn lint_rules(
 ) {
     if let Some(manager) = around.and_then(|(plugin, _)| plugin.manager.as_ref()) {
         envoy::lint_rules(manager, rules, findings);
+        metadata::lint(manager, rules, findings);
     }
     // Nobody else can read the sidecar's own memory.
     let is_private = policy.is_some_and(|policy| matches!(policy.store, StoreAddress::Memory));

@@ -15,8 +15,10 @@ pub fn snapshot(service: &Service, after_ms: u64) -> Value {
     let history = service.sampled(MIN_SAMPLE_INTERVAL_MS);
     let mut top = service.metrics.top();
     // Most of thousands of limits have none.
-    top.limits
-        .retain(|limit| !(limit.most_denied.is_empty() && limit.nearest.is_empty()));
+    top.limits.retain(|limit| {
+        let is_empty = limit.most_denied.is_empty() && limit.nearest.is_empty();
+        !is_empty || limit.reserves.is_some()
+    });
     let epoch = service.policy.current();
     let policy = &epoch.policy;
     json!({

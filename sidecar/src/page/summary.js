@@ -47,6 +47,11 @@ export function leasesText(leases) {
   return `Leases hold ${NUMBER.format(held)} unit${held === 1 ? "" : "s"}; ${NUMBER.format(spent)} were spent without a call.`;
 }
 
+/** How much of what requests reserve is used: `12 % of what is reserved is used`. Empty if nothing has been settled. */
+export function reservesText(reserves) {
+  return reserves ? `${percent(reserves.used_ratio)} of what is reserved is used` : "";
+}
+
 /** Which filters have the policy's rules: `Rules a41c09d2e7f3: 16 of 16 filters have them.` Empty without rules and such filters. */
 export function rulesText({ rules, filters }) {
   const { in_force = 0, behind = 0, refused = 0, none = 0 } = filters;
@@ -66,7 +71,7 @@ export function limitName(name) {
 function denying(view) {
   return view.limits
     .filter((limit) => limit.denies)
-    .map(({ name, now, since, last }) => ({ name: limitName(name), key: name, rate: now.denied, since, last }))
+    .map(({ name, now, since, last, reserves }) => ({ name: limitName(name), key: name, rate: now.denied, since, last, reserves }))
     .sort((a, b) => b.rate - a.rate);
 }
 
@@ -171,7 +176,8 @@ function trouble({ now, store, policy, total, failing }, settling) {
 function over(view, all) {
   const { total } = view;
   const state = all[0].rate > 0 ? { tone: "them", chip: OVER } : { tone: "wait", chip: "No 429s just now", spoken: OVER };
-  const notes = [whom(view, all[0])];
+  const starved = all.filter(({ reserves }) => reserves?.starve);
+  const notes = [whom(view, all[0]), ...starved.map(({ name, reserves }) => `Reserves may starve ${name}: ${reservesText(reserves)}.`)];
   if (total.denied > 0) notes.push(`${percent(total.denied / requests(total))} of ${rate(requests(total))} requests/s are denied.`);
   return { ...state, headline: `${limiting(view, all)}.`, notes };
 }

@@ -57,7 +57,7 @@ fn is_optional(check: &Check) -> bool {
 fn least(cost: &Cost) -> u64 {
     match cost {
         Cost::Constant(cost) => *cost,
-        Cost::Varying(varying) if varying.header.is_some() => 1,
+        Cost::Varying(varying) if varying.header.is_some() || varying.settle.is_some() => 1,
         Cost::Varying(varying) => {
             let costs = varying.table.iter().flatten().map(|entry| entry.cost);
             costs.fold(varying.default, u64::min)

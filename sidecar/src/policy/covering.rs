@@ -71,6 +71,10 @@ pub fn covers(outer: &Match, inner: &Match) -> bool {
         && is_within(&inner.hosts, &outer.hosts)
         && outer.headers.iter().all(|one| inner.headers.contains(one))
         && outer.query.iter().all(|one| inner.query.contains(one))
+        && outer
+            .metadata
+            .iter()
+            .all(|one| inner.metadata.contains(one))
         && outer.all.iter().all(|one| covers(one, inner))
         && (outer.any.is_empty() || outer.any.iter().any(|one| covers(one, inner)))
         && outer.not.iter().all(|not| excludes(not, inner));

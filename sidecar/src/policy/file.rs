@@ -234,6 +234,14 @@ fn parse(text: &str, long: &Node, mistakes: &mut Vec<String>) -> Result<Policy, 
     if let Some(first) = mistakes.first() {
         return Err(first.clone());
     }
+    for name in &rules.settled {
+        let of_consumers = file.consumers.get(name).map(|entry| entry.limits.values());
+        for name in of_consumers.into_iter().flatten().chain([name]) {
+            if let Some(limit) = limits.get_mut(name) {
+                Arc::make_mut(limit).is_settled = true;
+            }
+        }
+    }
     Ok(Policy {
         text: Text(text.into()),
         rules: Arc::new(rules),
@@ -299,6 +307,7 @@ fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
         when_store_is_down: file.when_store_is_down,
         max_requested_quota,
         lease: lease.transpose()?,
+        is_settled: false,
         overrides: BTreeMap::new(),
     };
     limit.overrides = override_file::read(&limit, &file.overrides)?;

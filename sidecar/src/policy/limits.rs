@@ -24,6 +24,8 @@ pub struct Limit {
     pub max_requested_quota: Option<u64>,
     /// The terms on which units may be taken in advance; `None`: every decision asks the store.
     pub lease: Option<LeaseTerms>,
+    /// Whether some rule settles its units: then they may come back at any time.
+    pub is_settled: bool,
     /// The policy file's overrides; with `enforce: false`, one for all keys.
     pub overrides: BTreeMap<Whom, Override>,
 }
@@ -57,6 +59,12 @@ impl Limit {
     /// The largest cost that every window could ever admit.
     pub fn most(&self) -> u64 {
         most(self.windows.iter().copied())
+    }
+
+    /// Likewise, of a cost that is reserved: at most so many percent of that, but a whole unit, or nothing would ever be reserved.
+    pub const fn most_reserved(most: u64, percent: u8) -> u64 {
+        let part = most.saturating_mul(percent as u64) / 100;
+        if part == 0 { 1 } else { part }
     }
 
     /// The largest cost that any request can have; unknown where an override may give a key more, or nothing is enforced.

@@ -32,6 +32,8 @@ pub struct RuleSets {
     pub(super) names: Arc<BTreeSet<String>>,
     /// The lines that a document has for each.
     lines: BTreeMap<String, String>,
+    /// Those of them whose units some rule settles.
+    pub(super) settled: BTreeSet<String>,
     /// The names of shadow rules, each with one of the limits that it asks for.
     pub(super) shadows: BTreeSet<(String, String)>,
 }
@@ -81,6 +83,19 @@ fn check(
             mistakes.push(ConfigError { field, why });
         }
     }
+    for (field, limit) in settled_limits(&file) {
+        if limits
+            .get(limit)
+            .copied()
+            .flatten()
+            .is_some_and(|limit| limit.lease.is_some())
+        {
+            let why = format!(
+                "limit `{limit}` has a `lease`, whose units are spent without a receipt, so that they cannot be settled: remove `lease`, or use another limit"
+            );
+            mistakes.push(ConfigError { field, why });
+        }
+    }
     let most = |name: &str| limits.get(name).copied().flatten()?.most_of_any();
     mistakes.extend(too_many_checks(&file.rules));
     mistakes.extend(costs_over_limits(&file.rules, most));
@@ -94,6 +109,15 @@ fn check(
 /// The limits that a set's checks name, with the fields that do.
 fn named_limits(file: &RuleSetFile) -> impl Iterator<Item = (String, &str)> {
     walk::checks(&file.rules).flat_map(|(at, _, check)| walk::limit_names(&at, check))
+}
+
+/// The limits whose units a set's checks settle, with the fields that do.
+fn settled_limits(file: &RuleSetFile) -> impl Iterator<Item = (String, &str)> {
+    let settled = walk::checks(&file.rules).filter(|(_, _, check)| check.cost.settle().is_some());
+    settled.flat_map(|(at, _, check)| {
+        let names = walk::limit_names(&at, check).into_iter();
+        names.map(move |(_, limit)| (format!("{at}.cost.settle"), limit))
+    })
 }
 
 impl RuleSets {
@@ -114,7 +138,7 @@ impl RuleSets {
             (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let mut shadows = BTreeSet::new();
         let (mut mistakes, mut expressions, mut bytes) = (Vec::new(), 0, 0);
-        let mut names = BTreeSet::new();
+        let (mut names, mut settled) = (BTreeSet::new(), BTreeSet::new());
         for (name, set) in file {
             let set = ValueWithLines::new(set, 0);
             let (read, found) = match check(name, &set, limits, &is_of_consumers) {
@@ -124,6 +148,7 @@ impl RuleSets {
                     continue;
                 }
             };
+            settled.extend(settled_limits(&read).map(|(_, limit)| limit.to_owned()));
             names.extend(named_limits(&read).map(|(_, limit)| limit.to_owned()));
             let of_set = named_limits(&read).filter_map(|(_, limit)| {
                 let windows = windows_of((*limits.get(limit)?)?);
@@ -184,6 +209,7 @@ impl RuleSets {
             digest: fingerprint(&json!([sets, windows])),
             sets,
             names: Arc::new(names),
+            settled,
             lines,
             shadows,
         })

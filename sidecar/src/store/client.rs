@@ -141,16 +141,37 @@ impl Client {
     }
 
     pub async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {
+        let script = &self.common.script;
+        let each = keys.iter().map(|key| (key, script.on_key("UNLINK", key)));
+        self.on_keys(each).await
+    }
+
+    /// Lets holds live for so many milliseconds, which a call of the script could do no better.
+    pub async fn renew(&self, holds: &[(String, u64)]) -> Result<Vec<bool>, StoreError> {
+        let script = &self.common.script;
+        let each = holds.iter().map(|(hold, for_ms)| {
+            let mut command = script.on_key("PEXPIRE", hold);
+            command.arg(for_ms);
+            (hold, command)
+        });
+        self.on_keys(each).await
+    }
+
+    /// A command for each key; whether it found the key.
+    async fn on_keys<'k>(
+        &self,
+        each: impl Iterator<Item = (&'k String, Cmd)>,
+    ) -> Result<Vec<bool>, StoreError> {
         let deadline = self.deadline();
-        let one = async |key: &String| {
-            let command = &self.common.script.on_key("UNLINK", key);
+        let one = async |(key, command): (&String, Cmd)| {
+            let command = &command;
             let query = |node: Arc<Node>, asking| async move {
                 let connection = node.pool.connection(deadline).await?;
                 connection.query(command, asking, deadline).await
             };
             self.call(key, deadline, query).await
         };
-        join_all(keys.iter().map(one)).await.into_iter().collect()
+        join_all(each.map(one)).await.into_iter().collect()
     }
 
     /// The announcement and the version of the overrides are one call where they may be, as long as the user may read them.

@@ -188,6 +188,14 @@ impl Store {
         of_each!(self, store => store.reset(keys).await)
     }
 
+    /// Lets holds live for so many milliseconds from now; whether each was there.
+    ///
+    /// # Errors
+    /// Some of them are not known to live.
+    pub async fn renew(&self, holds: &[(String, u64)]) -> Result<Vec<bool>, StoreError> {
+        of_each!(self, store => store.renew(holds).await)
+    }
+
     /// The numbers of the nodes that keep buckets, as they are now.
     pub fn homes(&self) -> impl Fn(&str) -> usize {
         let homes = match &self.kind {

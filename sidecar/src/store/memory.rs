@@ -54,6 +54,12 @@ impl Memory {
         Ok(keys.iter().map(|key| engine.reset(key)).collect())
     }
 
+    pub async fn renew(&self, holds: &[(String, u64)]) -> Result<Vec<bool>, StoreError> {
+        let (mut engine, now_us) = (lock(&self.engine), clock::unix_us());
+        let renew = |(hold, for_ms): &(String, u64)| engine.renew(now_us, hold, for_ms * 1_000);
+        Ok(holds.iter().map(renew).collect())
+    }
+
     pub const fn is_down(&self, _: &str) -> bool {
         false
     }

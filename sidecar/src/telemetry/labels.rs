@@ -139,6 +139,8 @@ names! {
         Returned = "returned",
         /// More was used than was taken.
         Charged = "charged",
+        /// What settles that returned or charged units said was used.
+        Used = "used",
         /// It was settled before, its time was over, or there was none like it.
         Unknown = "unknown",
     }

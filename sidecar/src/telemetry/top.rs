@@ -1,4 +1,4 @@
-//! The most denied subjects and those nearest to a limit, in bounded memory. Pure: time comes as an argument.
+//! The most denied subjects and those nearest to a limit, and how much of what is reserved is used, in bounded memory. Pure: time comes as an argument.
 //!
 //! Old denials must not count for ever, so counts are kept in halves of a time span: the results cover the current
 //! half and the previous one, that is between one and two halves.
@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use datasketches::frequencies::{ErrorType, FrequentItemsSketch};
-use sluicegate_protocol::{TopDenied, TopNearest};
+use sluicegate_protocol::{TopDenied, TopNearest, TopReserves};
 
 use crate::policy::consumer_of;
 use crate::telemetry::subject::Subject;
@@ -137,6 +137,43 @@ impl DenialCounts {
             error: most - least,
         });
         shown.collect()
+    }
+}
+
+/// What settles of a limit's receipts said.
+#[derive(Debug, Default)]
+pub struct Reserves(Halves<Used, DENIED_HALF_US>);
+
+#[derive(Debug, Default)]
+struct Used {
+    settles: u64,
+    reserved: u64,
+    used: u64,
+}
+
+impl Reserves {
+    /// Counts a receipt: what had been reserved, and what was used.
+    pub fn count(&mut self, reserved: u64, used: u64, now_us: u64) {
+        self.0.rotate(now_us);
+        let half = &mut self.0.current;
+        half.settles += 1;
+        half.reserved = half.reserved.saturating_add(reserved);
+        half.used = half.used.saturating_add(used);
+    }
+
+    /// How much of what was reserved in both halves was used, if anything was, beside so many denials.
+    pub fn top(&mut self, denied: u64, now_us: u64) -> Option<TopReserves> {
+        self.0.rotate(now_us);
+        let sum = |of: fn(&Used) -> u64| self.0.iter().map(of).fold(0, u64::saturating_add);
+        let (settles, reserved) = (sum(|half| half.settles), sum(|half| half.reserved));
+        #[expect(clippy::cast_precision_loss, reason = "a ratio")]
+        let used_ratio = (reserved > 0).then(|| sum(|half| half.used) as f64 / reserved as f64)?;
+        // A settle stands for a request that was admitted.
+        let is_denying = denied.saturating_mul(100) > settles.saturating_add(denied);
+        Some(TopReserves {
+            used_ratio,
+            starve: is_denying && used_ratio < 0.25,
+        })
     }
 }
 

@@ -43,3 +43,46 @@ async fn denied_429_requires_a_single_decision() {
     let (status, ..) = ask(port, "?denied=429", BODY);
     assert_eq!(status, 200, "no unit was consumed");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_settles_say_was_used_is_compared_with_what_was_reserved() {
+    let (port, admin) = start().await;
+    let with_receipt = BODY.replace("}]}", "}],\"receipt\":true}");
+    let body = |port, line: &str, body: &str| super::ask(port, line, HOST, body).body;
+    let json = |text: String| serde_json::from_str::<serde_json::Value>(&text).unwrap();
+    let settle = |key: &str, units: u64| {
+        let asked = with_receipt.replace("\"k\"", &format!("\"{key}\""));
+        let decided = json(body(port, super::DECIDE, &asked));
+        let receipt = &decided["verdicts"][0]["receipt"][0];
+        let settle = serde_json::json!({ "settles": [
+            { "limit": "per-key", "key": key, "receipt": receipt, "units": units },
+        ] });
+        let settled = body(port, "POST /v1/settle", &settle.to_string());
+        has(&settled, if units == 0 { "returned" } else { "charged" });
+    };
+    let reserves = || json(body(admin, "GET /v1/top", ""))["limits"][0]["reserves"].take();
+    assert!(reserves().is_null());
+    settle("k", 0);
+    // A whole unit is returned, and nothing is denied.
+    assert_eq!(
+        reserves(),
+        serde_json::json!({ "used_ratio": 0.0, "starve": false })
+    );
+    has(&body(port, super::DECIDE, BODY), "admitted");
+    has(&body(port, super::DECIDE, BODY), "denied");
+    assert_eq!(reserves()["starve"], true);
+    settle("other", 3);
+    assert_eq!(
+        reserves(),
+        serde_json::json!({ "used_ratio": 1.5, "starve": false })
+    );
+    let metrics = body(admin, "GET /metrics", "");
+    for (outcome, units) in [("used", 3), ("returned", 1), ("charged", 2)] {
+        has(
+            &metrics,
+            &format!(
+                "sluicegate_settled_units_total{{limit=\"per-key\",outcome=\"{outcome}\"}} {units}\n"
+            ),
+        );
+    }
+}

@@ -165,3 +165,167 @@ fn a_cluster_that_the_file_lacks_may_come_from_a_control_plane() {
     let printed = around("static_resources:", dynamic, &plugin);
     has_all(&printed, "warning: `sidecar.cluster`, cds_config");
 }
+
+/// A filter of this kind in one line of a list of filters.
+fn filter(kind: &str, configuration: &str) -> String {
+    let more = if configuration.is_empty() { "" } else { ", " };
+    format!(
+        "- {{ name: f, typed_config: {{ \"@type\": type.googleapis.com/envoy.extensions.filters.http.{kind}.v3.X{more}{configuration} }} }}\n                  "
+    )
+}
+
+#[test]
+fn metadata_that_no_filter_writes_in_time_is_found_and_usage_that_a_client_can_tell() {
+    let cost = "cost: { reserve: { metadata: { namespace: request, name: max } }, settle: { from: { metadata: { namespace: usage, name: total } } } }";
+    let settled = GOOD.replacen("cost: 5", cost, 1);
+    let writes = |namespace: &str, key: &str| {
+        format!(
+            "rules: [{{ selectors: [{{ key: any }}], on_present: {{ metadata_namespace: {namespace}, key: {key} }} }}]"
+        )
+    };
+    let (max, total) = (writes("request", "max"), writes("usage", "total"));
+    let json = filter(
+        "json_to_metadata",
+        &format!("request_rules: {{ {max} }}, response_rules: {{ {total} }}"),
+    );
+    let usage = filter("sse_to_metadata", &format!("response_rules: {{ {total} }}"));
+    let forged = filter("json_to_metadata", &format!("request_rules: {{ {total} }}"));
+    let other = filter(
+        "json_to_metadata",
+        &format!("request_rules: {{ {} }}", writes("usage", "other")),
+    );
+    let header = "request_rules: [{ header: x, on_header_present: { metadata_namespace: usage, key: total }, remove: true }]";
+    let header = filter("header_to_metadata", header);
+    let own = settled.replace(
+        "namespace: usage",
+        "namespace: envoy.filters.http.header_to_metadata",
+    );
+    let of_own = filter(
+        "header_to_metadata",
+        "request_rules: [{ header: x, on_header_present: { key: total } }]",
+    );
+    let script = filter(
+        "lua",
+        "default_source_code: { inline_string: \"h:streamInfo():dynamicMetadata():set('usage', 'total', 1) a['request']\" }",
+    );
+    let program = filter("golang", "library_id: x");
+    let elsewhere =
+        "- { name: f, config_discovery: { type_urls: [x] } }\n                  ".to_owned();
+    let gateway = settled.replace("namespace: usage", "namespace: io.envoy.ai_gateway");
+    let mcp = GOOD.replacen("match: { path_prefix: /search }", "match: { any: [{ metadata: [{ namespace: envoy.filters.http.mcp, name: method, equals: a }] }] }", 1);
+    let none = String::new();
+    let absent = [
+        "into `usage`, so this is always absent",
+        "into `request`, so this",
+    ];
+    for (rules, earlier, later, expected) in [
+        (&settled, &none, &none, &absent[..]),
+        (&settled, &json, &none, &[]),
+        (&settled, &usage, &none, &absent[1..]),
+        (&settled, &none, &usage, &absent[1..]),
+        (
+            &settled,
+            &none,
+            &json,
+            &["`f` writes `request`, and comes after this filter"],
+        ),
+        (
+            &settled,
+            &(json.clone() + &forged),
+            &none,
+            &["`f` writes this from requests, so a client can tell its own usage"],
+        ),
+        (
+            &settled,
+            &json,
+            &forged,
+            &["a client can tell its own usage"],
+        ),
+        (&settled, &(json.clone() + &other), &none, &[]),
+        (
+            &settled,
+            &(json.clone() + &header),
+            &none,
+            &["a client can tell its own usage"],
+        ),
+        (
+            &own,
+            &(json.clone() + &of_own),
+            &none,
+            &["a client can tell its own usage"],
+        ),
+        (&settled, &script, &none, &[]),
+        (&settled, &program, &none, &[]),
+        (&settled, &none, &elsewhere, &[]),
+        (&gateway, &json, &none, &[]),
+        (
+            &mcp,
+            &none,
+            &none,
+            &["into `envoy.filters.http.mcp`, so this"],
+        ),
+        (
+            &mcp,
+            &none,
+            &filter("mcp", ""),
+            &["comes after this filter"],
+        ),
+        (&mcp, &filter("mcp", ""), &none, &[]),
+    ] {
+        let filters = "http_filters:\n                  ";
+        let printed = changed(rules, |file| {
+            let file = file.replacen(filters, &format!("{filters}{earlier}"), 1);
+            format!("{file}                  {later}\n")
+        });
+        for text in expected {
+            has(&printed, text);
+        }
+        let found = [
+            ": no other filter",
+            "comes after this filter",
+            "from requests",
+        ];
+        let found = found
+            .map(|text| printed.matches(text).count())
+            .iter()
+            .sum::<usize>();
+        assert_eq!(found, expected.len(), "{earlier}{later}: {printed}");
+    }
+}
+
+#[test]
+fn the_recipes_are_without_findings_about_metadata() {
+    let page = std::fs::read_to_string("../docs/recipes.md").unwrap();
+    let mut blocks = page
+        .split("```yaml\n")
+        .skip(1)
+        .map(|rest| rest.split("```").next().unwrap())
+        .peekable();
+    let mut count = 0;
+    while let Some(policy) = blocks.next() {
+        let filters = blocks
+            .next_if(|next| next.starts_with("http_filters:"))
+            .unwrap_or_default();
+        let filters: String = filters
+            .lines()
+            .skip(1)
+            .map(|line| format!("                {line}\n"))
+            .collect();
+        let (plugin, _) = pushed(GOOD);
+        let plugin = plugin.replace("gateway", "default");
+        let start = "http_filters:\n";
+        let file = envoy(&plugin).replacen(start, &format!("{start}{filters}"), 1);
+        let policy = format!("store: redis://redis:6379\n{policy}");
+        let (_, printed) = run_with(&["check-config"], Some(&policy), Some(&file));
+        has(&printed, "0 errors");
+        for text in [
+            "no other filter",
+            "comes after this filter",
+            "from requests",
+        ] {
+            lacks(&printed, text);
+        }
+        count += 1;
+    }
+    assert!(count >= 6, "{count}");
+}

@@ -217,3 +217,25 @@ fn explain_names_each_of_several_rule_sets_or_shows_one() {
     );
     assert_eq!(status, 64, "{printed}");
 }
+
+#[test]
+fn explain_says_what_a_request_reserves_and_that_it_is_settled() {
+    let cost = "cost: { reserve: RESERVE, most: 40%, settle: { from: { bytes: true } } }";
+    let request = ["explain", "--request", "GET /search"];
+    for (reserve, text) in [
+        (
+            "3",
+            "reserves 3 of the cost, 40 % of the quota (4) at most, and is settled",
+        ),
+        ("0", "reserves 0 of the cost"),
+        ("9", "reserves 4 of the cost"),
+    ] {
+        let cost = cost.replace("RESERVE", reserve);
+        let (_, printed) = run_on(
+            &[&request[..], &["-H", "x-api-key: k"]].concat(),
+            &GOOD.replacen("cost: 5", &cost, 1),
+        );
+        has(&printed, text);
+        assert_eq!(printed.matches("settled").count(), 1, "{printed}");
+    }
+}

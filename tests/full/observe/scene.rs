@@ -1,4 +1,4 @@
-//! A chain that Prometheus scrapes, and its traffic: clients of three rules, a noisy client, a worker without Envoy.
+//! A chain that Prometheus scrapes, and its traffic: clients of four rules, a noisy client, a worker without Envoy.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -110,6 +110,7 @@ pub fn policy(store: &str, plenty: u32) -> String {
          \x20 per-key:\n    algorithm: sliding_log\n    windows: [{{ quota: 10, per: 2s }}]\n\
          \x20 pooled:\n    algorithm: sliding_window\n    windows: [{{ quota: 100000, per: 10m }}]\n    lease: {{}}\n\
          \x20 bucket:\n    algorithm: token_bucket\n    windows: [{{ quota: 600, per: 1m, burst: {BURST} }}]\n\
+         \x20 settled:\n    algorithm: sliding_window\n    windows: [{{ quota: 100000, per: 10m }}]\n\
          \x20 everyone:\n    when_store_is_down: deny\n    algorithm: sliding_window\n    windows: [{{ quota: {plenty}, per: 1m }}]\n\
          rules: {}\n",
         rules()
@@ -121,7 +122,8 @@ fn plugin() -> Value {
     json!({ "version": 2, "sidecar": { "cluster": "sluicegate", "timeout": "1s" } })
 }
 
-/// Without a verdict, `site` is let through and `orders` refused; `search-trial` is a shadow rule.
+/// Without a verdict, `site` is let through and `orders` refused; `search-trial` is a shadow rule. `answers` uses three quarters of
+/// what it reserves.
 fn rules() -> Value {
     let key = json!([{ "header": "x-api-key" }]);
     json!({ "default": { "rules": [
@@ -129,6 +131,9 @@ fn rules() -> Value {
           "checks": [{ "limit": "per-key", "key": key }] },
         { "name": "orders", "match": { "path_prefix": "/orders" }, "when_unavailable": "deny",
           "checks": [{ "limit": "everyone", "key": [{ "constant": "everyone" }] }] },
+        { "name": "answers", "match": { "path_prefix": "/answers" }, "when_unavailable": "allow",
+          "checks": [{ "limit": "settled", "key": key,
+                       "cost": { "reserve": 4, "settle": { "from": { "status": { "200": 3 } } } } }] },
         { "name": "search-trial", "match": { "path_prefix": "/search" }, "when_unavailable": "allow", "shadow": true,
           "checks": [{ "limit": "per-key", "key": key }] },
     ]}})
@@ -143,6 +148,7 @@ fn traffic(envoy: &Envoy, sidecar_port: u16, noisy: &Arc<AtomicBool>) -> Vec<Joi
         ("/site", "carol", 4, &always),
         ("/orders", "dave", 6, &always),
         ("/orders", "erin", 6, &always),
+        ("/answers", "grace", 5, &always),
         // Over the limit.
         ("/search", "frank", 10, &always),
         ("/site", "noisy", 40, noisy),

@@ -47,6 +47,8 @@ SENTENCES = [
     (view(limits=A, total=rates(denied=120, admitted=30), top=[MANY]), "them", "429s: 120/s on a for 3 min.",
      "Many subjects share a's 429s: the most denied, 0123456789abcdef0123, gets 4 %. The limit may be too low for the demand."),
     (view(limits=A, total=rates(denied=120, admitted=30)), "them", "429s: 120/s on a for 3 min.", "80 % of 150 requests/s are denied."),
+    (view(limits=[{**A[0], "reserves": {"used_ratio": 0.124, "starve": True}}], total=rates(denied=120)), "them", "429s: 120/s on a for 3 min.",
+     "Reserves may starve a: 12 % of what is reserved is used."),
     (view(limits=MORE, total=rates(denied=133)), "them",
      "429s: 120/s on a for 3 min, 12/s on b for 40 s and 2 more limits.", "100 % of 133 requests/s are denied."),
     # A denial each 15 seconds.
@@ -233,7 +235,7 @@ def many(page, folder, monitor):
         let [steps, rows] = [0];
         Map.prototype.get = function (key) { steps += 1; return get.call(this, key); };
         try {
-            rows = limits({ policy, denying: {}, now_ms: 310_000, up_ms: 310_000 }, history);
+            rows = limits({ policy, denying: {}, top: { limits: [] }, now_ms: 310_000, up_ms: 310_000 }, history);
         } finally {
             Map.prototype.get = get;
         }
@@ -253,13 +255,14 @@ def listed(page, folder, monitor):
         history.add([sample(1, { gone: 1 }), sample(2, { a: 1 }), sample(3, { "": 2 })]);
         const shown = (up_ms) => {
             const denying = { a: { since_ms: 2000, last_ms: 3000, goes_on: true }, gone: { since_ms: 1000, last_ms: 1000, goes_on: false } };
-            const rows = limits({ policy: { limits: [{ name: "b", windows: "w" }, { name: "a", windows: "w" }] }, denying, now_ms: 3000, up_ms }, history);
-            return rows.map(({ name, windows, denies, since, last }) => [name, windows ?? null, denies, since ?? null, last ?? null]);
+            const top = { limits: [{ limit: "b", reserves: { used_ratio: 2, starve: false } }] };
+            const rows = limits({ policy: { limits: [{ name: "b", windows: "w" }, { name: "a", windows: "w" }] }, denying, top, now_ms: 3000, up_ms }, history);
+            return rows.map(({ name, windows, reserves, denies, since, last }) => [name, windows ?? null, reserves?.used_ratio ?? null, denies, since ?? null, last ?? null]);
         };
         return [shown(3000), shown(500)];
     }""")
-    [a, b, unknown] = ["a", "w", True, 2000, 3000], ["b", "w", False, None, None], ["", None, False, None, None]
-    assert found == [[a, b, unknown, ["gone", None, False, 1000, 1000]], [a, b, unknown]], found
+    [a, b, unknown] = ["a", "w", None, True, 2000, 3000], ["b", "w", 2, False, None, None], ["", None, None, False, None, None]
+    assert found == [[a, b, unknown, ["gone", None, None, False, 1000, 1000]], [a, b, unknown]], found
 
 
 def means(page, folder, monitor):

@@ -1,8 +1,11 @@
 //! Compiles a rule's `checks`.
 
+use std::rc::Rc;
+
 use serde_json::Value;
 use sluicegate_protocol::MAX_COST;
 
+use super::amounts;
 use super::error::{ConfigError, invalid};
 use super::fields::{Fields, word};
 use super::key_components::{self, header_name};
@@ -12,6 +15,7 @@ use super::values::{name, not_empty};
 use crate::cost::{Cost, Entry};
 use crate::key_component::{ComponentSource, KeyComponent};
 use crate::rule::{CheckRule, LimitName};
+use crate::settle::SettleRule;
 
 /// All checks of a rule are made in one decision, which the protocol bounds too.
 const MAX_CHECKS: usize = 8;
@@ -83,10 +87,12 @@ fn check(
         );
         can_be_consumers(&file, &key, is_fit)?;
     }
+    let (cost, settle) = cost(&mut file)?;
     let check = CheckRule {
         limit,
         key,
-        cost: cost(&mut file)?,
+        cost,
+        settle,
         quota: file
             .inner("quota")?
             .map(key_components::trusted_source)
@@ -190,15 +196,25 @@ fn units(at: &str, units: u64) -> Result<u64, ConfigError> {
     }
 }
 
-fn cost(check: &mut Fields) -> Result<Cost, ConfigError> {
+fn cost(check: &mut Fields) -> Result<(Cost, Option<Rc<SettleRule>>), ConfigError> {
     let at = check.at("cost");
-    let mut varying = match check.take("cost") {
-        None => return Ok(Cost::Constant(1)),
+    let cost = match check.take("cost") {
+        None => Cost::Constant(1),
         Some(cost) => match cost.as_u64() {
-            Some(cost) => return Ok(Cost::Constant(units(&at, cost)?)),
-            None => Fields::of(at, cost)?,
+            Some(cost) => Cost::Constant(units(&at, cost)?),
+            None => {
+                let cost = Fields::of(at, cost)?;
+                if cost.has("reserve") || cost.has("settle") {
+                    return amounts::compile(cost).map(|(cost, settle)| (cost, Some(settle)));
+                }
+                varying(cost)?
+            }
         },
     };
+    Ok((cost, None))
+}
+
+fn varying(mut varying: Fields) -> Result<Cost, ConfigError> {
     let default = varying.number("default")?.unwrap_or(1);
     let default = units(&varying.at("default"), default)?;
     let has_table = varying.has("table");
@@ -244,7 +260,7 @@ fn cost(check: &mut Fields) -> Result<Cost, ConfigError> {
         }
         _ => invalid(
             &varying.at,
-            "is neither a number, nor `{table: [...]}`, nor `{header: NAME, max: N, trusted: true}`",
+            "is neither a number, nor `{table: [...]}`, nor `{header: NAME, max: N, trusted: true}`, nor `{reserve: ..., settle: {...}}`",
         ),
     }
 }

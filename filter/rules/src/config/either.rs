@@ -6,7 +6,9 @@ use std::fmt;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer, StrDeserializer};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-use super::schema::{Cost, Limit, NamePath, UpstreamPaths};
+use serde_json::Number;
+
+use super::schema::{Amount, Cost, Limit, NamePath, Otherwise, UpstreamPaths, Weight};
 
 macro_rules! visit {
     ($type:ident, $expecting:literal, { $($visits:tt)* }) => {
@@ -41,7 +43,7 @@ visit!(
 
 visit!(
     Cost,
-    "a number from 1, `{table: [...]}` or `{header: NAME, max: N, trusted: true}`",
+    "a number from 1, `{table: [...]}`, `{header: NAME, max: N, trusted: true}` or `{reserve: ..., settle: {...}}`",
     {
         fn visit_u64<E: Error>(self, cost: u64) -> Result<Cost, E> {
             Ok(Cost::Constant(cost))
@@ -51,6 +53,40 @@ visit!(
         }
     }
 );
+
+macro_rules! number_or {
+    ($type:ident, $inner:ident, $expecting:literal) => {
+        visit!($type, $expecting, {
+            fn visit_u64<E: Error>(self, number: u64) -> Result<$type, E> {
+                Ok($type::Number(number.into()))
+            }
+            fn visit_i64<E: Error>(self, number: i64) -> Result<$type, E> {
+                Ok($type::Number(number.into()))
+            }
+            fn visit_f64<E: Error>(self, number: f64) -> Result<$type, E> {
+                let number = Number::from_f64(number);
+                number
+                    .map($type::Number)
+                    .ok_or_else(|| E::custom("is not a number"))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<$type, A::Error> {
+                Deserialize::deserialize(MapAccessDeserializer::new(map)).map($type::$inner)
+            }
+        });
+    };
+}
+
+number_or!(Amount, Told, "a number, or an object with its source");
+number_or!(Weight, ByName, "a number, or `{by: ..., table: {...}}`");
+
+visit!(Otherwise, "`keep`, `return` or a number of units", {
+    fn visit_u64<E: Error>(self, units: u64) -> Result<Otherwise, E> {
+        Ok(Otherwise::Units(units))
+    }
+    fn visit_str<E: Error>(self, word: &str) -> Result<Otherwise, E> {
+        Ok(Otherwise::Word(word.to_owned()))
+    }
+});
 
 visit!(NamePath, "a name, or a list of names", {
     fn visit_str<E: Error>(self, name: &str) -> Result<NamePath, E> {

@@ -21,10 +21,17 @@ impl std::error::Error for ConfigError {}
 
 /// An error for the field `at`.
 pub(super) fn invalid<T>(at: &str, why: impl fmt::Display) -> Result<T, ConfigError> {
-    Err(ConfigError {
+    Err(error(at, &why))
+}
+
+/// Not inlined, and of one type: it is called from a hundred places.
+#[cold]
+#[inline(never)]
+fn error(at: &str, why: &dyn fmt::Display) -> ConfigError {
+    ConfigError {
         field: at.to_owned(),
         why: why.to_string(),
-    })
+    }
 }
 
 /// Makes a [`ConfigError`] of serde's, suggests the nearest name for an unknown one, and names no type of Rust.

@@ -1,5 +1,5 @@
 //! Reads the canonical form: JSON objects all of whose fields must be known. What is wrong is named; the sidecar, which has read
-//! the same rules before (`schema.rs`), says how to mend it.
+//! the same rules before (`schema.rs`), says how to mend it. Nothing is inlined: the filter would be larger by tens of kilobytes.
 
 use serde_json::{Map, Value};
 
@@ -13,6 +13,7 @@ pub(super) struct Fields {
 }
 
 impl Fields {
+    #[inline(never)]
     pub fn of(at: String, value: Value) -> Result<Self, ConfigError> {
         match value {
             Value::Object(fields) => Ok(Self { at, fields }),
@@ -26,6 +27,7 @@ impl Fields {
     }
 
     /// The path of a field.
+    #[inline(never)]
     pub fn at(&self, name: &str) -> String {
         match self.at.as_str() {
             "" => name.to_owned(),
@@ -34,11 +36,13 @@ impl Fields {
     }
 
     /// Takes a field; one that is null is absent.
+    #[inline(never)]
     pub fn take(&mut self, name: &str) -> Option<Value> {
         let field = self.fields.remove(name);
         field.filter(|value| !value.is_null())
     }
 
+    #[inline(never)]
     pub fn text(&mut self, name: &str) -> Result<Option<String>, ConfigError> {
         match self.take(name) {
             None => Ok(None),
@@ -47,6 +51,7 @@ impl Fields {
         }
     }
 
+    #[inline(never)]
     pub fn flag(&mut self, name: &str) -> Result<Option<bool>, ConfigError> {
         match self.take(name) {
             None => Ok(None),
@@ -55,6 +60,7 @@ impl Fields {
         }
     }
 
+    #[inline(never)]
     pub fn number(&mut self, name: &str) -> Result<Option<u64>, ConfigError> {
         let Some(value) = self.take(name) else {
             return Ok(None);
@@ -66,6 +72,7 @@ impl Fields {
     }
 
     /// The index of the word that a field is.
+    #[inline(never)]
     pub fn word(&mut self, name: &str, words: &[&str]) -> Result<Option<usize>, ConfigError> {
         match self.text(name)? {
             None => Ok(None),
@@ -73,12 +80,14 @@ impl Fields {
         }
     }
 
+    #[inline(never)]
     pub fn inner(&mut self, name: &str) -> Result<Option<Self>, ConfigError> {
         let at = self.at(name);
         self.take(name).map(|value| Self::of(at, value)).transpose()
     }
 
     /// The entries of a list, each with its path; none if it is absent.
+    #[inline(never)]
     pub fn list(&mut self, name: &str) -> Result<Vec<(String, Value)>, ConfigError> {
         let at = self.at(name);
         entries(
@@ -88,6 +97,7 @@ impl Fields {
     }
 
     /// The objects of a list.
+    #[inline(never)]
     pub fn objects(&mut self, name: &str) -> Result<Vec<Self>, ConfigError> {
         let entries = self.list(name)?;
         let mut objects = Vec::with_capacity(entries.len());
@@ -98,6 +108,7 @@ impl Fields {
     }
 
     /// The texts of a list, each with its path.
+    #[inline(never)]
     pub fn texts(&mut self, name: &str) -> Result<Vec<(String, String)>, ConfigError> {
         texts(self.list(name)?)
     }
@@ -113,6 +124,7 @@ impl Fields {
     }
 
     /// Refuses fields that are not known.
+    #[inline(never)]
     pub fn end(&self) -> Result<(), ConfigError> {
         match self.fields.keys().next() {
             None => Ok(()),

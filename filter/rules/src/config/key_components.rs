@@ -173,14 +173,19 @@ fn claim(mut file: Fields) -> Result<Claim, ConfigError> {
 }
 
 pub(super) fn metadata(mut file: Fields) -> Result<Claim, ConfigError> {
-    let namespace = file.text("namespace")?;
-    let namespace = file.needs("namespace", namespace)?;
-    let claim = Claim {
-        namespace: not_empty(&file.at("namespace"), namespace)?,
-        path: names(&mut file, "name")?,
-    };
+    let claim = place(&mut file)?;
     file.end()?;
     Ok(claim)
+}
+
+/// A place in the metadata.
+pub(super) fn place(file: &mut Fields) -> Result<Claim, ConfigError> {
+    let namespace = file.text("namespace")?;
+    let namespace = file.needs("namespace", namespace)?;
+    Ok(Claim {
+        namespace: not_empty(&file.at("namespace"), namespace)?,
+        path: names(file, "name")?,
+    })
 }
 
 /// A name, or a list of names that lead to a value.

@@ -7,7 +7,7 @@ use regex_lite::Regex;
 use super::error::{ConfigError, invalid};
 use super::expressions;
 use super::fields::Fields;
-use super::key_components::header_name;
+use super::key_components::{header_name, place};
 use super::values::not_empty;
 use crate::matcher::{Condition, Host, Matcher, OnPath};
 use crate::template::{Template, unambiguous};
@@ -76,6 +76,10 @@ fn compile_match(
         let name = entry.text("name")?;
         let name = not_empty(&entry.at("name"), entry.needs("name", name)?)?;
         all.push(Matcher::Query(name, condition(entry)?));
+    }
+    for mut entry in file.objects("metadata")? {
+        let place = place(&mut entry)?;
+        all.push(Matcher::Metadata(place, condition(entry)?));
     }
     for inner in file.objects("all")? {
         all.push(compile_match(inner, depth, variables)?);

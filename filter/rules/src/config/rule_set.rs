@@ -61,7 +61,9 @@ impl Builder {
         }
         rule.matcher = rule.matcher.memoized(&mut self.memo_slots);
         let limits = rule.limits.iter().map(|limit| limit.name.as_str());
-        self.counters.add_rule(&rule.name, rule.shadow, limits);
+        let settles = rule.checks.iter().any(|check| check.settle.is_some());
+        self.counters
+            .add_rule(&rule.name, (rule.shadow, settles), limits);
         self.rules.push(rule);
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! The types that a plugin configuration is read into. `envoy/sluicegate.schema.json` and the tables of
 //! `docs/filter.md` are generated from these types and their doc comments, so the doc comments address operators.
 
+mod amount;
 mod key_component;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ pub use super::terms::{
     Address, Backslash, DotSegments, DoubleSlash, EncodedSlash, Escapes, Headers, Parameters,
     PathChoices, QuerySemicolon, Reply, UpstreamName, WhenMissing, WhenUnavailable,
 };
+pub use amount::{Amount, AmountSource, NameWeight, Otherwise, Settle, Weight};
 pub use key_component::{Jwt, KeyComponent, Metadata, Mtls, NamePath, TrustedSource};
 
 /// The whole configuration of the plugin.
@@ -190,6 +192,8 @@ pub struct Match {
     pub headers: Vec<Condition>,
     /// Conditions on query parameters, all of which must hold.
     pub query: Vec<Condition>,
+    /// Conditions on values in the dynamic metadata, which filters before this one have written; all must hold.
+    pub metadata: Vec<MetadataCondition>,
     /// Every one of these must match.
     pub all: Vec<Match>,
     /// At least one of these must match.
@@ -209,6 +213,11 @@ impl Match {
                 if let Some(text) = &field.regex {
                     one(format!("{at}.{list}[{index}].regex"), text);
                 }
+            }
+        }
+        for (index, value) in self.metadata.iter().enumerate() {
+            if let Some(text) = &value.regex {
+                one(format!("{at}.metadata[{index}].regex"), text);
             }
         }
         for (list, inner) in [("all", &self.all), ("any", &self.any)] {
@@ -242,6 +251,26 @@ pub struct Condition {
     pub regex: Option<String>,
 }
 
+/// A condition on a value in the dynamic metadata: where it is, and exactly one test. A number or a boolean is compared as text.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[schemars(extend("minProperties" = 3, "maxProperties" = 3))]
+#[serde(deny_unknown_fields)]
+pub struct MetadataCondition {
+    /// The namespace that the filter writes to.
+    #[schemars(length(min = 1))]
+    pub namespace: String,
+    /// The value's name, or a list of names that lead to it.
+    pub name: NamePath,
+    /// It must be there (`true`) or absent (`false`). A list or an object counts as absent.
+    pub present: Option<bool>,
+    /// It equals this text.
+    pub equals: Option<String>,
+    /// It begins with this text.
+    pub prefix: Option<String>,
+    /// A regular expression that matches all of it.
+    pub regex: Option<String>,
+}
+
 /// One check: a limit, a key and a cost.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -251,7 +280,8 @@ pub struct Check {
     /// Whom to count: 1 to 8 key components.
     #[schemars(length(min = 1, max = 8))]
     pub key: Vec<KeyComponent>,
-    /// Units to consume: a number from 1 (the default), a table, or the value of a trusted header.
+    /// Units to consume: a number from 1 (the default), a table, the value of a trusted header, or units that are reserved and
+    /// settled when the response has ended.
     #[serde(default)]
     pub cost: Cost,
     /// Quota of this key, replacing the limit's own, from a trusted source: a whole number from 1. If the source has no such
@@ -295,8 +325,30 @@ pub struct Tiers {
 pub enum Cost {
     /// A fixed cost.
     Constant(#[schemars(range(min = 1, max = 2_147_483_648_u64))] u64),
-    /// A cost from a table or a header.
-    Varying(VaryingCost),
+    /// A cost from a table or a header, or one that is reserved and settled.
+    Varying(Box<VaryingCost>),
+}
+
+impl Cost {
+    /// The request's headers that tell it, each with its path.
+    pub fn headers<'a>(&'a self, at: &str) -> Vec<(String, &'a String)> {
+        let mut found = Vec::new();
+        if let Self::Varying(varying) = self {
+            let header = varying.header.as_ref();
+            found.extend(header.map(|name| (format!("{at}.header"), name)));
+            let reserve = varying.reserve.as_ref();
+            reserve.inspect(|amount| amount.headers(&format!("{at}.reserve"), &mut found));
+        }
+        found
+    }
+
+    /// How it is settled, if it is only reserved.
+    pub fn settle(&self) -> Option<&Settle> {
+        match self {
+            Self::Constant(_) => None,
+            Self::Varying(varying) => varying.settle.as_ref(),
+        }
+    }
 }
 
 impl Default for Cost {
@@ -305,11 +357,13 @@ impl Default for Cost {
     }
 }
 
-/// A cost that depends on the request: `table` and `default`, or `header`, `max`, `trusted` and `default`.
+/// A cost that depends on the request: `table` and `default`, or `header`, `max`, `trusted` and `default`; or one that is known
+/// after the response: `settle`, with `reserve` and `most`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[schemars(extend("oneOf" = [
-    { "required": ["table"], "properties": { "header": false, "max": false, "trusted": false } },
-    { "required": ["header", "max", "trusted"], "properties": { "table": false, "trusted": { "const": true } } },
+    { "required": ["table"], "properties": { "header": false, "max": false, "trusted": false, "reserve": false, "most": false, "settle": false } },
+    { "required": ["header", "max", "trusted"], "properties": { "table": false, "trusted": { "const": true }, "reserve": false, "most": false, "settle": false } },
+    { "required": ["settle"], "properties": { "table": false, "header": false, "max": false, "trusted": false, "default": false } },
 ]))]
 #[serde(deny_unknown_fields)]
 pub struct VaryingCost {
@@ -330,6 +384,15 @@ pub struct VaryingCost {
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 2_147_483_648_u64))]
     pub default: u64,
+    /// Units that a request takes when it comes, by default 1. A number that is not written here but told by the request is
+    /// rounded up, by a sixty-fourth at most. With 0, a request takes nothing, but is denied if nothing is left.
+    pub reserve: Option<Amount>,
+    /// Largest part of the quota that a request reserves, by default `25%`: a larger reserve is cut to it, so that it can be
+    /// admitted.
+    #[schemars(regex(pattern = "^([1-9][0-9]?|100)%$"))]
+    pub most: Option<String>,
+    /// What the request has cost in fact, once its response has ended.
+    pub settle: Option<Settle>,
 }
 
 const fn one() -> u64 {

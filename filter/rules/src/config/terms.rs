@@ -47,7 +47,7 @@ pub struct Reply {
     pub on_admitted: bool,
     /// For `openai` and `anthropic`: the units of limits, by their names. Limits that are not named count requests.
     pub units: BTreeMap<String, Unit>,
-    /// Body of a 429, in place of a problem detail.
+    /// Body of a 429, in place of a problem detail. `{retry_after}` in it becomes the whole seconds of `Retry-After`.
     pub body: Option<String>,
     /// Media type of `body`, by default `text/plain`.
     pub content_type: Option<String>,

@@ -31,6 +31,7 @@ fn question(limits: &str, cost: u64) -> Question {
         limit: usize::from(limit == 'm'),
         key: "k".to_owned(),
         cost,
+        reserved: None,
         quota: None,
     };
     Question {

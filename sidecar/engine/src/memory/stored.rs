@@ -109,6 +109,15 @@ impl StoredHold {
         Some(left)
     }
 
+    /// Lets it live for so long from now; false if it has ended.
+    pub(super) fn renew(&mut self, now_us: u64, for_us: u64) -> bool {
+        let lives = self.ends_us > now_us;
+        if lives {
+            self.ends_us = now_us.saturating_add(for_us);
+        }
+        lives
+    }
+
     /// Of units that were just taken off, those that come back to the bucket of this key, if some were taken from it.
     pub(super) fn back(&self, key: &str, spent: u64, units: u64, ends: bool) -> Option<Back> {
         let name = name_of(key);

@@ -38,7 +38,8 @@ pub async fn settle(
         limit: check.limit.clone(),
         key: check.key.clone(),
         receipt: receipt.as_str().into(),
-        units: used,
+        units: Some(used),
+        within_ms: None,
     });
     let entries: Vec<_> = entries.collect();
     if entries.is_empty() {

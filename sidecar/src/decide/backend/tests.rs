@@ -35,6 +35,7 @@ fn asked(keys: &[&str]) -> Vec<Result<Asked<'static>, Problem>> {
                 cost: 1,
                 quota: None,
                 within_ms: None,
+                most: None,
             }],
             peek: false,
             receipt: false,

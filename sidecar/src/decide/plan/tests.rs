@@ -19,6 +19,7 @@ fn status(options: &str, receipt: bool, admitted: bool, source: Source) -> Limit
             cost: 1,
             quota: None,
             within_ms: None,
+            most: None,
         }],
         peek: false,
         receipt,
@@ -84,6 +85,7 @@ fn limits_that_are_not_known_are_left_out_and_named_for_those_who_read_that() {
             cost: 1,
             quota: None,
             within_ms: None,
+            most: None,
         };
         let asked = [Ok(Asked {
             checks: limits.iter().map(check).collect(),

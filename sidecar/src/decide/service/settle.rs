@@ -24,18 +24,33 @@ impl Service {
             }
         });
         let overrides = epoch.overrides.at(clock::unix_ms());
-        let mut settlements = Settlements::default();
+        let (mut settlements, mut renewals) = (Settlements::default(), Vec::new());
         let read = asked.iter().enumerate().map(|(index, asked)| {
             let asked = asked.as_ref().map_err(Problem::clone)?;
-            let added = receipts::settle(&epoch.policy, overrides, asked, &mut settlements);
+            let added = receipts::settle(
+                &epoch.policy,
+                overrides,
+                asked,
+                &mut settlements,
+                &mut renewals,
+            );
             added.map_err(|problem| problem.of_entry(SETTLES, index))?;
             Ok(asked)
         });
         let read: Vec<Result<_, Problem>> = read.collect();
-        let mut done = self.backend.settle(&settlements).await.into_iter();
+        let (done, renewed) = tokio::join!(
+            self.backend.settle(&settlements),
+            self.backend.renew(&renewals)
+        );
+        let (mut done, mut renewed) = (done.into_iter(), renewed.into_iter().flatten());
         let mut void = Vec::new();
         let outcomes = read.into_iter().map(|entry| match entry {
             Err(problem) => Settled::Error(problem),
+            Ok(asked) if asked.within_ms.is_some() => match renewed.next() {
+                None => Settled::Unavailable,
+                Some(false) => Settled::Unknown,
+                Some(true) => Settled::Renewed,
+            },
             Ok(asked) => {
                 let settled = match done.next().flatten() {
                     None => Settled::Unavailable,
@@ -46,7 +61,9 @@ impl Service {
                 if !matches!(settled, Settled::Unknown | Settled::Returned { units: 0 }) {
                     void.push((asked.limit.as_ref(), asked.key.as_ref()));
                 }
-                epoch.metrics.count_settled(&asked.limit, &settled);
+                epoch
+                    .metrics
+                    .count_settled(asked, &settled, clock::now_us());
                 settled
             }
         });

@@ -95,7 +95,9 @@ fn quota_and_per(node: &Node, text: &str) -> Read<Value> {
 
 /// A cost in the long form.
 pub fn cost(node: &Node) -> Read<Value> {
-    let is_long = get(node, "table").is_some() || get(node, "header").is_some();
+    let is_long = ["table", "header", "reserve", "settle"]
+        .iter()
+        .any(|field| get(node, field).is_some());
     match &node.value {
         Data::Fields(_) if is_long => Ok(value(node)),
         Data::Fields(list) if !list.is_empty() => table(node),

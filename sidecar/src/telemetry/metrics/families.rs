@@ -60,7 +60,7 @@ families! {
     settles: IntCounterVec = "sluicegate_settles_total" by ["limit", "outcome"],
         "Receipts that were settled: `returned` and `charged`, and `unknown` ones, of which the reserve stays taken.";
     settled_units: IntCounterVec = "sluicegate_settled_units_total" by ["limit", "outcome"],
-        "Units that settles `returned` to the limit, or `charged` beyond what was taken.";
+        "Units that settles said were `used`, `returned` to the limit, or `charged` beyond what was taken.";
     top_denied_ratio: GaugeVec = "sluicegate_top_denied_ratio" by ["limit"],
         "Lower bound of the share of a limit's recent denials that went to the most denied subject, 0 to 1.";
     decision_seconds: HistogramVec = "sluicegate_decision_duration_seconds" by ["source"] in SECONDS,

@@ -12,7 +12,7 @@ use super::lock;
 use crate::policy::consumer_of;
 use crate::telemetry::labels::{Outcome, SettleOutcome, Source};
 use crate::telemetry::subject::Subject;
-use crate::telemetry::top::{DenialCounts, Nearest, RecentKeys};
+use crate::telemetry::top::{DenialCounts, Nearest, RecentKeys, Reserves};
 
 /// The metrics of one limit.
 #[derive(Debug)]
@@ -21,6 +21,7 @@ pub struct LimitMetrics {
     pub(super) refused_quotas: IntCounter,
     returned: SettleCounters,
     charged: SettleCounters,
+    used_units: IntCounter,
     unknown_settles: IntCounter,
     /// If a policy has had leases for it.
     pub(super) leases: OnceLock<Arc<LeaseMetrics>>,
@@ -57,6 +58,7 @@ impl SettleCounters {
 struct Subjects {
     denied: DenialCounts,
     nearest: Nearest,
+    reserves: Reserves,
 }
 
 impl LimitMetrics {
@@ -69,6 +71,9 @@ impl LimitMetrics {
             refused_quotas: families.refused_quotas.with_label_values(&[limit]),
             returned: SettleCounters::new(families, limit, SettleOutcome::Returned),
             charged: SettleCounters::new(families, limit, SettleOutcome::Charged),
+            used_units: families
+                .settled_units
+                .with_label_values(&[limit, SettleOutcome::Used.name()]),
             unknown_settles: families
                 .settles
                 .with_label_values(&[limit, SettleOutcome::Unknown.name()]),
@@ -109,14 +114,22 @@ impl LimitMetrics {
         }
     }
 
-    /// Counts what became of a receipt.
-    pub(super) fn count_settled(&self, settled: &Settled) {
-        match settled {
-            Settled::Returned { units } => self.returned.count(*units),
-            Settled::Charged { units } => self.charged.count(*units),
-            Settled::Unknown => self.unknown_settles.inc(),
-            Settled::Unavailable | Settled::Error(_) => {}
-        }
+    /// Counts what became of a receipt that was settled with so many units.
+    pub(super) fn count_settled(&self, settled: &Settled, used: u64, now_us: u64) {
+        let reserved = match settled {
+            Settled::Returned { units } => {
+                self.returned.count(*units);
+                used.saturating_add(*units)
+            }
+            Settled::Charged { units } => {
+                self.charged.count(*units);
+                used.saturating_sub(*units)
+            }
+            Settled::Unknown => return self.unknown_settles.inc(),
+            Settled::Renewed | Settled::Unavailable | Settled::Error(_) => return,
+        };
+        self.used_units.inc_by(used);
+        lock(&self.subjects).reserves.count(reserved, used, now_us);
     }
 
     /// Counts denials of a key, if it is known, for [`LimitMetrics::top`].
@@ -151,6 +164,7 @@ impl LimitMetrics {
     pub(super) fn top(&self, now_us: u64) -> TopLimit {
         let mut subjects = lock(&self.subjects);
         let mut most_denied = subjects.denied.top(now_us);
+        let denied_total = subjects.denied.total(now_us);
         let keys = lock(&self.keys);
         for one in &mut most_denied {
             let key = keys.find(&one.subject);
@@ -160,7 +174,8 @@ impl LimitMetrics {
             limit: self.decisions.limit.clone(),
             most_denied,
             nearest: subjects.nearest.top(now_us),
-            denied_total: subjects.denied.total(now_us),
+            reserves: subjects.reserves.top(denied_total, now_us),
+            denied_total,
             since_seconds: subjects.denied.span_us(now_us) / 1_000_000,
         }
     }

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use prometheus::IntCounterVec;
-use sluicegate_protocol::{CachedDenials, Check, Code, Decision, LimitStatus, Settled, Verdict};
+use sluicegate_protocol::{
+    CachedDenials, Check, Code, Decision, LimitStatus, Settle, Settled, Verdict,
+};
 use tracing::warn;
 
 use super::decisions::DecisionCounters;
@@ -73,10 +75,10 @@ impl PolicyMetrics {
         }
     }
 
-    /// Counts what became of a receipt of a limit.
-    pub fn count_settled(&self, limit: &str, settled: &Settled) {
-        if let Some(limit_metrics) = self.limits.get(limit) {
-            limit_metrics.count_settled(settled);
+    /// Counts what became of a receipt that was to be settled.
+    pub fn count_settled(&self, asked: &Settle<'_>, settled: &Settled, now_us: u64) {
+        if let Some(limit_metrics) = self.limits.get(asked.limit.as_ref()) {
+            limit_metrics.count_settled(settled, asked.units.unwrap_or_default(), now_us);
         }
     }
 

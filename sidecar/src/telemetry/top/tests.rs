@@ -10,6 +10,27 @@ fn subject(name: usize) -> Subject {
     Subject::of(&format!("k{name}"))
 }
 
+#[test]
+fn reserves_starve_a_limit_that_denies_while_little_of_them_is_used() {
+    for (reserved, used, denied, expected) in [
+        (100, 10, 2, Some((0.1, true))),
+        (100, 10, 1, Some((0.1, false))),
+        (100, 25, 90, Some((0.25, false))),
+        (100, 300, 90, Some((3.0, false))),
+        (100, 0, 90, Some((0.0, true))),
+        (0, 5, 90, None),
+    ] {
+        let mut reserves = Reserves::default();
+        for _ in 0..100 {
+            reserves.count(reserved, used, SECOND);
+        }
+        let top = reserves.top(denied, SECOND);
+        let top = top.map(|top| (top.used_ratio, top.starve));
+        assert_eq!(top, expected, "{used} of {reserved}, {denied} denied");
+        assert_eq!(reserves.top(denied, 600 * SECOND), None, "forgotten");
+    }
+}
+
 proptest! {
     /// A few subjects with many denials each and a crowd with few, over up to three halves.
     #[test]

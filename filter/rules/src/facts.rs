@@ -1,0 +1,172 @@
+//! What the sidecar must learn of streams that have ended or still live: sent together, and again until it has confirmed them. To
+//! send one twice is harmless, since a receipt is settled once. Pure.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use serde_json::Value;
+use sluicegate_protocol::{Settle, Settles};
+
+use crate::config;
+use crate::rule::RuleSet;
+use crate::stats::OfSettle;
+
+/// Most that wait; then the oldest is dropped, and what it was about stays reserved.
+const MAX_WAITING: usize = 4_096;
+/// Most of one callout.
+const MAX_SENT: usize = 256;
+/// How long they wait for each other: whatever the traffic, a worker makes 25 calls a second at most.
+const GATHER_US: u64 = 40_000;
+/// How long after a callout that failed the next is sent: twice as long each time.
+const RETRY_US: (u64, u64) = (100_000, 3_200_000);
+
+/// One receipt, and what became of its stream.
+#[derive(Debug)]
+pub struct Fact {
+    pub(crate) limit: String,
+    pub(crate) key: String,
+    pub(crate) receipt: String,
+    pub(crate) what: What,
+    /// By which it is counted.
+    pub(crate) rules: Rc<RuleSet>,
+    pub(crate) rule: usize,
+}
+
+/// What became of a stream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum What {
+    /// It has ended, and used this much of what it had reserved.
+    Settle { units: u64, reserved: u64 },
+    /// It lives.
+    Renew { within_ms: u64 },
+}
+
+/// Facts that wait for the sidecar.
+#[derive(Debug, Default)]
+pub struct Facts {
+    waiting: VecDeque<Fact>,
+    /// Those of the callout in flight.
+    sent: Vec<Fact>,
+    /// When the next callout may be sent, if it is not 0.
+    due_us: u64,
+    retry_us: u64,
+}
+
+impl Facts {
+    /// Adds facts.
+    pub fn add(&mut self, facts: Vec<Fact>, now_us: u64) {
+        for fact in facts {
+            if self.waiting.len() >= MAX_WAITING
+                && let Some(oldest) = self.waiting.pop_front()
+            {
+                oldest.is_lost();
+            }
+            self.waiting.push_back(fact);
+        }
+        if self.due_us == 0 && !self.waiting.is_empty() {
+            self.due_us = now_us.saturating_add(GATHER_US);
+        }
+    }
+
+    /// Whether nothing waits to be sent.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// The body of the next callout, if it may be sent now.
+    pub fn next(&mut self, now_us: u64) -> Option<Vec<u8>> {
+        if self.waiting.is_empty() || !self.sent.is_empty() || now_us < self.due_us {
+            return None;
+        }
+        let count = self.waiting.len().min(MAX_SENT);
+        self.sent.extend(self.waiting.drain(..count));
+        let settles = self.sent.iter().map(|fact| Settle {
+            limit: fact.limit.as_str().into(),
+            key: fact.key.as_str().into(),
+            receipt: fact.receipt.as_str().into(),
+            units: match fact.what {
+                What::Settle { units, .. } => Some(units),
+                What::Renew { .. } => None,
+            },
+            within_ms: match fact.what {
+                What::Settle { .. } => None,
+                What::Renew { within_ms } => Some(within_ms),
+            },
+        });
+        let settles = settles.collect();
+        serde_json::to_vec(&Settles { settles }).ok()
+    }
+
+    /// The callout is over: its facts are confirmed one by one, and the others wait again.
+    pub fn answered(&mut self, body: Option<&[u8]>, now_us: u64) {
+        // Not as the protocol's type, whose reader would be 20 KB of the VM.
+        let listed = body.and_then(|body| config::json(body).ok());
+        let outcomes = listed
+            .as_ref()
+            .and_then(|listed| listed.get("outcomes")?.as_array());
+        let (mut outcomes, mut failed) = (outcomes.into_iter().flatten(), false);
+        // In their order, before those that came later.
+        for fact in std::mem::take(&mut self.sent)
+            .into_iter()
+            .rev()
+            .collect::<Vec<_>>()
+        {
+            match outcomes.next_back() {
+                Some(outcome) if word(outcome) != "unavailable" => fact.is_settled(outcome),
+                _ => {
+                    failed = true;
+                    // The next sign of a living stream is as good.
+                    if matches!(fact.what, What::Settle { .. }) {
+                        self.waiting.push_front(fact);
+                    }
+                }
+            }
+        }
+        let (first, most) = RETRY_US;
+        self.retry_us = if failed {
+            (self.retry_us * 2).clamp(first, most)
+        } else {
+            0
+        };
+        self.due_us = if self.waiting.is_empty() {
+            0
+        } else if failed {
+            now_us.saturating_add(self.retry_us)
+        } else if self.waiting.len() >= MAX_SENT {
+            now_us
+        } else {
+            now_us.saturating_add(GATHER_US)
+        };
+    }
+}
+
+impl Fact {
+    /// It was dropped, or came too late: what it says is not known to the store.
+    fn is_lost(&self) {
+        if let What::Settle { units, reserved } = self.what {
+            self.rules
+                .counters
+                .count_lost(self.rule, units.saturating_sub(reserved));
+        }
+    }
+
+    fn is_settled(&self, outcome: &Value) {
+        let counters = &self.rules.counters;
+        let units = outcome.get("units").and_then(Value::as_u64).unwrap_or(0);
+        let add = |counter| counters.add_to(counters.settle(self.rule, counter), units);
+        match word(outcome) {
+            "returned" => add(OfSettle::UnitsReturned),
+            "charged" => add(OfSettle::UnitsCharged),
+            "renewed" => {}
+            _ => self.is_lost(),
+        }
+    }
+}
+
+/// Which outcome it is.
+fn word(outcome: &Value) -> &str {
+    outcome
+        .get("outcome")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+}

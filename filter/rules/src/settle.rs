@@ -1,0 +1,445 @@
+//! Units that a request has reserved, and what it has used of them, which is known when its stream ends.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::rc::Rc;
+
+use sluicegate_protocol::{MAX_COST, Verdict};
+
+use crate::amount::{self, Amount, Found, Source, Tells};
+use crate::claims::Claim;
+use crate::facts::{Fact, What};
+use crate::leases::Taken;
+use crate::question::{Question, ResolvedCheck};
+use crate::rule::{CheckRule, RuleSet};
+use crate::stats::{Counters, OfSettle};
+
+/// How a check is settled.
+#[derive(Debug)]
+pub(crate) struct SettleRule {
+    /// What tells the usage.
+    pub from: Amount,
+    /// Most units that one request can have used.
+    pub max: u64,
+    /// A whole response without usage.
+    pub unknown: Otherwise,
+    /// The upstream failed, or refused with 429.
+    pub failed: Otherwise,
+    /// The stream ended before any byte of a body was sent to the client.
+    pub cut_before_first_byte: Otherwise,
+    /// It ended in the middle of the body.
+    pub cut: Otherwise,
+    /// For how long the hold lives without a sign of the stream.
+    pub within_ms: u64,
+    /// The largest part of the quota that one request reserves, in percent.
+    pub most: u8,
+    /// The response's headers that tell usage.
+    pub headers: Vec<String>,
+    /// How many values in metadata tell usage.
+    pub metadata: usize,
+}
+
+/// What a request without usage costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Otherwise {
+    /// What it has reserved.
+    Keep,
+    Units(u64),
+}
+
+/// A check that is settled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reserved {
+    /// Its index among the checks of its rule.
+    pub(crate) check: usize,
+    /// The numbers that were in the metadata before the response, as bits: unchanged, they are no usage.
+    pub(crate) before: Vec<Option<u64>>,
+}
+
+/// An attribute of the current stream.
+pub type Property<'p> = &'p dyn Fn(&[&str]) -> Option<Vec<u8>>;
+
+/// What an admitted request has reserved, until its stream ends.
+#[derive(Debug)]
+pub struct Reserves {
+    rules: Rc<RuleSet>,
+    /// Those of one limit and key are one hold.
+    holds: Vec<Hold>,
+    /// Headers of the response that tell usage.
+    headers: RefCell<Vec<(String, Found)>>,
+    /// When the holds are renewed next.
+    renew_us: Cell<u64>,
+}
+
+#[derive(Debug)]
+struct Hold {
+    receipt: String,
+    checks: Vec<ResolvedCheck>,
+}
+
+/// How a stream ended, if nothing tells its usage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    NotReached,
+    Failed,
+    CutBeforeFirstByte,
+    Cut,
+    Whole,
+}
+
+impl SettleRule {
+    /// What the metadata tells before there is a response.
+    pub fn before(&self, property: Property<'_>) -> Vec<Option<u64>> {
+        let mut before = vec![None; self.metadata];
+        if self.metadata > 0
+            && let Some(metadata) = property(&["metadata"])
+        {
+            self.from.visit(&mut |source| {
+                if let Source::Metadata(claim, number) = source
+                    && let Some(slot) = before.get_mut(*number)
+                    && let Found::Number(found) = claim.number(&metadata)
+                {
+                    *slot = Some(found.to_bits());
+                }
+            });
+        }
+        before
+    }
+}
+
+impl CheckRule {
+    fn settle_rule(&self) -> Option<&SettleRule> {
+        self.settle.as_deref()
+    }
+}
+
+impl RuleSet {
+    /// How a check is settled.
+    pub(crate) fn settle_rule(&self, check: &ResolvedCheck) -> Option<&SettleRule> {
+        let rule = self.rules.get(check.rule)?;
+        rule.checks
+            .get(check.reserved.as_ref()?.check)?
+            .settle_rule()
+    }
+}
+
+impl Question {
+    /// What the sidecar's verdicts on it have reserved.
+    pub fn reserves(&self, verdicts: &[Verdict<'_>], taken: &Taken) -> Option<Rc<Reserves>> {
+        let mut verdicts = verdicts.iter();
+        let mut holds: Vec<Hold> = Vec::new();
+        let mut add = |verdict: Option<&Verdict<'_>>,
+                       checks: &mut dyn Iterator<Item = &ResolvedCheck>| {
+            let Some(Verdict::Admitted(status)) = verdict else {
+                return;
+            };
+            for (check, receipt) in checks.zip(&status.receipt) {
+                match holds.iter_mut().find(|hold| hold.receipt == *receipt) {
+                    _ if receipt.is_empty() => {}
+                    Some(hold) => hold.checks.push(check.clone()),
+                    None => holds.push(Hold {
+                        receipt: receipt.clone(),
+                        checks: vec![check.clone()],
+                    }),
+                }
+            }
+        };
+        let enforced = self.checks.iter().enumerate();
+        let mut enforced = enforced
+            .filter(|(index, _)| !taken.has(*index))
+            .map(|(_, check)| check)
+            .peekable();
+        if enforced.peek().is_some() {
+            add(verdicts.next(), &mut enforced);
+        }
+        for shadow in &self.shadows {
+            add(verdicts.next(), &mut shadow.checks.iter());
+        }
+        holds.retain(|hold| hold.checks.iter().any(|check| check.reserved.is_some()));
+        (!holds.is_empty()).then(|| {
+            Rc::new(Reserves {
+                rules: Rc::clone(&self.rules),
+                holds,
+                headers: RefCell::default(),
+                renew_us: Cell::new(0),
+            })
+        })
+    }
+}
+
+impl Reserves {
+    fn settle_rules(&self) -> impl Iterator<Item = &SettleRule> {
+        let checks = self.holds.iter().flat_map(|hold| &hold.checks);
+        checks.filter_map(|check| self.rules.settle_rule(check))
+    }
+
+    /// Reads the headers of the response, which are gone when the stream ends.
+    pub fn read_headers(&self, property: Property<'_>) {
+        let names = self.settle_rules().flat_map(|rule| &rule.headers);
+        let told = names.map(|name| {
+            let value = property(&["response", "headers", name]);
+            (name.clone(), number_of(value.as_deref().into_iter()))
+        });
+        self.headers.replace(told.collect());
+    }
+
+    /// The request has not reached the upstream: all comes back.
+    pub fn unused(&self) -> Vec<Fact> {
+        self.facts(&|_, _| Otherwise::Units(0))
+    }
+
+    /// Its stream has ended.
+    pub fn ended(&self, property: Property<'_>) -> Vec<Fact> {
+        let end = End::of(property);
+        let headers = self.headers.borrow();
+        let metadata = OnceCell::new();
+        self.facts(&|check, rule| {
+            let told = Ended {
+                property,
+                is_reached: end != End::NotReached,
+                headers: &headers,
+                metadata: &metadata,
+                before: check
+                    .reserved
+                    .as_ref()
+                    .map_or(&[], |reserved| &reserved.before),
+                is_odd: Cell::new(false),
+            };
+            let count = |counter| {
+                self.rules
+                    .counters
+                    .count(self.rules.counters.settle(check.rule, counter))
+            };
+            let usage = rule.from.of(&told);
+            if told.is_odd.get()
+                || usage.is_some_and(|usage| amount::whole(usage, MAX_COST) > rule.max)
+            {
+                count(OfSettle::Odd);
+            }
+            let (counter, otherwise) = match (usage, end) {
+                (Some(usage), _) => {
+                    let units = amount::whole(usage, rule.max);
+                    (OfSettle::Known, Otherwise::Units(units))
+                }
+                (None, End::NotReached) => (OfSettle::NotReached, Otherwise::Units(0)),
+                (None, End::Failed) => (OfSettle::Failed, rule.failed),
+                (None, End::CutBeforeFirstByte) => (OfSettle::Cut, rule.cut_before_first_byte),
+                (None, End::Cut) => (OfSettle::Cut, rule.cut),
+                (None, End::Whole) => (OfSettle::Unknown, rule.unknown),
+            };
+            count(counter);
+            otherwise
+        })
+    }
+
+    /// What the sidecar is told of each hold.
+    fn facts(&self, used: &dyn Fn(&ResolvedCheck, &SettleRule) -> Otherwise) -> Vec<Fact> {
+        let mut facts = Vec::new();
+        for hold in &self.holds {
+            let (mut units, mut reserved, mut is_kept) = (0_u64, 0_u64, true);
+            for check in &hold.checks {
+                reserved = reserved.saturating_add(check.cost);
+                let used = match self.rules.settle_rule(check) {
+                    None => Otherwise::Units(check.cost),
+                    Some(rule) => {
+                        let used = used(check, rule);
+                        is_kept &= used == Otherwise::Keep;
+                        used
+                    }
+                };
+                units = units.saturating_add(match used {
+                    Otherwise::Keep => check.cost,
+                    Otherwise::Units(units) => units,
+                });
+            }
+            let what = if is_kept {
+                self.count_kept(hold, reserved);
+                // Nothing more comes of the hold, which would live for minutes.
+                What::Renew { within_ms: 1 }
+            } else {
+                What::Settle { units, reserved }
+            };
+            facts.extend(self.fact(hold, what));
+        }
+        facts
+    }
+
+    fn count_kept(&self, hold: &Hold, units: u64) {
+        if let Some(check) = hold.checks.first() {
+            let counters = &self.rules.counters;
+            counters.add_to(counters.settle(check.rule, OfSettle::UnitsKept), units);
+        }
+    }
+
+    fn fact(&self, hold: &Hold, what: What) -> Option<Fact> {
+        let check = hold.checks.iter().find(|check| check.reserved.is_some())?;
+        Some(Fact {
+            limit: self.rules.limit_name(check.rule, check.limit).to_owned(),
+            key: check.key.clone(),
+            receipt: hold.receipt.clone(),
+            what,
+            rules: Rc::clone(&self.rules),
+            rule: check.rule,
+        })
+    }
+
+    /// Signs of the living stream, if they are due: a third of the time that its holds live without one.
+    pub fn renewals(&self, now_us: u64) -> Vec<Fact> {
+        let within_ms = self
+            .settle_rules()
+            .map(|rule| rule.within_ms)
+            .min()
+            .unwrap_or(0);
+        if self.renew_us.get() > now_us {
+            return Vec::new();
+        }
+        let first = self.renew_us.get() == 0;
+        self.renew_us
+            .set(now_us.saturating_add(within_ms.saturating_mul(1_000) / 3));
+        if first {
+            return Vec::new();
+        }
+        let within = |hold: &Hold| {
+            let rules = hold
+                .checks
+                .iter()
+                .filter_map(|check| self.rules.settle_rule(check));
+            rules.map(|rule| rule.within_ms).max()
+        };
+        let holds = self.holds.iter();
+        let renew = holds.filter_map(|hold| {
+            self.fact(
+                hold,
+                What::Renew {
+                    within_ms: within(hold)?,
+                },
+            )
+        });
+        renew.collect()
+    }
+}
+
+/// The number in a header, the largest of several.
+pub(crate) fn number_of<'a>(values: impl Iterator<Item = &'a [u8]>) -> Found {
+    let numbers = values.map(number_in);
+    let largest = numbers.reduce(|one, other| Some(one?.max(other?)));
+    match largest {
+        None => Found::Nothing,
+        Some(None) => Found::NoNumber,
+        Some(Some(number)) => Found::Number(number),
+    }
+}
+
+/// The number that a text is; as JSON has it, because its reader is in the VM anyway.
+pub(crate) fn number_in(text: &[u8]) -> Option<f64> {
+    serde_json::from_slice(text).ok()
+}
+
+/// A number among the attributes.
+fn attribute(property: Property<'_>, path: &[&str]) -> Option<u64> {
+    let bytes = property(path)?;
+    bytes.try_into().ok().map(u64::from_le_bytes)
+}
+
+impl End {
+    fn of(property: Property<'_>) -> Self {
+        /// Envoy's `UpstreamConnectionFailure` and `UpstreamOverflow`: that attempt was not sent.
+        const NOT_SENT: u64 = 1 << 5 | 1 << 7;
+        let number = |path: &[&str]| attribute(property, path).unwrap_or(0);
+        let flags = number(&["response", "flags"]);
+        let is_reached =
+            property(&["upstream", "address"]).is_some_and(|address| !address.is_empty());
+        let attempts = number(&["upstream", "request_attempt_count"]);
+        if !is_reached || (flags & NOT_SENT != 0 && attempts <= 1) {
+            return Self::NotReached;
+        }
+        let code = number(&["response", "code"]);
+        if code == 429 || code >= 500 {
+            return Self::Failed;
+        }
+        let details = property(&["response", "code_details"]);
+        let is_whole = flags & CUT == 0 && details.as_deref() == Some(b"via_upstream");
+        match (is_whole, number(&["response", "size"])) {
+            (true, _) => Self::Whole,
+            (false, 0) => Self::CutBeforeFirstByte,
+            (false, _) => Self::Cut,
+        }
+    }
+}
+
+/// Envoy's `DownstreamConnectionTermination` and `DownstreamRemoteReset`: the client hung up.
+const CUT: u64 = 1 << 14 | 1 << 28;
+
+/// The end of a stream.
+struct Ended<'e> {
+    property: Property<'e>,
+    is_reached: bool,
+    headers: &'e [(String, Found)],
+    metadata: &'e OnceCell<Vec<u8>>,
+    before: &'e [Option<u64>],
+    is_odd: Cell<bool>,
+}
+
+impl Ended<'_> {
+    fn metadata(&self) -> &[u8] {
+        self.metadata
+            .get_or_init(|| (self.property)(&["metadata"]).unwrap_or_default())
+    }
+}
+
+impl Tells for Ended<'_> {
+    fn number(&self, source: &Source) -> Found {
+        let attribute = |path: &[&str]| attribute(self.property, path);
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+        let number = |number: u64| Found::Number(number as f64);
+        match source {
+            Source::Status(table) => attribute(&["response", "code"])
+                .filter(|code| *code > 0)
+                .map_or(Found::Nothing, |code| table.of(code)),
+            Source::GrpcStatus(table) => attribute(&["response", "grpc_status"])
+                .map_or(Found::Nothing, |status| table.of(status)),
+            _ if !self.is_reached => Found::Nothing,
+            Source::Bytes => attribute(&["response", "size"]).map_or(Found::Nothing, number),
+            Source::Milliseconds => attribute(&["request", "duration"])
+                .map_or(Found::Nothing, |nanoseconds| {
+                    number(nanoseconds.div_ceil(1_000_000))
+                }),
+            Source::Header(name) => {
+                let mut headers = self.headers.iter();
+                headers
+                    .find(|(told, _)| told == name)
+                    .map_or(Found::Nothing, |(_, found)| *found)
+            }
+            Source::Metadata(claim, index) => {
+                let found = claim.number(self.metadata());
+                match (found, self.before.get(*index)) {
+                    (Found::Number(number), Some(Some(before))) if number.to_bits() == *before => {
+                        Found::Nothing
+                    }
+                    _ => found,
+                }
+            }
+            Source::Constant(_) | Source::Largest(_) | Source::Sum(_) => Found::Nothing,
+        }
+    }
+
+    fn text(&self, claim: &Claim) -> Option<String> {
+        claim.word(self.metadata())
+    }
+
+    /// Less than nothing was used: nothing. What is no number tells no usage.
+    fn instead(&self, found: Found, _: f64) -> Option<f64> {
+        matches!(found, Found::Number(_)).then_some(0.0)
+    }
+
+    fn note_odd(&self) {
+        self.is_odd.set(true);
+    }
+}
+
+impl Counters {
+    /// Counts what became of facts: a settle that came too late, or was dropped.
+    pub(crate) fn count_lost(&self, rule: usize, units: u64) {
+        self.count(self.settle(rule, OfSettle::Lost));
+        self.add_to(self.settle(rule, OfSettle::UnitsLost), units);
+    }
+}
