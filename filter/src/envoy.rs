@@ -103,6 +103,14 @@ thread_local! {
     static COUNTERS: RefCell<Vec<(String, u32)>> = const { RefCell::new(Vec::new()) };
 }
 
+/// WASI's system clock (0) or its monotonic one (1); 0 if it cannot be read.
+fn nanoseconds(clock: u32) -> u64 {
+    let mut nanoseconds = 0;
+    // SAFETY: `nanoseconds` is writable.
+    let _ = unsafe { clock_time_get(clock, 1, &raw mut nanoseconds) };
+    nanoseconds
+}
+
 /// The id of a counter, which is defined if it is not known.
 fn counter(name: &str) -> Option<u32> {
     COUNTERS.with_borrow_mut(|known| {
@@ -277,11 +285,12 @@ impl Host for Envoy {
     }
 
     fn monotonic_us(&self) -> u64 {
-        const MONOTONIC: u32 = 1;
-        let mut nanoseconds = 0;
-        // SAFETY: `nanoseconds` is writable. If the clock cannot be read, it stands still: nothing is late, held or spent.
-        let _ = unsafe { clock_time_get(MONOTONIC, 1, &raw mut nanoseconds) };
-        nanoseconds / 1_000
+        // If the clock cannot be read, it stands still: nothing is late, held or spent.
+        nanoseconds(1) / 1_000
+    }
+
+    fn system_s(&self) -> u64 {
+        nanoseconds(0) / 1_000_000_000
     }
 
     fn random(&self) -> Option<String> {

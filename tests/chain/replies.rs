@@ -94,6 +94,76 @@ async fn an_upstreams_own_statement_stands_where_ours_is_not_made_and_gives_way_
     }
 }
 
+/// Two limits of a model: requests and tokens a minute. The fields are of the one that decided.
+#[tokio::test]
+async fn clients_of_a_model_are_told_in_its_words_which_limit_decided() {
+    for (family, of_requests, of_tokens) in [
+        ("openai", "x-ratelimit-*-requests", "x-ratelimit-*-tokens"),
+        (
+            "anthropic",
+            "anthropic-ratelimit-requests-*",
+            "anthropic-ratelimit-tokens-*",
+        ),
+    ] {
+        let limits = |url: &str| {
+            format!(
+                "store: {url}\nstore_timeout: 1s\nlimits:\n  requests: {{ algorithm: sliding_log, windows: [{{ quota: 2, per: 1h }}] }}\n  tokens: {{ algorithm: sliding_log, windows: [{{ quota: 1000, per: 1h }}] }}\n"
+            )
+        };
+        let cost = json!({ "header": "x-tokens", "max": 1_000, "default": 100, "trusted": true });
+        let key = json!([{ "constant": "c" }]);
+        let rules = everyone(&json!({
+            "checks": [{ "limit": "requests", "key": key }, { "limit": "tokens", "key": key, "cost": cost }],
+            "reply": { "headers": family, "units": { "tokens": "tokens" }, "on_admitted": true },
+        }));
+        let chain = Chain::with(limits, |envoy| envoy.plugin(plugin(rules))).await;
+        let asked = async |tokens: &str| {
+            let url = chain.envoy.url("/v1/messages");
+            let request = client().get(url).header("x-tokens", tokens);
+            let answer = request.send().await.unwrap();
+            let status = answer.status().as_u16();
+            (status, ours(&answer), answer.text().await.unwrap())
+        };
+        let told = |fields: &BTreeMap<String, String>, names: &str| {
+            let field = |which: &str| fields.get(&names.replace('*', which)).cloned();
+            ["limit", "remaining", "reset"].map(field)
+        };
+        // The fewest units are left of requests; then this asks for more tokens than there are.
+        let (status, fields, _) = asked("600").await;
+        assert_eq!(status, 200);
+        let [limit, remaining, reset] = told(&fields, of_requests);
+        let numbers = [limit, remaining].map(Option::unwrap);
+        assert_eq!(numbers, ["2", "1"], "{fields:?}");
+        let reset = reset.unwrap();
+        let is_one = match family {
+            "openai" => reset == "1h0m0s" || reset.starts_with("59m"),
+            _ => reset.len() == 20 && reset.starts_with("20") && reset.ends_with('Z'),
+        };
+        assert!(is_one, "{reset}");
+        assert_eq!(told(&fields, of_tokens), [None, None, None], "{fields:?}");
+        let (status, fields, body) = asked("500").await;
+        assert_eq!(status, 429);
+        let [limit, remaining, reset] = told(&fields, of_tokens);
+        let numbers = [limit, remaining].map(Option::unwrap);
+        assert_eq!(numbers, ["1000", "400"], "{fields:?}");
+        assert!(reset.is_some() && fields.contains_key("retry-after"));
+        assert_eq!(told(&fields, of_requests), [None, None, None], "{fields:?}");
+        let body: Value = serde_json::from_str(&body).unwrap();
+        let expected = if family == "openai" {
+            "tokens"
+        } else {
+            "rate_limit_error"
+        };
+        assert_eq!(body["error"]["type"], expected, "{body}");
+        assert!(
+            body["error"]["message"]
+                .as_str()
+                .unwrap()
+                .contains("400 are left")
+        );
+    }
+}
+
 #[tokio::test]
 async fn a_rule_has_its_own_body_and_a_head_request_none() {
     let rules = everyone(

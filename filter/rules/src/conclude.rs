@@ -22,10 +22,11 @@ pub enum Conclusion {
 
 impl Question {
     /// Turns its verdicts, or the reason for their absence, into a conclusion, and counts that. Also returns why a verdict is
-    /// missing, if one is.
+    /// missing, if one is. `system_s` is now, in seconds since 1970; it is asked only for a field that has a date.
     pub fn conclude(
         &self,
         verdicts: Result<&[Verdict<'_>], VerdictError>,
+        system_s: &dyn Fn() -> u64,
     ) -> (Conclusion, Option<VerdictError>) {
         let mut verdicts = match verdicts {
             Ok(verdicts) => verdicts.iter(),
@@ -34,7 +35,7 @@ impl Question {
         let (conclusion, mut why) = if self.checks.is_empty() {
             (Conclusion::Continue(HeaderFields::default()), None)
         } else {
-            self.enforce(verdicts.next())
+            self.enforce(verdicts.next(), system_s)
         };
         for (shadow, verdict) in self.shadows.iter().zip(verdicts) {
             why = why.or(self.count_shadow(&shadow.checks, verdict));
@@ -42,7 +43,11 @@ impl Question {
         (conclusion, why)
     }
 
-    fn enforce(&self, verdict: Option<&Verdict<'_>>) -> (Conclusion, Option<VerdictError>) {
+    fn enforce(
+        &self,
+        verdict: Option<&Verdict<'_>>,
+        system_s: &dyn Fn() -> u64,
+    ) -> (Conclusion, Option<VerdictError>) {
         let Some(verdict) = verdict else {
             let why = VerdictError::Body("it has no verdict".to_owned());
             return self.without_verdict(None, why, &[]);
@@ -55,10 +60,10 @@ impl Question {
                 return self.without_verdict(None, VerdictError::Refused(why), unknown);
             }
             (Ok(Some(check)), Verdict::Admitted(limit_status)) => {
-                self.admitted(check, limit_status)
+                self.admitted(check, limit_status, system_s)
             }
             (Ok(Some(check)), Verdict::Denied(limit_status)) => {
-                Conclusion::Answer(self.denied(check, limit_status))
+                Conclusion::Answer(self.denied(check, limit_status, system_s))
             }
             (Ok(_), _) => Conclusion::Answer(self.cost_over_limit()),
             (Err(why), Verdict::Unavailable { then }) => {
@@ -73,23 +78,40 @@ impl Question {
         self.rules.counters.count(counter);
     }
 
-    fn admitted(&self, check: &ResolvedCheck, limit_status: &LimitStatus<'_>) -> Conclusion {
+    fn admitted(
+        &self,
+        check: &ResolvedCheck,
+        limit_status: &LimitStatus<'_>,
+        system_s: &dyn Fn() -> u64,
+    ) -> Conclusion {
         self.count(Counters::ADMITTED);
         // The first rule with `on_admitted` reports the tightest limit of all rules.
         let telling = self.checks.iter().find_map(|check| {
             let style = &self.rules.rules.get(check.rule)?.reply;
-            style.on_admitted.then_some(style.headers)
+            style.on_admitted.then_some(style)
         });
         let mut headers = HeaderFields::default();
         if let Some((style, texts)) = telling.zip(self.texts_of(check)) {
             let until_ms = limit_status.reset_ms;
             let listed = self.listed(&texts.name);
-            style.write(texts, listed, limit_status, until_ms, &mut headers);
+            style.write(
+                texts,
+                listed,
+                limit_status,
+                until_ms,
+                system_s,
+                &mut headers,
+            );
         }
         Conclusion::Continue(headers)
     }
 
-    fn denied(&self, check: &ResolvedCheck, limit_status: &LimitStatus<'_>) -> Reply {
+    fn denied(
+        &self,
+        check: &ResolvedCheck,
+        limit_status: &LimitStatus<'_>,
+        system_s: &dyn Fn() -> u64,
+    ) -> Reply {
         self.count(Counters::DENIED);
         self.count(self.rules.counters.denied(check.rule, check.limit));
         // Several rules may count the same units by the same limit.
@@ -116,6 +138,7 @@ impl Question {
                     cost,
                     &rule.reply,
                     self.grpc,
+                    system_s,
                 )
             },
             // Cannot happen: every check of a question has a rule.

@@ -2,6 +2,7 @@
 
 mod denial_text;
 mod details;
+mod families;
 mod header_fields;
 mod header_style;
 mod limit_texts;
@@ -59,6 +60,7 @@ impl Reply {
         cost: u64,
         style: &ReplyStyle,
         grpc: bool,
+        system_s: &dyn Fn() -> u64,
     ) -> Self {
         let retry_after_ms = limit_status.retry_after_ms;
         let mut headers = HeaderFields::for_denial();
@@ -77,13 +79,25 @@ impl Reply {
             // Do not retry.
             headers.add(pushback, |text| text.push_str("-1"));
         }
-        (style.headers).write(texts, listed, limit_status, retry_after_ms, &mut headers);
+        style.write(
+            texts,
+            listed,
+            limit_status,
+            retry_after_ms,
+            system_s,
+            &mut headers,
+        );
         let (content_type, body) = match &style.body {
             Some(body) if !grpc => {
                 let content_type = style.content_type.as_deref();
                 let seconds = header_style::seconds(retry_after_ms).to_string();
                 let body = body.replace("{retry_after}", &seconds);
                 (content_type.unwrap_or("text/plain"), body)
+            }
+            None if !grpc && style.headers.is_of_models() => {
+                let unit = style.unit_of(&texts.name);
+                let body = families::body(style.headers, unit, &texts.name, limit_status, cost);
+                ("application/json", body)
             }
             _ => (PROBLEM_JSON, texts.problem(limit_status, cost, grpc)),
         };

@@ -75,7 +75,7 @@ fn other_refusals_name_rule_and_limit_where_known_and_nothing_from_the_answer() 
         (VerdictError::Full, "full"),
         (VerdictError::Refused("a key".to_owned()), "decision"),
     ] {
-        let (conclusion, _) = question.conclude(Err(why));
+        let (conclusion, _) = question.conclude(Err(why), &|| 1_795_758_000);
         let details = format!("sluicegate_unavailable{{rule=closed,reason={reason}}}");
         assert_eq!(*reply(conclusion).details, details);
     }
@@ -146,7 +146,7 @@ fn envoys_own_callout_errors_are_distinguished_from_the_sidecars_answers() {
         assert!(why.to_string().contains(message), "{why}");
         let rules = rule(r#","when_unavailable":"allow""#);
         let question = question(&rules, &get("/", &[]));
-        question.conclude(Err(why));
+        question.conclude(Err(why), &|| 1_795_758_000);
         let counted = counted(&rules);
         assert!(counted.iter().any(|one| one == counter), "{given:?}");
     }

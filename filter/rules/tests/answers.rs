@@ -41,6 +41,67 @@ fn a_denial_becomes_a_429_with_the_configured_limit_name_not_the_answers() {
     assert_eq!(counted, ["denied", of_limit]);
 }
 
+/// As their APIs have them: fields of the limit that decided, by its unit, and an error object.
+#[test]
+fn a_rule_answers_as_the_api_of_a_model_does() {
+    let text = "limit `per-key` allows 10 per minute, this request costs 1, 2 are left; the same request is admitted in 2 seconds";
+    let reset = "2026-11-27T05:41:00Z";
+    for (family, units, names, reset, before, after) in [
+        (
+            "openai",
+            r#"{"other":"tokens"}"#,
+            "x-ratelimit-*-requests",
+            "1m0s",
+            r#"{"error":{"message":""#,
+            r#"","type":"requests","param":null,"code":"rate_limit_exceeded"}}"#,
+        ),
+        (
+            "openai",
+            r#"{"per-key":"input_tokens"}"#,
+            "x-ratelimit-*-tokens",
+            "1m0s",
+            r#"{"error":{"message":""#,
+            r#"","type":"tokens","param":null,"code":"rate_limit_exceeded"}}"#,
+        ),
+        (
+            "anthropic",
+            r#"{"per-key":"output_tokens"}"#,
+            "anthropic-ratelimit-output-tokens-*",
+            reset,
+            r#"{"type":"error","error":{"type":"rate_limit_error","message":""#,
+            r#""}}"#,
+        ),
+    ] {
+        let more = |more: &str| {
+            format!(
+                r#"{ALLOW},"reply":{{"headers":"{family}","units":{units},"on_admitted":true{more}}}"#
+            )
+        };
+        let (conclusion, _) = outcome(&more(""), &verdict("denied"));
+        let denied = reply(conclusion);
+        let (conclusion, _) = outcome(&more(""), &verdict("admitted"));
+        let Conclusion::Continue(admitted) = conclusion else {
+            panic!("{conclusion:?}");
+        };
+        for headers in [&denied.headers, &admitted] {
+            for (which, value) in [("limit", "10"), ("remaining", "2"), ("reset", reset)] {
+                let name = names.replace('*', which);
+                assert_eq!(field(headers, &name), Some(value), "{name}");
+            }
+            assert_eq!(field(headers, "ratelimit"), None);
+            assert_eq!(field(headers, "x-ratelimit-limit"), None);
+        }
+        assert_eq!(field(&denied.headers, "retry-after"), Some("2"));
+        assert_eq!(field(&denied.headers, "retry-after-ms"), Some("1001"));
+        let content_type = field(&denied.headers, "content-type");
+        assert_eq!(content_type, Some("application/json"));
+        let body = String::from_utf8(denied.body).unwrap();
+        assert_eq!(body, format!("{before}{text}{after}"));
+        let (conclusion, _) = outcome(&more(r#","body":"own""#), &verdict("denied"));
+        assert_eq!(reply(conclusion).body, b"own");
+    }
+}
+
 #[test]
 fn a_rule_sets_the_headers_and_the_body_of_its_replies() {
     for (style, draft, legacy) in [

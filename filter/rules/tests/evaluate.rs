@@ -97,7 +97,7 @@ fn a_request_with_too_many_checks_gets_no_verdict_and_no_callout() {
         let Evaluation::NoVerdict(question, why) = rules.evaluate(&request) else {
             panic!("a verdict")
         };
-        let (conclusion, _) = question.conclude(Err(why.clone()));
+        let (conclusion, _) = question.conclude(Err(why.clone()), &|| 1_795_758_000);
         assert!(matches!(conclusion, Conclusion::Answer(_)), "{when}");
         let why = why.to_string();
         assert!(

@@ -94,6 +94,6 @@ fn a_denial_of_one_set_is_repeated_for_another_one_that_asks_for_the_same() {
     denials.learn(&first, u64::MAX, &answer.verdicts, times);
     drop((earlier, first));
     let cached = denials.covering(&second, 2_000).unwrap();
-    let (conclusion, _) = second.conclude(Ok(&cached));
+    let (conclusion, _) = second.conclude(Ok(&cached), &|| 1_795_758_000);
     assert_eq!(reply(conclusion).body, b"later");
 }

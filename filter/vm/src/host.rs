@@ -82,6 +82,8 @@ pub trait Host: Clone + 'static {
 
     /// Microseconds of a clock that does not step, from an arbitrary origin; 0 if it cannot be read.
     fn monotonic_us(&self) -> u64;
+    /// Seconds since 1970 by a clock that may step; 0 if it cannot be read.
+    fn system_s(&self) -> u64;
     /// Sixteen random bytes as hexadecimal digits.
     fn random(&self) -> Option<String>;
     /// The VM's memory in bytes, which never becomes less.

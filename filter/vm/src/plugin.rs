@@ -103,7 +103,7 @@ impl<H: Host> Plugin<H> {
         question: &Question,
         verdicts: Result<&[Verdict<'_>], VerdictError>,
     ) -> Conclusion {
-        let (conclusion, why) = question.conclude(verdicts);
+        let (conclusion, why) = question.conclude(verdicts, &|| self.host.system_s());
         // The clock is read only if needed.
         if why.is_some() || self.outages.borrow().is_open() {
             let now_us = self.host.monotonic_us();

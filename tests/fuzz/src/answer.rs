@@ -56,7 +56,7 @@ pub fn run(data: &[u8]) {
 fn conclude(question: &Question, verdicts: Result<&[Verdict<'_>], VerdictError>) {
     let first = verdicts.as_ref().ok().and_then(|verdicts| verdicts.first());
     let first = first.filter(|_| !question.checks.is_empty()).cloned();
-    let (conclusion, _) = question.conclude(verdicts);
+    let (conclusion, _) = question.conclude(verdicts, &|| 0);
     let within = |status: &LimitStatus<'_>| status.check < question.checks.len();
     let denied = matches!(&first, Some(Verdict::Denied(status)) if within(status));
     match conclusion {

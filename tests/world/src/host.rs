@@ -230,6 +230,10 @@ impl Host for Envoy {
         determined::passed_us()
     }
 
+    fn system_s(&self) -> u64 {
+        determined::passed_us() / 1_000_000
+    }
+
     fn random(&self) -> Option<String> {
         Some(format!("{:032x}", next_number()))
     }

@@ -1,6 +1,8 @@
 //! What rules say in the same words to whoever writes them and to the filter: only the sidecar deserializes these types, and
 //! their doc comments are in `docs/filter.md`.
 
+use std::collections::BTreeMap;
+
 #[cfg(feature = "schema")]
 use schemars::JsonSchema;
 #[cfg(feature = "schema")]
@@ -43,6 +45,8 @@ pub struct Reply {
     pub headers: Headers,
     /// Send the header fields with admitted responses too.
     pub on_admitted: bool,
+    /// For `openai` and `anthropic`: the units of limits, by their names. Limits that are not named count requests.
+    pub units: BTreeMap<String, Unit>,
     /// Body of a 429, in place of a problem detail. `{retry_after}` in it becomes the whole seconds of `Retry-After`.
     pub body: Option<String>,
     /// Media type of `body`, by default `text/plain`.
@@ -63,6 +67,28 @@ pub enum Headers {
     /// All five header fields.
     #[default]
     Both,
+    /// Those of OpenAI's API, such as `x-ratelimit-remaining-tokens`, and its error object as the body of a 429. They are of the
+    /// limit that decided, whose unit `units` says.
+    Openai,
+    /// Those of Anthropic's API, such as `anthropic-ratelimit-requests-reset`, and its error object as the body of a 429. They are
+    /// of the limit that decided, whose unit `units` says.
+    Anthropic,
+}
+
+/// What a limit counts, as the header fields of `openai` and `anthropic` name it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(Deserialize, JsonSchema))]
+#[cfg_attr(feature = "schema", serde(rename_all = "snake_case"))]
+pub enum Unit {
+    /// Requests.
+    #[default]
+    Requests,
+    /// Tokens of a model.
+    Tokens,
+    /// Tokens that go to a model; for OpenAI they are tokens.
+    InputTokens,
+    /// Tokens that come from a model; for OpenAI they are tokens.
+    OutputTokens,
 }
 
 /// The client's address, and how many of its bits identify a client.

@@ -2,25 +2,42 @@
 
 use sluicegate_protocol::LimitStatus;
 
-use super::LimitTexts;
 use super::header_fields::{HeaderFields, number};
-use crate::config::terms::Headers;
+use super::{LimitTexts, families};
+use crate::config::terms::{Headers, Reply, Unit};
 
 /// Largest integer in a structured field (RFC 9651).
 const LARGEST: u64 = 999_999_999_999_999;
 
 impl Headers {
+    /// Whether they are those of a model's API.
+    pub(crate) const fn is_of_models(self) -> bool {
+        matches!(self, Self::Openai | Self::Anthropic)
+    }
+}
+
+impl Reply {
+    /// What a limit counts.
+    pub(super) fn unit_of(&self, limit: &str) -> Unit {
+        self.units.get(limit).copied().unwrap_or_default()
+    }
+
     /// Adds the fields for the status of the limit that decided. `listed` are all limits of the request, this one too;
-    /// `until_ms` becomes `t` (see [`available`]).
+    /// `until_ms` becomes `t` (see [`available`]); `system_s` is now, in seconds since 1970.
     pub(crate) fn write<'a>(
-        self,
+        &self,
         texts: &LimitTexts,
         listed: impl Iterator<Item = &'a LimitTexts>,
         limit_status: &LimitStatus<'_>,
         until_ms: u64,
+        system_s: &dyn Fn() -> u64,
         fields: &mut HeaderFields,
     ) {
-        if matches!(self, Self::Draft | Self::Both) {
+        if self.headers.is_of_models() {
+            let unit = self.unit_of(&texts.name);
+            families::write(self.headers, unit, limit_status, system_s, fields);
+        }
+        if matches!(self.headers, Headers::Draft | Headers::Both) {
             fields.add("ratelimit-policy", |text| {
                 policies(text, texts, listed, limit_status)
             });
@@ -28,7 +45,7 @@ impl Headers {
                 available(text, &texts.policy, limit_status, until_ms)
             });
         }
-        if matches!(self, Self::Legacy | Self::Both) {
+        if matches!(self.headers, Headers::Legacy | Headers::Both) {
             fields.add_number("x-ratelimit-limit", limit_status.quota);
             fields.add_number("x-ratelimit-remaining", limit_status.remaining);
             fields.add_number("x-ratelimit-reset", seconds(limit_status.reset_ms));
