@@ -45,6 +45,25 @@ pub async fn model(uri: Uri) -> Response<Body> {
             let usage = format!(r#"{{"choices":[],"usage":{{"total_tokens":{tokens}}}}}"#);
             sse(vec![word(), word(), usage, "[DONE]".to_owned()])
         }
+        "/openai" | "/openai-stream" => {
+            let usage = json!({ "prompt_tokens": 10, "completion_tokens": 20, "total_tokens": 30 });
+            let chunk = |object: &str, choices: Value, usage: &Value| {
+                json!({ "id": "chatcmpl-1", "object": object, "created": 1, "model": "m", "choices": choices, "usage": usage }).to_string()
+            };
+            if uri.path() == "/openai" {
+                let message = json!([{ "index": 0, "message": { "role": "assistant", "content": "w" }, "finish_reason": "stop" }]);
+                Body::from(chunk("chat.completion", message, &usage))
+            } else {
+                kind = "text/event-stream";
+                let delta = json!([{ "index": 0, "delta": { "content": "w" } }]);
+                let object = "chat.completion.chunk";
+                sse(vec![
+                    chunk(object, delta, &Value::Null),
+                    chunk(object, json!([]), &usage),
+                    "[DONE]".to_owned(),
+                ])
+            }
+        }
         "/header" => {
             headers.insert("x-graphql-cost", HeaderValue::from_str(tokens).unwrap());
             Body::from("{}")
@@ -514,4 +533,42 @@ async fn shadow_rules_settle_too() {
         left(&chain.sidecar, "tokens", "@shadow=trial;x-tenant=t").await == QUOTA - 30
     })
     .await;
+}
+
+#[tokio::test]
+async fn what_envoys_ai_protocol_manager_extracts_is_usage_without_a_parser_of_ones_own() {
+    let usage =
+        json!({ "metadata": { "namespace": "envoy.ai.token_usage", "name": "total_tokens" } });
+    let limit = format!("algorithm: sliding_log, windows: [{{ quota: {QUOTA}, per: 1h }}]");
+    let rules = json!([{
+        "name": "tokens", "when_unavailable": "deny",
+        "checks": [{ "limit": "tokens", "key": [{ "header": "x-tenant", "plain": true }],
+            "cost": { "reserve": 100, "settle": { "from": usage } } }],
+    }]);
+    let manager = json!({
+        "name": "envoy.filters.http.ai_protocol_manager",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.ai_protocol_manager.v3.AiProtocolManager",
+            "response_handling": { "token_usage": { "include_unconfigured_routes": true } },
+        },
+    });
+    let upstream = upstream::serve(Router::new().fallback(model)).await;
+    let policy = |url: &str| {
+        let policy = Policy::on(url).limit("tokens", &limit).text();
+        sluicegate_tests::policy::with_rules(&policy, &rules)
+    };
+    let chain = Chain::with(policy, |envoy| {
+        let before = |config: &mut Value| filters(config).insert(0, manager);
+        envoy
+            .upstream(upstream)
+            .plugin(sluicegate_tests::policy::pushed())
+            .patch(before)
+    })
+    .await;
+    for path in ["/openai", "/openai-stream"] {
+        assert_eq!(post(&chain, path, path, "{}").await, 200);
+        has_used(&chain, path, 30).await;
+    }
+    assert_eq!(post(&chain, "/none", "none", "{}").await, 200);
+    assert_eq!(used(&chain, "none").await, 100);
 }

@@ -7,7 +7,8 @@
 //!
 //! | message | its fields |
 //! |---|---|
-//! | `envoy.config.core.v3.Metadata` | 1: map of names to `Struct` |
+//! | `envoy.config.core.v3.Metadata` | 1: map of names to `Struct`, 2: map of names to `Any`, whose message is its field 2 |
+//! | `envoy.data.ai.v3.TokenUsage` | 3, 4 and 5: input, output and all tokens, each a `UInt64Value` with field 1 |
 //! | `google.protobuf.Struct` | 1: map of names to `Value` |
 //! | `google.protobuf.Value` | one of 1: null, 2: number, 3: text, 4: bool, 5: `Struct`, 6: list |
 //!
@@ -90,11 +91,44 @@ impl Claim {
         let number = match self.find(metadata) {
             Ok(Some((2, EIGHT, bits))) => number(bits),
             Ok(Some((3, BYTES, text))) => number_in(text),
-            Ok(None | Some((1, ..))) => return Found::Nothing,
+            Ok(None) => match self.token_usage(metadata) {
+                Ok(None) => return Found::Nothing,
+                Ok(tokens) => tokens,
+                Err(Undecodable) => None,
+            },
+            Ok(Some((1, ..))) => return Found::Nothing,
             Ok(Some(_)) | Err(Undecodable) => None,
         };
         let number = number.filter(|number: &f64| !number.is_nan());
         number.map_or(Found::NoNumber, Found::Number)
+    }
+
+    /// The number in a message that Envoy's `ai_protocol_manager` has written in place of a struct, by the name of its field there.
+    fn token_usage(&self, metadata: &[u8]) -> Result<Option<f64>, Undecodable> {
+        let names = ["input_tokens", "output_tokens", "total_tokens"];
+        let [name] = self.path.as_slice() else {
+            return Ok(None);
+        };
+        let Some(index) = names.iter().position(|known| known == name) else {
+            return Ok(None);
+        };
+        let inside = |message, number| match last(message, number..=number)? {
+            Some((_, BYTES, inside)) => Ok(inside),
+            _ => Err(Undecodable),
+        };
+        let Some(any) = entry(metadata, 2, &self.namespace)? else {
+            return Ok(None);
+        };
+        let usage = inside(any, 2)?;
+        let Some((_, BYTES, value)) = last(usage, index + 3..=index + 3)? else {
+            return Ok(None);
+        };
+        let Some((_, VARINT, mut tokens)) = last(value, 1..=1)? else {
+            return Ok(Some(0.0));
+        };
+        let tokens = prost::decode_length_delimiter(&mut tokens).or(Err(Undecodable))?;
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+        Ok(Some(tokens as f64))
     }
 
     /// The text at this place in metadata.
@@ -107,13 +141,13 @@ impl Claim {
 
     /// The field of the claim's `Value` that is set, if there is one.
     fn find<'a>(&self, metadata: &'a [u8]) -> Result<Option<Field<'a>>, Undecodable> {
-        let fields = entry(metadata, &self.namespace)?;
+        let fields = entry(metadata, 1, &self.namespace)?;
         let mut set = fields.map(|fields| (5, BYTES, fields));
         for name in &self.path {
             let Some((5, BYTES, fields)) = set else {
                 return Ok(None);
             };
-            let value = entry(fields, name)?;
+            let value = entry(fields, 1, name)?;
             set = value.map_or(Ok(None), |value| last(value, 1..=6))?;
         }
         Ok(set)
@@ -136,14 +170,17 @@ fn number(bits: &[u8]) -> Option<f64> {
     bits.try_into().ok().map(f64::from_le_bytes)
 }
 
-/// The value of the last entry with this name in the map that is field 1 of a message.
-fn entry<'a>(message: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, Undecodable> {
+/// The value of the last entry with this name in the map that is this field of a message.
+fn entry<'a>(message: &'a [u8], map: usize, name: &str) -> Result<Option<&'a [u8]>, Undecodable> {
     let mut found = None;
     let mut rest = message;
     while let Some(field) = field(&mut rest)? {
-        let (1, BYTES, entry) = field else {
+        let (_, BYTES, entry) = field else {
             continue;
         };
+        if field.0 != map {
+            continue;
+        }
         // An absent field is empty.
         let part = |number| match last(entry, number..=number)? {
             None => Ok(&[][..]),

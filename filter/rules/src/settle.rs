@@ -345,7 +345,10 @@ impl End {
         /// Envoy's `UpstreamConnectionFailure` and `UpstreamOverflow`: that attempt was not sent.
         const NOT_SENT: u64 = 1 << 5 | 1 << 7;
         let number = |path: &[&str]| attribute(property, path).unwrap_or(0);
-        let flags = number(&["response", "flags"]);
+        // Every stream has flags. Who cannot read them must not take that for a request that was never sent.
+        let Some(flags) = attribute(property, &["response", "flags"]) else {
+            return Self::Whole;
+        };
         let is_reached =
             property(&["upstream", "address"]).is_some_and(|address| !address.is_empty());
         let attempts = number(&["upstream", "request_attempt_count"]);

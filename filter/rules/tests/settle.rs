@@ -208,8 +208,8 @@ fn the_end_of_a_stream_says_what_was_used() {
         (
             "unreadable",
             |ended| ended.clear(),
-            Some(0),
-            "settle_not_reached",
+            Some(11),
+            "settle_unknown",
         ),
     ];
     for (name, change, expected, counter) in changes {
