@@ -22,7 +22,8 @@
 --              hold's state but its units precedes the reply, for other calls to settle. If it is a mark, this leaves
 --              it, and does nothing if it was there before.
 --              what 4 leaves a hold, index, if the decision before it was admitted (or if there is none: then other
---              calls have taken): and then n buckets of  name I7 | taken at I7 (0: now) | two I7, by which rate it
+--              calls have taken): and then n buckets of  index I4 (of a receipt, to tell a token bucket of it; or 0) |
+--              name I7 | taken at I7 (0: now) | two I7, by which rate it
 --              drains: fine units per microsecond, and per unit (0: it does not drain).
 -- ARGV[2]  the time in microseconds, for tests. Production leaves it out: Redis's clock is the one
 --          that all sidecars share.
@@ -93,7 +94,7 @@ while position <= ends do
       result, remaining, position, replies =
         slow.settle(buckets, broken, takes, index, cost, request, position, replies)
     else
-      result, position = slow.leave(buckets[index], takes, request, position, reply)
+      result, position = slow.leave(buckets, buckets[index], takes, request, position, reply)
     end
   elseif broken and slow.touches(broken, request, first, takes) then
     result, position = 0, first + 8 * takes

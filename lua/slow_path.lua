@@ -51,9 +51,10 @@ local function slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
 
 --@each slow
   -- Returns `cost` units to a bucket, of `left` that were taken together and are not returned; how many. `drain` and
-  -- `unit` are the rate that they were taken by; nil if it is not known.
-  local function restore(bucket, key, cost, at, left, drain, unit)
-    as_stored(bucket)
+  -- `unit` are the rate that they were taken by; nil if it is not known. `settled` units of a receipt are settled with
+  -- this, those that were used included; 0 if they are of none.
+  local function restore(bucket, key, cost, at, left, drain, unit, settled)
+    if bucket.drain then of_tokens().as_stored(bucket) end
     if bucket.level == 0 and not bucket.uncut or at < bucket.born or at > now then return 0 end
     local returned
 --@chain restore
@@ -83,19 +84,25 @@ local function slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
 
   -- Leaves a hold of n buckets if the decision of this reply was admitted, or if other calls have taken. Returns that
   -- decision's result, and the next position.
-  function slow.leave(hold, n, request, position, reply)
-    local result, ends = reply and unpack('>i4', reply) or 1, position + 28 * n
+  function slow.leave(buckets, hold, n, request, position, reply)
+    local result, ends = reply and unpack('>i4', reply) or 1, position + 32 * n
     if result > 0 then
-      hold.level, hold.held = hold.units + 1, pack('>I7', now) .. sub(request, position, ends - 1)
+      hold.level, hold.held = hold.units + 1, pack('>I7', now)
+      for at = position, ends - 1, 32 do
+        local bucket = buckets[unpack('>I4', request, at)]
+        if bucket and bucket.drain then of_tokens().leave(bucket, hold.units) end
+        hold.held = hold.held .. sub(request, at + 4, at + 31)
+      end
     end
     return result, ends
   end
 
-  -- When units were taken from the bucket of this name, and by which rate; nil if the hold is not of it.
+  -- When units were taken from the bucket of this name, and by which rate, and whether other calls than that which has
+  -- left the hold took them; nil if the hold is not of it.
   local function taken(held, name)
     for i = 8, #held, 28 do
       local known, at, drain, unit = unpack('>I7I7I7I7', held, i)
-      if known == name then return at > 0 and at or unpack('>I7', held), drain, unit end
+      if known == name then return at > 0 and at or unpack('>I7', held), drain, unit, at > 0 end
     end
   end
 
@@ -139,16 +146,15 @@ local function slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
         if result > 0 then result = ADDED end
         done = slow.try(add, bucket, key, times, added)
       elseif not left then
-        done = slow.try(restore, bucket, key, -more, at, -more)
+        done = slow.try(restore, bucket, key, -more, at, -more, nil, nil, 0)
       else
-        local since, drain, unit = taken(held, at)
-        if not since then
-          done = 0
-        elseif units < 0 then
-          done = slow.try(add, bucket, key, { now }, { -units })
-        else
-          done = slow.try(restore, bucket, key, min(-more, units), since, left, drain, unit)
+        local since, drain, unit, elsewhere = taken(held, at)
+        local settled = hold.settles and not elsewhere and left or 0
+        done = 0
+        if since and (units >= 0 or bucket.drain) then
+          done = slow.try(restore, bucket, key, max(0, min(-more, units)), since, left, drain, unit, settled)
         end
+        if since and units < 0 and done then done = slow.try(add, bucket, key, { now }, { -units }) end
       end
       if done then
         most = max(most, done)

@@ -28,16 +28,18 @@ pub struct History {
 pub enum Step {
     /// One batch.
     Ask(Vec<Ask>),
-    /// So many single takes, with a pause before each: fills logs.
+    /// So many single takes, with a pause before each: fills logs, and the groups of a token bucket's receipts.
     Run {
         bucket: usize,
         times: u8,
         pause_us: u64,
         cost: u64,
+        receipts: bool,
     },
     /// Time passes, or steps back.
     Clock(Clock),
-    /// The take that was admitted so many takes ago returns units.
+    /// The take that was admitted so many takes ago returns units; if it has a receipt, that is settled, with more than was taken
+    /// if this returns more than that. It may have been settled before.
     GiveBack { ago: usize, cost: u64 },
     /// Another store took these: how long before now (negative: after), in percent of the window, and units.
     WriteBack {
@@ -58,6 +60,8 @@ pub struct Ask {
     /// Buckets and costs; of a bucket named twice the first counts.
     pub takes: Vec<(usize, u64)>,
     pub peek: bool,
+    /// Whether each take leaves a receipt.
+    pub receipts: bool,
 }
 
 #[derive(Clone, Copy, Debug)]

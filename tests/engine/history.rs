@@ -94,7 +94,12 @@ fn clock() -> impl Strategy<Value = Clock> {
 
 fn ask() -> impl Strategy<Value = Ask> {
     let takes = prop::collection::vec((0usize..4, cost()), 1..4);
-    (takes, prop::bool::weighted(0.15)).prop_map(|(takes, peek)| Ask { takes, peek })
+    let ask = (takes, prop::bool::weighted(0.15), any::<bool>());
+    ask.prop_map(|(takes, peek, receipts)| Ask {
+        takes,
+        peek,
+        receipts,
+    })
 }
 
 fn write_back() -> impl Strategy<Value = Step> {
@@ -106,8 +111,8 @@ fn write_back() -> impl Strategy<Value = Step> {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => prop::collection::vec(ask(), 1..5).prop_map(Step::Ask),
-        3 => (0usize..4, 1u8..25, 0u64..1_000_000, 1u64..4)
-            .prop_map(|(bucket, times, pause_us, cost)| Step::Run { bucket, times, pause_us, cost }),
+        3 => (0usize..4, 1u8..25, 0u64..1_000_000, 1u64..4, any::<bool>())
+            .prop_map(|(bucket, times, pause_us, cost, receipts)| Step::Run { bucket, times, pause_us, cost, receipts }),
         6 => clock().prop_map(Step::Clock),
         3 => (0usize..40, cost()).prop_map(|(ago, cost)| Step::GiveBack { ago, cost }),
         2 => write_back(),

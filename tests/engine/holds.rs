@@ -110,6 +110,7 @@ impl Limit {
             units: cost,
             lasts_us: self.buckets.iter().map(lasts).max().unwrap_or(0),
             of: self.buckets.iter().map(Held::of).collect(),
+            is_receipt: true,
         });
         let mut batch = batch(&self.buckets, cost, peek);
         batch.decisions[0].holds.extend(hold);
@@ -422,6 +423,7 @@ fn what_has_drained_by_the_rate_of_the_taking_does_not_come_back_by_a_slower_one
             units: 10,
             lasts_us: 1_000 * SECOND,
             of: vec![Held::of(first)],
+            is_receipt: false,
         });
         assert!(stores.decide(START_US, &taken)[0].admitted);
         // From here on the rate is the other.
@@ -498,6 +500,8 @@ fn what_asks_takes_nothing_and_is_denied_like_a_take_of_one() {
         assert!(stores.take(now, limit, 1, 3));
         let denied = stores.decide(now, &asks);
         assert_eq!(denied, stores.decide(now, &limit.batch(1, None, false)));
+        asks.decisions[0].peek = true;
+        assert_eq!(denied, stores.decide(now, &asks), "also a look");
         // One that only reads is not.
         assert!(stores.decide(now, &limit.batch(0, None, false))[0].admitted);
     });

@@ -58,9 +58,36 @@ fn a_cut_bucket_gets_back_all_that_was_taken_and_what_was_taken_elsewhere() {
     }
 }
 
+/// A receipt of another rate than those that came after it.
+pub fn receipts_by_two_rates() -> History {
+    let receipt = Step::Run {
+        bucket: 0,
+        times: 1,
+        pause_us: 1_000_000,
+        cost: 5,
+        receipts: true,
+    };
+    let relimit = Step::Relimit {
+        bucket: 0,
+        limit: 2,
+    };
+    let back = Step::GiveBack { ago: 1, cost: 5 };
+    let steps = vec![receipt.clone(), relimit, receipt, back];
+    history(Algorithm::TokenBucket { burst: 100 }, 3, 18, steps)
+}
+
+#[test]
+fn a_receipt_of_another_rate_returns_what_has_not_drained() {
+    replay(&mut Lua::start(), &receipts_by_two_rates()).expect("all agree");
+}
+
 fn ask(cost: u64) -> Step {
     let takes = vec![(0, cost)];
-    Step::Ask(vec![Ask { takes, peek: false }])
+    Step::Ask(vec![Ask {
+        takes,
+        peek: false,
+        receipts: false,
+    }])
 }
 
 /// A log that is repaired after a clock step is read again before it is saved: its stamps must not be derived from its

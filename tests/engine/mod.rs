@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `model.rs` | what the answers have to be, obviously right |
 //! | `model_calendar.rs` | where calendar windows begin, for the model |
+//! | `model_returns.rs` | what receipts of a token bucket return, for the model |
+//! | `exact.rs` | that this is never too much, and nearly always all |
 //! | `events.rs` | what may happen |
 //! | `history.rs` | the same, generated |
 //! | `lua.rs`, `own_redis.rs` | the script on a real Redis, and one that starts with it |
@@ -31,6 +33,7 @@ mod assembled;
 mod calendar;
 mod calls;
 mod events;
+mod exact;
 mod expiry;
 mod history;
 mod holds;
@@ -40,6 +43,7 @@ mod lua;
 mod made;
 mod model;
 mod model_calendar;
+mod model_returns;
 mod mutations;
 mod overrides_script;
 mod own_redis;

@@ -2,9 +2,10 @@
 //! kept, and every question scans them all. It shares no arithmetic with the engine.
 
 use super::model_calendar::calendar_window;
+use super::model_returns::Returns;
 use sluicegate_engine::{
-    Algorithm, Batch, Bucket, BucketSpec, Decision, MAX_HELD, MAX_UNITS, Outcome, Record,
-    greatest_common_divisor,
+    Algorithm, Batch, Bucket, BucketSpec, Decision, Done, Held as OfHold, MAX_HELD, MAX_UNITS,
+    Outcome, Record, greatest_common_divisor,
 };
 use std::collections::HashMap;
 use std::ops::Range;
@@ -27,6 +28,8 @@ struct Held {
     quota: u64,
     /// The backlog as it would be if no change of policy had cut it.
     uncut: Option<Uncut>,
+    /// What receipts may return, as long as nothing is cut and the quota stays.
+    returns: Returns,
     /// Takes before this cannot be given back: the bucket was empty since, or the clock stepped.
     born: u64,
 }
@@ -72,6 +75,13 @@ impl Model {
                     held.take(&bucket.spec, now, *cost);
                 }
             }
+            for (bucket, _) in &takes {
+                let own = |held: &OfHold| *held == OfHold::of(bucket);
+                for hold in decision.holds.iter().filter(|hold| hold.of.iter().any(own)) {
+                    let held = self.buckets.get_mut(&bucket.key).expect("entered above");
+                    held.leave(&bucket.spec, now, hold.units);
+                }
+            }
         }
         let stands = takes.iter().map(|(bucket, _)| {
             let (held, spec) = (&self.buckets[&bucket.key], &bucket.spec);
@@ -101,7 +111,30 @@ impl Model {
     pub fn give_back(&mut self, now: u64, bucket: &Bucket, cost: u64, at: u64) -> u64 {
         let held = self.buckets.entry(bucket.key.clone()).or_default();
         held.heal(&bucket.spec, now);
-        held.give_back(&bucket.spec, now, cost, at)
+        match cost {
+            0 => 0,
+            _ => held.give_back(&bucket.spec, now, cost, at, None),
+        }
+    }
+
+    /// Settles a receipt of so many units, taken then, by this quota.
+    pub fn settle(
+        &mut self,
+        now: u64,
+        bucket: &Bucket,
+        (taken, at, quota): (u64, u64, u64),
+        used: u64,
+    ) -> Done {
+        let spec = &bucket.spec;
+        let held = self.buckets.entry(bucket.key.clone()).or_default();
+        held.heal(spec, now);
+        let unused = taken.saturating_sub(used);
+        let returned = held.give_back(spec, now, unused, at, Some((taken, quota)));
+        if used <= taken {
+            return Done::Returned(returned);
+        }
+        let units = used - taken;
+        Done::Added(self.write_back(now, bucket, &[Record { at_us: now, units }]))
     }
 
     pub fn write_back(&mut self, now: u64, bucket: &Bucket, records: &[Record]) -> u64 {
@@ -265,6 +298,7 @@ impl Held {
             rounded(most, spec, fastest)
         };
         let most = drained(most, fastest, now - self.as_of);
+        self.returns.cap(backlog);
         let is_own = self.quota == spec.quota;
         let burst = self.uncut.map(|uncut| uncut.burst);
         let burst = burst.filter(|burst| is_own && spec.most_at_once() <= *burst);
@@ -276,7 +310,19 @@ impl Held {
             quota: fastest,
             burst: burst.unwrap_or(spec.most_at_once()),
         });
+        if !is_own || self.uncut.is_some() {
+            self.returns = Returns::default();
+        }
         (self.backlog, self.quota, self.as_of) = (backlog + taken, spec.quota, now);
+    }
+
+    /// Leaves a receipt of what was taken now.
+    fn leave(&mut self, spec: &BucketSpec, now: u64, units: u64) {
+        let is_level = matches!(spec.algorithm, Algorithm::TokenBucket { .. });
+        if is_level && self.uncut.is_none() {
+            let taken = u128::from(units) * u128::from(spec.window_us);
+            self.returns.push(now, self.backlog, taken);
+        }
     }
 
     /// What is held by the rates that it is stored by, whatever the policy is now.
@@ -411,6 +457,7 @@ impl Held {
             empty_in => self.as_of + empty_in,
         };
         let (mut held, uncut) = self.held(now);
+        self.returns.cap(held);
         let is_empty = held == 0 && uncut == 0;
         let quota = if is_empty { spec.quota } else { self.quota };
         let limit = u128::from(quota);
@@ -448,19 +495,39 @@ impl Held {
         recorded
     }
 
-    fn give_back(&mut self, spec: &BucketSpec, now: u64, cost: u64, at: u64) -> u64 {
+    /// Of a receipt are known the units that it stood for, and the quota that they were taken by.
+    fn give_back(
+        &mut self,
+        spec: &BucketSpec,
+        now: u64,
+        cost: u64,
+        at: u64,
+        receipt: Option<(u64, u64)>,
+    ) -> u64 {
         if at < self.born || at > now {
             return 0;
         }
         if let Algorithm::TokenBucket { .. } = spec.algorithm {
             let window = u128::from(spec.window_us);
+            let (unused, taken) = (u128::from(cost) * window, receipt.map(|(taken, _)| taken));
+            let taken = taken.map(|taken| u128::from(taken) * window);
+            let all = taken.unwrap_or(unused);
             let back = |held: u128, quota: u64| {
-                drained(u128::from(cost) * window, quota, now - at).min(held)
+                let passed = now - at;
+                let left = drained(all, quota, passed);
+                // Or what has drained by the quota of the taking, rounded up, if that is more.
+                let at_first = receipt.map_or(0, |(_, first)| all - drained(all, first, passed));
+                let left = left.min(all.saturating_sub(rounded(at_first, spec, quota)));
+                unused.min(left).min(held)
             };
             let (held, uncut) = self.held(now);
-            let returned = back(held, self.quota);
+            self.returns.cap(held);
+            let has_receipts = !self.returns.is_empty();
+            let undrained = back(held, self.quota);
+            let returned = self.returns.give(at, unused, taken, undrained);
             let of_uncut = self.uncut.map_or(0, |cut| back(uncut, cut.quota));
-            if returned + of_uncut > 0 {
+            self.returns.cap(held - returned);
+            if returned + of_uncut > 0 || has_receipts {
                 self.hold((held - returned, uncut - of_uncut), now);
             }
             return us(returned.div_ceil(window));

@@ -2,10 +2,11 @@
 //!
 //! They go through the checks of agreement.rs, kept.rs and expiry.rs; what those miss here, they would miss there.
 
+use super::exact::receipts_differ;
 use super::expiry::{a_slower_rate_extends_a_key, keys_outlive_their_units};
 use super::history::{Kind, histories};
 use super::holds::holds_agree;
-use super::kept::a_copy_of_the_newest_record;
+use super::kept::{a_copy_of_the_newest_record, receipts_by_two_rates};
 use super::lua::Lua;
 use super::made::is_refuted;
 use super::replay::replay;
@@ -175,6 +176,35 @@ a give-back after a reset takes from others
 a token bucket gives back what has drained
 - left * unit - drained
 + left * unit
+receipts that another rate has counted stay
+- groups = unit == b and rate == a and groups,
++ groups = groups,
+
+=== receipts
+a receipt returns what has drained
+- most = math.min(most, lowest)
++ most = most
+what a receipt returns is returned by those after it too
+- for j = i, #groups do
++ for j = i, i do
+receipts that return as much as those before are not joined with them
+- if before and before.most >= group.most then
++ if not group then
+receipts that are joined lose nothing
+- groups[i - 1].most = before - lost
++ groups[i - 1].most = before
+receipts that are joined return as much as the later ones
+- following.most = group.most
++ following.most = following.most
+what is open in one of two groups is forgotten
+- following.open = min(following.open + group.open,
++ following.open = min(following.open,
+what is settled stays open
+- group.open = max(0, group.open - settled)
++ group.open = max(0, group.open)
+any number of groups is kept
+- elseif last == 8 then
++ elseif last == 800 then
 
 === holds
 a hold returns its units as often as it is asked
@@ -207,11 +237,11 @@ what was used beyond a hold is of the time when it was left
 - { now }, { -units })
 + { since }, { -units })
 what was used beyond a hold is added to buckets that it is not of
--         if not since then
-+         if not since and units >= 0 then
+- if since and units < 0 and done then
++ if units < 0 and done then
 what was used beyond a hold is not taken
-- elseif units < 0 then
-+ elseif units < -1000 then
+- if since and units < 0 and done then
++ if since and units < -1000 and done then
 what was added is told as returned
 - if units < 0 then result = ADDED end
 +
@@ -219,8 +249,10 @@ a hold that has ended is settled with nothing
 - if not held then return NOTHING, 0, ends, rows end
 + if not held then return 1, 0, ends, rows end
 a hold of no units is not left
-- hold.units + 1, pack('>I7', now) .. sub
-+ hold.units, pack('>I7', now) .. sub
+- hold.units + 1, pack('>I7', now)
+-       for
++ hold.units, pack('>I7', now)
++       for
 a hold has a unit more than it was left with
 - pack('>I4', level - 1)
 + pack('>I4', level)
@@ -235,6 +267,9 @@ what asks takes a unit
 what comes next is stale when two admissions share a stamp
 - elseif ahead >= copies then
 + elseif ahead > copies then
+a receipt of before the first group is taken for one of it
+- if settled > 0 and at >= bucket.since then
++ if settled > 0 then
 
 === keys outlive their units
 a log's key ends with the window of its first entry
@@ -295,7 +330,11 @@ impl Bug {
         lua.use_script(&self.script());
         match self.check {
             "holds" => holds_agree(lua).is_err(),
-            "kept history" => replay(lua, &a_copy_of_the_newest_record()).is_err(),
+            "receipts" => receipts_differ(lua, HISTORIES),
+            "kept history" => {
+                let kept = [a_copy_of_the_newest_record(), receipts_by_two_rates()];
+                kept.iter().any(|history| replay(lua, history).is_err())
+            }
             "keys outlive their units" => keys_outlive_their_units(lua).is_err(),
             "a slower rate extends a key" => a_slower_rate_extends_a_key(lua).is_err(),
             kind => {

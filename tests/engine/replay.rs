@@ -1,12 +1,13 @@
 //! Sends one history through model, Rust and Lua, and compares every answer. The fuzzer (tests/fuzz) often leaves Lua out, which
 //! takes a hundred times longer than the other two.
 
-use super::events::{Clock, History, Step};
+use super::events::{Ask, Clock, History, Step};
 use super::lua::Lua;
 use super::model::Model;
 use super::settled;
 use sluicegate_engine::{
-    Algorithm, Batch, Bucket, Decision, Guard, Memory, Outcome, Record, Settlements, Take,
+    Algorithm, Batch, Bucket, Decision, Done, Guard, Held, Hold, Memory, Outcome, Record,
+    Settlements, Take,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,11 +21,26 @@ struct Replay<'a> {
     world: Vec<Bucket>,
     now: u64,
     promised: u64,
-    /// What was admitted: bucket, cost, time.
-    taken: Vec<(usize, u64, u64)>,
+    /// What was admitted.
+    taken: Vec<Taken>,
+    receipts: usize,
     /// Calls made, each answered by all three.
     calls: u64,
 }
+
+#[derive(Clone)]
+struct Taken {
+    bucket: usize,
+    cost: u64,
+    at: u64,
+    /// Of the limit that admitted it.
+    quota: u64,
+    receipt: Option<String>,
+    settled: bool,
+}
+
+/// Longer than any history.
+const RECEIPT_LASTS_US: u64 = 1 << 55;
 
 /// Replays it; returns the number of calls that agreed, or the first disagreement.
 pub fn replay(lua: &mut Lua, history: &History) -> Result<u64, String> {
@@ -57,6 +73,7 @@ pub fn replay_with(mut lua: Option<&mut Lua>, history: &History) -> Result<u64, 
         now: START_US,
         promised: START_US,
         taken: Vec::new(),
+        receipts: 0,
         calls: 0,
     };
     let outcome = replay.run(history);
@@ -64,6 +81,11 @@ pub fn replay_with(mut lua: Option<&mut Lua>, history: &History) -> Result<u64, 
         for bucket in &replay.world {
             lua.reset(&bucket.key);
         }
+        let receipts = replay
+            .taken
+            .iter()
+            .filter_map(|taken| taken.receipt.as_ref());
+        receipts.for_each(|key| lua.reset(key));
     }
     outcome.map(|()| replay.calls)
 }
@@ -100,19 +122,21 @@ impl Replay<'_> {
     fn step(&mut self, step: &Step) -> Result<(), String> {
         match step {
             Step::Ask(asks) => {
-                let decisions = asks.iter().map(|ask| self.decision(&ask.takes, ask.peek));
-                self.ask(decisions.collect())
+                let mut decision = |ask: &Ask| self.decision(&ask.takes, ask.peek, ask.receipts);
+                let decisions = asks.iter().map(&mut decision).collect();
+                self.ask(decisions)
             }
             Step::Run {
                 bucket,
                 times,
                 pause_us,
                 cost,
+                receipts,
             } => {
                 for _ in 0..*times {
                     self.now += pause_us;
-                    let decisions = vec![self.decision(&[(*bucket, *cost)], false)];
-                    self.ask(decisions)?;
+                    let decision = self.decision(&[(*bucket, *cost)], false, *receipts);
+                    self.ask(vec![decision])?;
                 }
                 Ok(())
             }
@@ -147,7 +171,7 @@ impl Replay<'_> {
         }
     }
 
-    fn decision(&self, takes: &[(usize, u64)], peek: bool) -> Decision {
+    fn decision(&mut self, takes: &[(usize, u64)], peek: bool, receipts: bool) -> Decision {
         let mut decision = Decision {
             takes: Vec::new(),
             peek,
@@ -160,6 +184,21 @@ impl Replay<'_> {
             if decision.takes.iter().all(|take| take.bucket != bucket) {
                 decision.takes.push(Take { bucket, cost });
             }
+        }
+        for take in decision
+            .takes
+            .iter()
+            .filter(|take| receipts && take.cost > 0)
+        {
+            let bucket = &self.world[take.bucket];
+            self.receipts += 1;
+            decision.holds.push(Hold {
+                key: format!("{}:receipt:{}", bucket.key, self.receipts),
+                units: take.cost,
+                lasts_us: RECEIPT_LASTS_US,
+                of: vec![Held::of(bucket)],
+                is_receipt: true,
+            });
         }
         decision
     }
@@ -210,9 +249,19 @@ impl Replay<'_> {
             if !outcome.admitted {
                 self.promised = self.now + outcome.retry_after_us;
             } else if !decision.peek {
-                let takes = decision.takes.iter();
-                let taken = takes.map(|take| (take.bucket, take.cost, self.now));
-                self.taken.extend(taken);
+                for take in &decision.takes {
+                    let bucket = &self.world[take.bucket];
+                    let receipt = |hold: &&Hold| hold.of == [Held::of(bucket)];
+                    let receipt = decision.holds.iter().find(receipt);
+                    self.taken.push(Taken {
+                        bucket: take.bucket,
+                        cost: take.cost,
+                        at: self.now,
+                        quota: bucket.spec.quota,
+                        receipt: receipt.map(|hold| hold.key.clone()),
+                        settled: false,
+                    });
+                }
             }
         }
         Ok(())
@@ -224,7 +273,7 @@ impl Replay<'_> {
         // To the microsecond: some coincide with the microsecond of an admission.
         let at_us =
             |percent: i64| match self.taken.iter().rev().nth(percent.unsigned_abs() as usize) {
-                Some((_, _, at)) if percent % 3 == 0 => *at,
+                Some(taken) if percent % 3 == 0 => taken.at,
                 _ => {
                     let part = bucket.spec.window_us / 100 * percent.unsigned_abs();
                     self.now
@@ -232,11 +281,7 @@ impl Replay<'_> {
                         .expect("a time")
                 }
             };
-        // A token bucket with this many units would not become empty within the range of a 53-bit clock.
-        let most = match bucket.spec.algorithm {
-            Algorithm::TokenBucket { .. } => 1_000,
-            _ => u64::MAX,
-        };
+        let most = most_added(bucket);
         let record = |(percent, units): &(i64, u64)| Record {
             at_us: at_us(*percent),
             units: (*units).min(most),
@@ -245,32 +290,66 @@ impl Replay<'_> {
         records.sort_by_key(|record| record.at_us);
         let model = self.model.write_back(self.now, bucket, &records);
         let settlements = settled::more(bucket, Guard::None, &records);
-        self.settle(model, &settlements)
+        self.settle(Done::Added(model), &settlements)
     }
 
     fn give_back(&mut self, ago: usize, cost: u64) -> Result<(), String> {
-        let Some(&(bucket, taken, at)) = self.taken.iter().rev().nth(ago) else {
+        let Some(taken) = self.taken.iter_mut().rev().nth(ago) else {
             return Ok(());
         };
         self.calls += 1;
-        let (bucket, cost) = (&self.world[bucket], cost.min(taken));
-        let model = self.model.give_back(self.now, bucket, cost, at);
-        let settlements = settled::back(bucket, cost, at);
+        let was_settled = std::mem::replace(&mut taken.settled, true);
+        let taken = taken.clone();
+        let bucket = &self.world[taken.bucket];
+        let Some(hold) = taken.receipt.clone() else {
+            let cost = cost.min(taken.cost);
+            let model = self.model.give_back(self.now, bucket, cost, taken.at);
+            let settlements = settled::back(bucket, cost, taken.at);
+            return self.settle(Done::Returned(model), &settlements);
+        };
+        let beyond = taken.cost.saturating_add(most_added(bucket)).min(cost);
+        let used = taken.cost.checked_sub(cost).unwrap_or(beyond);
+        let model = match was_settled {
+            true => {
+                // Reads repair, also where there is nothing to settle.
+                self.model.give_back(self.now, bucket, 0, taken.at);
+                Done::Nothing
+            }
+            false => {
+                let of = (taken.cost, taken.at, taken.quota);
+                self.model.settle(self.now, bucket, of, used)
+            }
+        };
+        let mut settlements = Settlements::default();
+        settlements.return_to(Guard::Settle { hold, used }, [bucket.clone()]);
         self.settle(model, &settlements)
     }
 
-    fn settle(&mut self, model: u64, settlements: &Settlements) -> Result<(), String> {
+    fn settle(&mut self, model: Done, settlements: &Settlements) -> Result<(), String> {
         let rust = self.memory.settle(self.now, settlements);
         let lua = match &mut self.lua {
             Some(lua) => lua.settle(Some(self.now), settlements)?,
             None => rust.clone(),
         };
-        if rust.iter().map(|done| done.units()).eq([model]) && lua == rust {
+        // Nothing may be added as well as returned, unless there is a receipt.
+        let agrees = match settlements.each[0].guard {
+            Guard::None => rust.iter().map(|done| done.units()).eq([model.units()]),
+            _ => rust == [model],
+        };
+        if agrees && lua == rust {
             return Ok(());
         }
         Err(format!(
-            "of {settlements:?} model settles {model}, Rust {rust:?}, Lua {lua:?}"
+            "of {settlements:?} model settles {model:?}, Rust {rust:?}, Lua {lua:?}"
         ))
+    }
+}
+
+/// A token bucket with more units would not become empty within the range of a 53-bit clock.
+fn most_added(bucket: &Bucket) -> u64 {
+    match bucket.spec.algorithm {
+        Algorithm::TokenBucket { .. } => 1_000,
+        _ => u64::MAX,
     }
 }
 

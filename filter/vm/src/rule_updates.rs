@@ -17,8 +17,6 @@ use crate::plugin::Plugin;
 
 /// How long Envoy waits for an answer in addition to the sidecar's own wait.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long answers must name other rules until a request that does not bring them is given up.
-const GIVE_UP_US: u64 = 1_000_000;
 
 thread_local! {
     /// When any root context of the VM has compiled last.
@@ -220,7 +218,7 @@ impl RuleUpdates {
         }
         let since_us = self.stale_us.get().unwrap_or(now_us);
         self.stale_us.set(Some(since_us));
-        if now_us.saturating_sub(since_us) >= GIVE_UP_US {
+        if now_us.saturating_sub(since_us) >= updates.gives_up_after_us() {
             self.token.set(None);
             // The next request has as long.
             self.stale_us.set(None);

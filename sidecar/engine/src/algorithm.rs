@@ -5,6 +5,7 @@
 //! | `algorithm/log.rs` | `sliding_log` and `sliding_window`: the times of admissions |
 //! | `algorithm/fixed.rs` | `fixed_window` and calendar windows: a counter |
 //! | `algorithm/token.rs`, `algorithm/rate.rs` | `token_bucket`: a backlog that drains |
+//! | `algorithm/returns.rs` | what receipts of a token bucket may return |
 //! | `algorithm/records.rs` | what they share: units that are settled later |
 //!
 //! Each has [`Rules`], which answer all questions about a bucket, and a state, which the embedded store keeps of one. A new
@@ -15,6 +16,7 @@ mod fixed;
 mod log;
 mod rate;
 mod records;
+mod returns;
 mod token;
 
 use std::fmt;
@@ -180,7 +182,7 @@ pub(crate) enum Stored {
 
 /// Calls a method of the state that a [`Stored`] is: `heal`, which comes first and repairs what is of later than now, and says
 /// whether anything was; `look`; `take` of what there is room for; `restore` of units that come back, `record` of units that were taken elsewhere,
-/// and `records`, as [`Memory`](crate::Memory) describes them; `ends_us`, when it can be dropped if nobody asks, 0 if it holds nothing;
+/// and `records`, as [`Memory`](crate::Memory) describes them; `leave` a receipt of units that were taken just now; `ends_us`, when it can be dropped if nobody asks, 0 if it holds nothing;
 /// `heap_bytes` that it has allocated, and their `growth` by a take. Each has the spec of the call: another one than before,
 /// where the policy has changed.
 macro_rules! of_stored {

@@ -19,6 +19,8 @@ pub struct Hold {
     pub lasts_us: u64,
     /// What its units were taken from.
     pub of: Vec<Held>,
+    /// Whether it is settled by what was used, as receipts are, of which a bucket has many at a time.
+    pub is_receipt: bool,
 }
 
 impl Hold {
@@ -41,6 +43,11 @@ pub struct Held {
 }
 
 impl Held {
+    /// Whether they are units of this bucket, taken by the decision that leaves the hold.
+    pub(crate) fn is_of(&self, bucket: &Bucket) -> bool {
+        self.at_us == 0 && self.name == name_of(&bucket.key)
+    }
+
     /// Units of a bucket that are taken by the decision that leaves the hold.
     #[must_use]
     pub fn of(bucket: &Bucket) -> Self {

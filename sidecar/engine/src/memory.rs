@@ -93,11 +93,26 @@ impl Memory {
                 }
             }
             for hold in &decision.holds {
+                self.leave_receipt(now_us, buckets, decision, hold);
                 let left = StoredHold::new(hold, now_us);
                 self.holds.insert(&hold.key, left);
             }
         }
         Ok(outcome(&looks, now_us))
+    }
+
+    /// Tells its buckets, if a hold is one that is settled by what was used.
+    fn leave_receipt(&mut self, now_us: u64, buckets: &[Bucket], of: &Decision, hold: &Hold) {
+        if !hold.is_receipt || hold.units == 0 {
+            return;
+        }
+        let taken = of.takes.iter().filter_map(|take| buckets.get(take.bucket));
+        for bucket in taken.filter(|bucket| hold.of.iter().any(|held| held.is_of(bucket))) {
+            let leave = |held: &mut StoredBucket| {
+                of_stored!(&mut held.state, leave(now_us, hold.units));
+            };
+            self.buckets.change(&bucket.key, leave);
+        }
     }
 
     fn look(&mut self, now_us: u64, bucket: &Bucket, cost: u64) -> Look {

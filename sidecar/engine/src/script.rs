@@ -8,7 +8,7 @@ mod reply;
 pub use reply::{BrokenState, Reply, ReplyError};
 
 use crate::batch::{Batch, Decision};
-use crate::hold::{Done, Guard, Held, Settlements, name_of};
+use crate::hold::{Done, Guard, Held, Hold, Settlements, name_of};
 use crate::key::Bucket;
 use crate::verdict::Outcome;
 
@@ -77,13 +77,16 @@ impl Operation for Batch {
                 });
                 push(&mut request, 2, decision.takes.len() as u64);
             }
+            // One that only looks whether it would be admitted takes nothing in any case.
+            let least = u64::from(decision.peek && decision.asks);
             for take in &decision.takes {
                 push_index(&mut request, take.bucket);
-                push(&mut request, 4, take.cost);
+                push(&mut request, 4, take.cost.max(least));
             }
             for hold in decision.leaves() {
                 push_step(&mut request, LEAVE, hold.of.len(), next_hold, 0);
                 for held in &hold.of {
+                    push(&mut request, 4, self.index_for(decision, hold, held));
                     let rate = held.rate;
                     for number in [held.name, held.at_us, rate.per_us, rate.per_unit] {
                         push(&mut request, 7, number);
@@ -150,6 +153,16 @@ impl Operation for Settlements {
 
     fn read(&self, reply: &[u8]) -> Result<Reply<Settled>, ReplyError> {
         reply::settled(self.each.len(), reply)
+    }
+}
+
+impl Batch {
+    /// Of a receipt, the bucket that is told of it, counted from 1; 0 if none is.
+    fn index_for(&self, decision: &Decision, hold: &Hold, held: &Held) -> u64 {
+        let taken = decision.takes.iter().map(|take| take.bucket);
+        let mut taken = taken.filter(|_| hold.is_receipt && hold.units > 0);
+        let index = taken.find(|index| self.buckets.get(*index).is_some_and(|it| held.is_of(it)));
+        index.map_or(0, |index| (index as u64).saturating_add(1))
     }
 }
 

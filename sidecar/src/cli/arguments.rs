@@ -71,7 +71,7 @@ impl Arguments {
             Command::Render(render) => render.run(),
             Command::Decide(decide) => return decide.run().await,
             Command::Peek(peek) => peek.run().await,
-            Command::Settle(settle) => settle.run().await,
+            Command::Settle(settle) => return settle.run().await,
             Command::Reset(reset) => reset.run().await,
             Command::Override(command) => command.run().await,
             Command::Consumers(command) => command.run(),

@@ -93,6 +93,9 @@ pub fn check<'a>(
     }
 }
 
+/// The argument that has the cost of the check of `--limit`.
+pub const COST: Option<&str> = Some("--cost");
+
 /// Parses a cost. A cost of 0 would always be admitted; `peek` is for that.
 pub fn cost() -> RangedI64ValueParser<u64> {
     RangedI64ValueParser::new().range(1..)
@@ -115,12 +118,13 @@ fn one(text: &str) -> Result<Check<'static>, String> {
 }
 
 /// The failure for a request error, whose field (`checks[1].cost`, `receipt`) is replaced by the argument that it came from:
-/// of checks, the first one's from `--limit`, if `has_limit`, and the others' from `--check`.
-pub fn refused(problem: &Problem, has_limit: bool) -> Failure {
-    Failure::usage(by_argument(&problem.message, has_limit))
+/// of checks, the first one's from `--limit` and the argument that has its `cost`, if that is given, and the others' from
+/// `--check`.
+pub fn refused(problem: &Problem, cost: Option<&str>) -> Failure {
+    Failure::usage(by_argument(&problem.message, cost))
 }
 
-fn by_argument(message: &str, has_limit: bool) -> String {
+fn by_argument(message: &str, cost: Option<&str>) -> String {
     let parts = message
         .strip_prefix('`')
         .and_then(|rest| rest.split_once('`'));
@@ -128,12 +132,11 @@ fn by_argument(message: &str, has_limit: bool) -> String {
         return message.to_owned();
     };
     let (within, field) = path.rsplit_once('.').unwrap_or(("", path));
-    let is_of_limit = has_limit && within.ends_with("[0]");
-    match field {
-        "limit" | "key" | "cost" if within.ends_with(']') && !is_of_limit => {
-            format!("`--check`{rest}")
-        }
-        "limit" | "key" | "cost" | "receipt" | "units" => format!("`--{field}`{rest}"),
+    let cost = cost.filter(|_| within.ends_with("[0]"));
+    match (field, cost) {
+        ("limit" | "key" | "cost", None) if within.ends_with(']') => format!("`--check`{rest}"),
+        ("cost", Some(cost)) => format!("`{cost}`{rest}"),
+        ("limit" | "key" | "cost" | "receipt" | "units", _) => format!("`--{field}`{rest}"),
         _ => message.to_owned(),
     }
 }
@@ -144,15 +147,22 @@ mod tests {
 
     #[test]
     fn a_mistake_is_told_of_the_argument_that_has_it() {
-        for (message, has_limit, expected) in [
-            ("`checks[0].cost`: 7 is more", true, "`--cost`: 7 is more"),
-            ("`checks[0].cost`: 7 is more", false, "`--check`: 7 is more"),
-            ("`checks[1].limit`: no `x`", true, "`--check`: no `x`"),
-            ("`receipt` is not one", true, "`--receipt` is not one"),
-            ("`decisions`: too many", true, "`decisions`: too many"),
-            ("nothing is named", true, "nothing is named"),
+        let reserve = Some("--reserve");
+        for (message, cost, expected) in [
+            ("`checks[0].cost`: 7 is more", COST, "`--cost`: 7 is more"),
+            (
+                "`checks[0].cost`: 7 is more",
+                reserve,
+                "`--reserve`: 7 is more",
+            ),
+            ("`checks[0].key` is empty", reserve, "`--key` is empty"),
+            ("`checks[0].cost`: 7 is more", None, "`--check`: 7 is more"),
+            ("`checks[1].limit`: no `x`", COST, "`--check`: no `x`"),
+            ("`receipt` is not one", COST, "`--receipt` is not one"),
+            ("`decisions`: too many", COST, "`decisions`: too many"),
+            ("nothing is named", COST, "nothing is named"),
         ] {
-            assert_eq!(by_argument(message, has_limit), expected);
+            assert_eq!(by_argument(message, cost), expected);
         }
     }
 

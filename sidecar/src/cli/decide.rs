@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use sluicegate_protocol::{Check, Decision, LimitStatus, Settled, Verdict, WithoutStore};
 
 use super::Failure;
-use super::checks::{Checks, refused, used};
+use super::checks::{COST, Checks, refused, used};
 use super::exit::{self, Exit};
 use super::output::{Output, Span, UNTIL_CHANGED};
 use super::stdout::{eprint, not_written, print, write};
@@ -100,7 +100,11 @@ impl Decide {
             _ if admits => {}
             Verdict::Denied(_) => return Ok(Exit::Denied),
             Verdict::Error(problem) => {
-                return Err(refused(problem, self.checks.limit.is_some()));
+                let cost = self.reserve.map_or(COST, |_| Some("--reserve"));
+                return Err(refused(
+                    problem,
+                    cost.filter(|_| self.checks.limit.is_some()),
+                ));
             }
             _ => return Err(decider.unavailable()),
         }

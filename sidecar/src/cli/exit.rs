@@ -20,6 +20,9 @@ pub enum Exit {
     /// an error in the arguments, the policy or the configuration; also an unknown limit, or a cost above the limit's quota
     #[value(name = "EX_USAGE")]
     Usage = 64,
+    /// for `settle`: nothing changed; the receipt was settled before, its time is over, or it is of another limit or key
+    #[value(name = "EX_DATAERR")]
+    NotSettled = 65,
     /// the sidecar or the store did not answer
     #[value(name = "EX_UNAVAILABLE")]
     Unavailable = 69,
@@ -81,6 +84,6 @@ mod tests {
             rows += &format!("| {status} | {name} | {meaning} |\n");
         }
         assert!(page.contains(&rows), "docs/jobs.md lacks this:\n{rows}");
-        assert_eq!(table().count(), 9);
+        assert_eq!(table().count(), 10);
     }
 }

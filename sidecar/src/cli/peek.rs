@@ -5,7 +5,7 @@ use sluicegate_protocol::{Code, Decision, LimitStatus, PEEK_PATH, Verdict};
 
 use super::Failure;
 use super::admin::AdminPort;
-use super::checks::{LimitSubject, check, cost, refused};
+use super::checks::{COST, LimitSubject, check, cost, refused};
 use super::output::{Output, Span, UNTIL_CHANGED};
 use super::target::{Decider, Target};
 
@@ -111,7 +111,7 @@ fn known(status: &LimitStatus<'_>, time: impl Fn(&LimitStatus<'_>) -> u64) -> Op
 fn status(verdict: Verdict<'static>, decider: &Decider) -> Result<LimitStatus<'static>, Failure> {
     match verdict {
         Verdict::Admitted(status) | Verdict::Denied(status) => Ok(status),
-        Verdict::Error(problem) => Err(refused(&problem, true)),
+        Verdict::Error(problem) => Err(refused(&problem, COST)),
         Verdict::Unavailable { .. } => Err(decider.unavailable()),
     }
 }

@@ -4,6 +4,7 @@ use sluicegate_protocol::{Settle as Entry, Settled};
 
 use super::Failure;
 use super::checks::used;
+use super::exit::Exit;
 use super::output::Output;
 use super::target::Target;
 
@@ -33,7 +34,7 @@ pub struct Settle {
 }
 
 impl Settle {
-    pub async fn run(self) -> Result<(), Failure> {
+    pub async fn run(self) -> Result<Exit, Failure> {
         let decider = self.target.open().await?;
         let entry = Entry {
             limit: self.limit.into(),
@@ -50,6 +51,10 @@ impl Settle {
             Settled::Renewed => Ok(String::new()),
             Settled::Error(problem) => Err(Some(problem)),
             Settled::Unavailable => Err(None),
+        })?;
+        Ok(match *outcomes {
+            [Settled::Unknown] => Exit::NotSettled,
+            _ => Exit::Success,
         })
     }
 }

@@ -10,7 +10,7 @@ use sluicegate_protocol::{
 };
 
 use super::Failure;
-use super::checks::refused;
+use super::checks::{COST, refused};
 use super::client::{Client, Patience};
 use super::direct::{Direct, OnStore};
 use super::endpoint::{Endpoint, SIDECAR_PORT};
@@ -115,7 +115,7 @@ impl Decider {
         // The command's error message has the cause.
         output.print(outcome, |outcome| tell(outcome).unwrap_or_default())?;
         let told = tell(outcome).map(drop);
-        told.map_err(|problem| problem.map_or_else(|| self.unavailable(), |it| refused(it, true)))
+        told.map_err(|problem| problem.map_or_else(|| self.unavailable(), |it| refused(it, COST)))
     }
 
     /// The store did not answer.

@@ -55,6 +55,7 @@ struct Past {
     digest: Option<String>,
     /// The limits and entries that its rules ask for.
     names: Arc<BTreeSet<String>>,
+    /// Since when it is not in force, and no filter has its rules.
     since_us: u64,
     /// Whether a filter is known to have these rules.
     is_used: bool,
@@ -133,7 +134,12 @@ impl Kept {
         let is_over = |since_us: u64| now_us.saturating_sub(since_us) >= KEPT_US;
         let (past, names) = (self.past.clone(), self.since_us.len());
         for past in &mut self.past {
+            let was_used = past.is_used;
             past.is_used = past.digest.as_deref().is_some_and(&is_used);
+            if was_used && !past.is_used {
+                // Filters that have left these rules come back to them if a sidecar returns that lacks the others.
+                past.since_us = now_us;
+            }
         }
         self.past
             .retain(|past| past.is_used || !is_over(past.since_us));
@@ -212,7 +218,12 @@ mod tests {
             .without_unused(|used| used == digest, 86_400 * S)
             .unwrap();
         assert!(has(&policy, &["a", "c"]) && policy.limit("b").is_none());
+        // Then it has left them, and may come back.
         let (policy, has_fewer) = policy.without_unused(|_| false, 86_401 * S).unwrap();
+        assert!(!has_fewer && has(&policy, &["a"]));
+        assert_eq!(policy.earlier().as_deref(), digest.get(..6));
+        assert!(policy.without_unused(|_| false, 86_460 * S).is_none());
+        let (policy, has_fewer) = policy.without_unused(|_| false, 86_461 * S).unwrap();
         assert!(has_fewer && policy.limit("a").is_none() && policy.earlier().is_none());
     }
 

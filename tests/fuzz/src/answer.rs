@@ -99,6 +99,7 @@ pub fn is_sound(fields: &HeaderFields) {
 fn question(input: &mut Input<'_>) -> Question {
     let check = |rule: usize| {
         move |input: &mut Input<'_>| ResolvedCheck {
+            reserved: None,
             rule,
             limit: input.below(2),
             key: SECRET.to_owned(),

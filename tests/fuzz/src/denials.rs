@@ -150,6 +150,7 @@ fn decisions(question: &Question) -> Vec<Vec<ResolvedCheck>> {
 fn question(input: &mut Input<'_>) -> Question {
     let bits = input.byte();
     let check = |rule: usize, bits: u8| ResolvedCheck {
+        reserved: None,
         rule,
         limit: 0,
         key: format!("{}{}", if rule == 1 { "shadow" } else { "k" }, bits & 3),

@@ -102,6 +102,7 @@ fn step(input: &mut Input<'_>) -> Step {
             times: 1 + input.byte() % 24,
             pause_us: input.up_to(999_999),
             cost: 1 + u64::from(input.byte() % 3),
+            receipts: kind & 16 > 0,
         },
         5..=7 => Step::Clock(clock(input)),
         8 => Step::GiveBack {
@@ -122,9 +123,12 @@ fn step(input: &mut Input<'_>) -> Step {
 
 fn ask(input: &mut Input<'_>) -> Ask {
     let takes = 1 + input.below(3);
+    let takes = (0..takes).map(|_| (input.below(4), cost(input))).collect();
+    let how = input.byte();
     Ask {
-        takes: (0..takes).map(|_| (input.below(4), cost(input))).collect(),
-        peek: input.byte() % 8 == 7,
+        takes,
+        peek: how % 8 == 7,
+        receipts: how & 8 > 0,
     }
 }
 

@@ -261,6 +261,7 @@ fn taken_checks<'q>(question: &'q Question, taken: &Taken) -> Vec<&'q ResolvedCh
 
 fn question(input: &mut Input<'_>) -> Question {
     let of = |rule, key: &str, cost, quota| ResolvedCheck {
+        reserved: None,
         rule,
         limit: 0,
         key: key.to_owned(),

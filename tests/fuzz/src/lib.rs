@@ -63,6 +63,8 @@ mod lua;
 mod model;
 #[path = "../../engine/model_calendar.rs"]
 mod model_calendar;
+#[path = "../../engine/model_returns.rs"]
+mod model_returns;
 #[allow(dead_code, reason = "the tests of the engine use the rest")]
 #[path = "../../engine/replay.rs"]
 mod replay;

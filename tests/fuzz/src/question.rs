@@ -62,10 +62,12 @@ fn reads_as(request: &Request<'_>) {
     assert_eq!(read.decisions.len(), request.decisions.len());
     for (read, written) in read.decisions.iter().zip(&request.decisions) {
         let keys = || written.checks.iter().map(|check| check.key.len());
+        let mut most = written.checks.iter().filter_map(|check| check.most);
         let mut within = written.checks.iter().filter_map(|check| check.within_ms);
         let valid = (1..=MAX_CHECKS).contains(&written.checks.len())
             && keys().all(|bytes| (1..=MAX_KEY_BYTES).contains(&bytes))
-            && within.all(|ms| (1..=MAX_WITHIN_MS).contains(&ms));
+            && within.all(|ms| (1..=MAX_WITHIN_MS).contains(&ms))
+            && most.all(|percent| (1..=100).contains(&percent));
         match read {
             Ok(read) => assert!(valid && read == written, "{read:?} {written:?}"),
             Err(problem) => assert!(!valid, "{problem} {written:?}"),
@@ -136,6 +138,7 @@ fn written_by_anybody(input: &mut Input<'_>) {
         cost: input.number(),
         quota: input.maybe(Input::number),
         within_ms: input.maybe(Input::number),
+        most: input.maybe(Input::byte),
     };
     let decision = |input: &mut Input<'_>| Decision {
         checks: input.list(40, check),
@@ -194,6 +197,7 @@ fn written_by_the_filter(input: &mut Input<'_>) {
 /// As rules make them: keys are printable and need no escapes in JSON.
 fn question(input: &mut Input<'_>) -> Question {
     let check = |input: &mut Input<'_>| ResolvedCheck {
+        reserved: None,
         rule: input.below(2),
         limit: input.below(3),
         key: format!("k={}", "x".repeat(input.below(250))),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::{Algorithm, Check, Disturbance, Entry, Grant, History, Limit, Link, What};
+use crate::record::{Algorithm, By, Check, Disturbance, Entry, Grant, History, Limit, Link, What};
 use crate::uses::{Use, Uses};
 
 /// After this a change is in force everywhere: overrides are read every 0.4 s, denials cached for 1 s, calls take 0.3 s.
@@ -70,13 +70,13 @@ pub(crate) struct Subject {
 pub(crate) struct Judge<'a> {
     pub history: &'a History,
     /// By sidecar: from when to when which policy may decide.
-    policies: Vec<Vec<(u64, u64, usize)>>,
+    pub policies: Vec<Vec<(u64, u64, usize)>>,
     /// When some sidecar may have decided by shares.
     pub outages: Vec<Time>,
     /// The same of each sidecar.
     outages_of: Vec<Vec<Time>>,
     /// When one was away for so long that it counted as gone and kept its share, while the others divide it as well: until all
-    /// have learned that it is back, which they do not while they are away themselves.
+    /// have learned that it is back, which they do not while they are away themselves. What they admit by it stays in its window.
     gone: Vec<Time>,
     /// When a sidecar ended whose share had decided: it knows no longer what that admitted.
     deaths: Vec<u64>,
@@ -397,7 +397,11 @@ impl<'a> Judge<'a> {
                 continue;
             };
             let when = entry.when();
-            let spans = deciding[entry.sidecar].iter();
+            // Nobody knows which sidecar of a fleet has lent the units of a lease.
+            let is_lent = self.history.fleet && request.by == By::Lease;
+            let lenders = deciding.iter().enumerate();
+            let lenders = lenders.filter(|(sidecar, _)| is_lent || *sidecar == entry.sidecar);
+            let spans = lenders.flat_map(|(_, spans)| spans);
             let spans = spans.filter(|span| meets((span.0, span.1), when));
             let mut counted = spans.map(|span| self.counts(span.2, bucket));
             let all = counted.clone().all(|counts| counts);
@@ -431,7 +435,7 @@ impl<'a> Judge<'a> {
     pub(crate) fn once_more(&self, now: Time, since: u64) -> u64 {
         let span = (since, now.1);
         let cut = self.cut(now);
-        let gone = cut && self.gone.iter().any(|one| meets(*one, now));
+        let gone = cut && self.gone.iter().any(|one| meets(*one, span));
         let deaths = self.deaths.iter();
         let died = deaths.filter(|at| meets((**at, **at + BACK), span));
         // A share that is cut off does not notice a step of the clock, and counts by the old one.

@@ -149,7 +149,8 @@ impl Judge<'_> {
             })
         };
         self.longest_lease(counted.bucket.limit) > 0
-            && (matches!(counted.bucket.algorithm, Algorithm::Token(_))
+            && (self.history.fleet
+                || matches!(counted.bucket.algorithm, Algorithm::Token(_))
                 || !self.outages.is_empty()
                 || !self.clocks.is_empty()
                 || are_lost())
@@ -209,8 +210,8 @@ impl Judge<'_> {
             let known = changes || !self.clocks.is_empty() || !self.outages.is_empty();
             return known
                 || quota == 0
-                || Self::level(counted, denial, quota) + alone * bucket.per_us
-                    > burst * bucket.per_us;
+                || Self::level(counted, denial, quota) + times(alone, bucket.per_us)
+                    > times(burst, bucket.per_us);
         }
         // A cached denial of the window before ends with it; a share follows the store's clock as it was known.
         let early = if denial.share { CLOCK } else { 0 };
@@ -220,16 +221,20 @@ impl Judge<'_> {
     }
 
     /// What a token bucket holds at most, in units times its window.
-    fn level(counted: &Counted, denial: &Denial, quota: u64) -> u64 {
-        let per = counted.bucket.per_us;
-        let (mut level, mut at) = (0_u64, 0_u64);
+    fn level(counted: &Counted, denial: &Denial, quota: u64) -> u128 {
+        let (mut level, mut at) = (0_u128, 0_u64);
         let uses = counted.uses.each.iter();
         for one in uses.filter(|one| one.to >= denial.since && one.from <= denial.to) {
             let ends = one.to.min(denial.from);
-            level = level.saturating_sub(ends.saturating_sub(at) * quota) + one.units * per;
+            let drained = times(ends.saturating_sub(at), quota);
+            level = level.saturating_sub(drained) + times(one.units, counted.bucket.per_us);
             at = at.max(ends);
         }
         let now = denial.from.saturating_sub(SOON).max(at);
-        level.saturating_sub((now - at) * quota)
+        level.saturating_sub(times(now - at, quota))
     }
+}
+
+fn times(one: u64, other: u64) -> u128 {
+    u128::from(one) * u128::from(other)
 }

@@ -101,6 +101,9 @@ impl Judge<'_> {
                 allowed = allowed.saturating_add(self.leased_at_steps(counted, filled.span));
             }
             if units > allowed {
+                allowed = allowed.saturating_add(self.returned_of_others(counted, filled.span));
+            }
+            if units > allowed {
                 let what = Wrong::Over { units, allowed };
                 report.add((bucket.limit, bucket.key), filled.span, what);
                 break;
@@ -120,13 +123,23 @@ impl Judge<'_> {
         }
         let steps = self.clocks.iter().zip(&self.history.told);
         let steps = steps.map(|((at, _), told)| (*at, told.saturating_add(NEXT_ANSWERS)));
-        let spent = |after: Time| {
-            let uses = counted.uses.each.iter();
-            let near = uses.filter(|one| meets((one.from, one.to), after));
-            near.map(|one| one.units).sum::<u64>()
+        let steps: Vec<_> = steps.filter(|after| meets(*after, span)).collect();
+        let near = |one: &&Use| steps.iter().any(|after| meets((one.from, one.to), *after));
+        let uses = counted.uses.each.iter().filter(near);
+        uses.map(|one| one.units).sum()
+    }
+
+    /// What receipts from before a step back may have returned of the units of others.
+    fn returned_of_others(&self, counted: &Counted, span: Time) -> u64 {
+        let stepped = |since: u64, at: u64| {
+            let mut steps = self.clocks.iter();
+            steps.any(|(step, by)| *by < 0 && (since..=at).contains(step))
         };
-        let steps = steps.filter(|after| meets(*after, span));
-        steps.map(spent).sum()
+        let returns = counted.uses.each.iter().flat_map(|one| {
+            let of = self.returned.get(&one.entry).into_iter().flatten();
+            of.filter(move |(at, _)| meets((*at, *at), span) && stepped(one.from, *at))
+        });
+        returns.map(|(_, units)| *units).sum()
     }
 
     /// How often a window is run through again because the clock stepped back over more than one edge, or over one that it had

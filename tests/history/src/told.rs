@@ -4,6 +4,10 @@ use crate::bounds::{BACK, CALLS, Judge, MS, SOON, Time, meets};
 use crate::record::{By, Check, Entry, Grant, Request, Said, What};
 use crate::report::{Report, Wrong};
 
+/// How long a sidecar decides by a policy that is not in force any more, for whoever asks; and longer than idle workers need to hear
+/// of a sidecar that has started.
+const KEPT: u64 = 60_000 * MS;
+
 impl Judge<'_> {
     /// Whatever is asked when all faults are healed has a verdict.
     pub(crate) fn unhealed(&self, report: &mut Report) {
@@ -24,6 +28,15 @@ impl Judge<'_> {
             tells && one.sidecar == entry.sidecar && one.from <= entry.from
         });
         of.next().is_some_and(|one| matches!(one.what, What::Up))
+    }
+
+    /// Until when a sidecar had a policy with a limit, the last one before `at`; 0 if it had none.
+    fn known_until(&self, sidecar: usize, limit: usize, at: u64) -> u64 {
+        let has =
+            |version: usize| matches!(self.history.policies[version].get(limit), Some(Some(_)));
+        let spans = self.policies[sidecar].iter();
+        let having = spans.filter(|span| span.0 <= at && has(span.2));
+        having.map(|span| span.1).max().unwrap_or(0)
     }
 
     /// Whatever the rules of a fleet's filter ask for is decided while sidecars take another policy, except as
@@ -59,7 +72,20 @@ impl Judge<'_> {
                 What::Policy(_) => !self.is_up(one),
                 _ => false,
             });
-            let replaced = !everywhere && may_have_lost;
+            // Sidecars may have different files. An Envoy that starts meanwhile may find no rules by which all of them decide. And one
+            // whose filter has taken those of another sidecar while this one was away returns to the earlier ones when all of its
+            // workers have heard of it.
+            let known_until = self.known_until(entry.sidecar, limit, entry.from);
+            let lacks = known_until == 0 || known_until.saturating_add(KEPT) <= entry.from;
+            let mut starts = self.changes.iter().filter(|one| {
+                let since = match one.what {
+                    What::Envoy => known_until,
+                    What::Up if one.from > 0 => entry.from.saturating_sub(KEPT),
+                    _ => return false,
+                };
+                (since..=entry.to).contains(&one.from)
+            });
+            let replaced = !everywhere && (may_have_lost || lacks && starts.next().is_some());
             if !replaced && !self.cut(span) && disturbed.next().is_none() {
                 report.add((limit, 0), (entry.from, entry.to), Wrong::Unmetered);
                 return;
@@ -164,7 +190,9 @@ impl Judge<'_> {
                                 .iter()
                                 .any(|one| request.is_of(one.limit, one.key))
                     }
-                    What::Reset { limit, key, .. } => request.is_of(*limit, *key),
+                    What::Reset { limit, key, .. } | What::Override { limit, key, .. } => {
+                        request.is_of(*limit, *key)
+                    }
                     _ => true,
                 }
         })

@@ -26,6 +26,8 @@ pub struct Asked {
     pub by: By,
     /// The checks that had no part in the verdict.
     pub unknown: Vec<usize>,
+    /// Those for which no sidecar was asked: the filter has spent units of a lease.
+    pub leased: Vec<usize>,
     /// Other sidecars that may have taken the same.
     pub also: Vec<usize>,
     /// It has no verdict because its client hung up, its VM ended or the network failed.
@@ -84,13 +86,18 @@ impl Asked {
         let by = match (said, got) {
             (Said::Denied { .. }, Some(Got::Denied)) => By::Sidecar,
             (Said::Denied { .. }, _) => By::Cache,
-            (Said::Admitted, None) if last.is_none() => By::Lease,
             _ => By::Sidecar,
         };
         // Without a verdict, and no sidecar was asked.
         if checks.is_empty() || said == Said::Unknown && last.is_none() {
             return None;
         }
+        let is_leased = |check: &Check| {
+            said == Said::Admitted && last.is_none_or(|sent| !sent.limits.contains(&check.limit))
+        };
+        let numbered = checks.iter().enumerate();
+        let leased = numbered.filter_map(|(index, check)| is_leased(check).then_some(index));
+        let leased = leased.collect();
         let mut also = seen.others();
         if let (By::Cache, Some(last)) = (by, last) {
             also.push(last.sidecar);
@@ -101,6 +108,7 @@ impl Asked {
             said,
             by,
             unknown,
+            leased,
             also,
             is_disturbed: seen.is_disturbed,
         })

@@ -231,6 +231,7 @@ impl Filter {
                 said: Said::Unknown,
                 by: By::Sidecar,
                 unknown: Vec::new(),
+                leased: Vec::new(),
                 also: seen.others(),
                 is_disturbed: true,
             });

@@ -3,12 +3,14 @@
 mod limits;
 mod written;
 
+use sluicegate_engine::MAX_UNITS;
+
 use super::determined;
 use super::filter::WORKERS;
 use super::script::{
     self, Algorithm, CONSUMERS, Check, Event, Grant, KEYS, Link, Policy, RENAMED, Way, World,
 };
-use limits::{at_once, changed, limit};
+use limits::{at_once, changed, enlarge, limit};
 use written::{Sequence, asks};
 
 /// Features that can meet.
@@ -174,6 +176,9 @@ pub fn generate(seed: u64) -> World {
             None => all[0][which].clone(),
         };
         all.push(next);
+    }
+    if sequence.is_none() && Chance(seed ^ 0x1A26E).one_in(8) {
+        enlarge(&mut all);
     }
     // A few seconds or a minute before an edge of every window, of the day in one of the zones too.
     let midnight = chance.of(&[1_790_035_200, 1_790_089_200]);
@@ -517,10 +522,12 @@ impl Maker {
             let (limit, key) = self.asked();
             let of = self.first(limit);
             let (by, per) = (self.chance.of(&[1, 2, 5]), self.chance.of(&[1, 2, 10]));
-            let quota = (of.windows[0].quota * by).div_ceil(per);
+            let quota = (of.windows[0].quota * by).div_ceil(per).min(MAX_UNITS);
             let own = match of.algorithm {
                 Algorithm::Token(burst) if self.chance.one_in(2) => Some(
-                    (burst * self.chance.of(&[1, 3, 20])).div_ceil(self.chance.of(&[1, 1, 20])),
+                    (burst * self.chance.of(&[1, 3, 20]))
+                        .div_ceil(self.chance.of(&[1, 1, 20]))
+                        .min(MAX_UNITS),
                 ),
                 _ => None,
             };
@@ -598,7 +605,10 @@ impl Maker {
                 && requests
                 && of.requests_up_to.is_some()
                 && self.chance.one_in(2))
-            .then(|| self.chance.between(1, of.windows[0].quota * 4));
+            .then(|| {
+                let quota = self.chance.between(1, of.windows[0].quota * 4);
+                quota.min(MAX_UNITS)
+            });
             let mut checks = vec![Check {
                 limit,
                 key,

@@ -16,7 +16,7 @@ struct Sidecar {
 }
 
 /// The states; each seed counts once for each.
-pub const STATES: [&str; 29] = [
+pub const STATES: [&str; 30] = [
     "a key has nothing left",
     "a share admits",
     "a share denies",
@@ -46,6 +46,7 @@ pub const STATES: [&str; 29] = [
     "the answer for a batch is late",
     "workers of one Envoy have different rules",
     "the store refuses some keys and decides others",
+    "a billion units at once are admitted",
 ];
 
 /// Which of them a world reached.
@@ -71,6 +72,7 @@ pub fn reached(world: &World, shown: &Shown) -> [bool; STATES.len()] {
                 let by_share = of.is_cut && by_sidecar;
                 has[0] |= request.remaining == Some(0);
                 has[28] |= of.refuses && is_admitted && by_sidecar;
+                has[29] |= is_admitted && checks.iter().any(|check| check.cost >= 1_000_000_000);
                 has[1] |= by_share && is_admitted;
                 has[2] |= by_share && is_denied;
                 has[4] |= *said == Said::Unknown;

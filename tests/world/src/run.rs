@@ -586,16 +586,21 @@ impl Run {
                 said: verdict.map_or(Said::Unknown, said),
                 by: By::Sidecar,
                 unknown: Vec::new(),
+                leased: Vec::new(),
                 also: Vec::new(),
                 is_disturbed: false,
             }
         };
         let said = asked.said;
-        let (mut metered, mut unmetered) = (Vec::new(), Vec::new());
+        let (mut metered, mut leased, mut unmetered) = (Vec::new(), Vec::new(), Vec::new());
         for (index, check) in asked.checks.into_iter().enumerate() {
             let unknown = asked.unknown.contains(&index);
             unmetered.extend((unknown || said == Said::Unknown).then_some(check.limit));
-            metered.extend((!unknown).then_some(check));
+            if asked.leased.contains(&index) {
+                leased.push(check);
+            } else if !unknown {
+                metered.push(check);
+            }
         }
         if filter && self.world.fleet && !asked.is_disturbed {
             for limit in unmetered {
@@ -619,22 +624,28 @@ impl Run {
         if (is_cached || is_unsure) && matches!(said, Said::Denied { .. }) {
             return Some(said);
         }
-        let note = |checks, said| {
+        let note = |checks, said, by| {
             let request = Request {
                 checks,
                 peek,
                 said,
-                by: asked.by,
+                by,
                 remaining,
                 again,
             };
             self.note(from, asked.sidecar, What::Asked(request))
         };
+        if !leased.is_empty() {
+            note(leased, said, By::Lease);
+            if before.is_empty() {
+                return Some(said);
+            }
+        }
         let entry = if is_unsure {
-            note(after, Said::Unknown);
-            note(before, Said::Unknown)
+            note(after, Said::Unknown, asked.by);
+            note(before, Said::Unknown, asked.by)
         } else {
-            note(before, said)
+            note(before, said, asked.by)
         };
         let mut held = self.receipts.borrow_mut();
         if let (Some(receipt), [check, ..]) = (receipts.into_iter().next(), checks) {
@@ -662,7 +673,8 @@ impl Run {
             limit: name.into(),
             key: text.into(),
             receipt: receipt.into(),
-            units: cost.saturating_sub(units),
+            units: Some(cost.saturating_sub(units)),
+            within_ms: None,
         })];
         let answer = timeout(Duration::from_secs(2), service.service.settle(&asked)).await;
         let outcomes = answer.map_or_else(|_| Vec::new(), |listed| listed.outcomes);
@@ -670,7 +682,7 @@ impl Run {
             Some(Settled::Returned { units }) => *units,
             Some(Settled::Charged { .. } | Settled::Unknown | Settled::Error { .. }) => 0,
             // Without an answer all of it may have been returned.
-            Some(Settled::Unavailable) | None => units,
+            Some(Settled::Renewed | Settled::Unavailable) | None => units,
         };
         self.note(
             from,

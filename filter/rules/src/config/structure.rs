@@ -15,11 +15,12 @@ pub fn read(bytes: &[u8]) -> Option<serde_json::Value> {
 }
 
 fn object(structure: Struct) -> serde_json::Value {
-    let fields = structure
-        .fields
-        .into_iter()
-        .map(|(name, field)| (name, value(field)));
-    serde_json::Value::Object(fields.collect::<Map<_, _>>())
+    let mut fields = Map::new();
+    // One by one: to collect them sorts them first, with 6 KB of code.
+    for (name, field) in structure.fields {
+        fields.insert(name, value(field));
+    }
+    serde_json::Value::Object(fields)
 }
 
 fn value(value: Value) -> serde_json::Value {

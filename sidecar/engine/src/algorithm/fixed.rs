@@ -137,6 +137,8 @@ impl Fixed {
         self.count = used + cost;
     }
 
+    pub const fn leave(&mut self, _: u64, _: u64) {}
+
     pub fn restore(&mut self, spec: &BucketSpec, now_us: u64, back: Back) -> u64 {
         let at_us = back.at_us;
         if at_us < self.born_us || at_us > now_us || at_us < self.start_us {

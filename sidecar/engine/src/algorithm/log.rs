@@ -198,6 +198,8 @@ impl Log {
         self.append(newest_us.max(stamp(spec, now_us)), total + cost);
     }
 
+    pub const fn leave(&mut self, _: u64, _: u64) {}
+
     /// Only the entry of that time loses units: to take them from another would free them too late or too soon.
     pub fn restore(&mut self, spec: &BucketSpec, now_us: u64, back: Back) -> u64 {
         let at_us = back.at_us;

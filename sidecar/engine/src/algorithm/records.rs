@@ -13,6 +13,8 @@ pub(crate) struct Back {
     pub left: u64,
     /// By which rate they drained at first, if that is known.
     pub rate: TokenRate,
+    /// Units of a receipt that are settled with this, those that were used included; 0 if they are of none.
+    pub settled: u64,
 }
 
 /// Units taken from a bucket at some time.

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::records::{Back, Record, in_order};
+use super::returns::Returns;
 use super::{Algorithm, BucketSpec, Rules, Stored, TokenRate, span};
 use crate::check::{SpecError, refuse, units};
 use crate::verdict::Look;
@@ -38,6 +39,8 @@ pub(crate) struct Token {
     backlog: Backlog,
     /// The same without cuts, where that is more.
     uncut: Option<Box<Uncut>>,
+    /// What receipts may return, unless a change of the policy has cut the backlog.
+    returns: Returns,
     as_of_us: u64,
     /// When the backlog was last empty; nothing taken earlier can be given back.
     born_us: u64,
@@ -98,8 +101,8 @@ impl Backlog {
 
 pub(super) static RULES: Rules = Rules {
     name: |_| "token_bucket",
-    // From layout 2 on, the state says by which rate it is counted.
-    tag: |spec, key| write!(key, "tok2:{}", span(spec.window_us)),
+    // From layout 2 on, the state says by which rate it is counted; from 3 on, what receipts may return.
+    tag: |spec, key| write!(key, "tok3:{}", span(spec.window_us)),
     operands: |spec, _| {
         let rate = spec.token_rate();
         (3, [rate.per_us, rate.per_unit], None)
@@ -258,11 +261,22 @@ impl Token {
         if backlog.fine == 0 {
             self.born_us = now_us;
         }
+        self.returns.cap(backlog.fine);
         self.uncut = most.is_more_than(backlog).then(|| {
             let backlog = most.plus(cost);
             Box::new(Uncut { backlog, burst })
         });
+        if rate != self.backlog.rate || self.uncut.is_some() {
+            self.returns = Returns::default();
+        }
         (self.backlog, self.as_of_us) = (backlog.plus(cost), now_us);
+    }
+
+    pub fn leave(&mut self, now_us: u64, units: u64) {
+        if self.uncut.is_none() {
+            let fine = units.saturating_mul(self.backlog.rate.per_unit);
+            self.returns.push(now_us, self.backlog.fine, fine);
+        }
     }
 
     /// Returns how many units; a part of one is reported as one.
@@ -271,10 +285,16 @@ impl Token {
             return 0;
         }
         let (mut backlog, mut uncut) = self.held(now_us);
-        let returned = backlog.undrained(back, now_us - back.at_us);
+        self.returns.cap(backlog.fine);
+        let undrained = backlog.undrained(back, now_us - back.at_us);
+        let fine = |units: u64| units.saturating_mul(backlog.rate.per_unit);
+        let (units, settled) = (fine(back.units), fine(back.settled));
+        let given = self.returns.give(back.at_us, units, settled, undrained);
+        let returned = given.unwrap_or(undrained);
         let of_uncut = uncut.undrained(back, now_us - back.at_us);
-        if returned + of_uncut > 0 {
+        if returned + of_uncut > 0 || given.is_some() {
             backlog.fine -= returned;
+            self.returns.cap(backlog.fine);
             uncut.fine -= of_uncut;
             self.hold((backlog, uncut), now_us);
         }
@@ -289,6 +309,7 @@ impl Token {
     /// it had drained); before that it counts as empty.
     pub fn record(&mut self, spec: &BucketSpec, now_us: u64, records: &[Record]) -> u64 {
         let (held, uncut) = self.held(now_us);
+        self.returns.cap(held.fine);
         let is_empty = held.fine == 0 && uncut.fine == 0;
         let rate = if is_empty {
             spec.token_rate()
@@ -350,7 +371,8 @@ impl Token {
     }
 
     pub fn heap_bytes(&self) -> usize {
-        self.uncut.as_ref().map_or(0, |_| size_of::<Uncut>())
+        let uncut = self.uncut.as_ref().map_or(0, |_| size_of::<Uncut>());
+        uncut.saturating_add(self.returns.heap_bytes())
     }
 
     pub const fn growth(&self, _: &BucketSpec, _: u64) -> usize {

@@ -11,8 +11,8 @@ use crate::key::Bucket;
 enum Passed<'a> {
     /// The entries as they are.
     Entries,
-    /// Units of a hold: its key, and how many were taken off it.
-    Spent(&'a str, u64),
+    /// Units of a hold: its key, how many were taken off it, and whether it ends by that.
+    Spent(&'a str, u64, bool),
     /// Units that were used beyond a hold.
     Beyond(&'a str, u64),
 }
@@ -54,13 +54,17 @@ impl Memory {
             Guard::Spend { hold, units, keeps } => {
                 let take_off = |left: &mut StoredHold| left.take_off(now_us, *units, *keeps);
                 let units = self.holds.change(hold, take_off);
-                Some(Passed::Spent(hold, units.filter(|units| *units > 0)?))
+                Some(Passed::Spent(
+                    hold,
+                    units.filter(|units| *units > 0)?,
+                    false,
+                ))
             }
             Guard::Settle { hold, used } => {
                 let end = |left: &mut StoredHold| left.end(now_us, *used);
                 let left = self.holds.change(hold, end).flatten()?;
                 Some(match left.checked_sub(*used) {
-                    Some(unused) => Passed::Spent(hold, unused),
+                    Some(unused) => Passed::Spent(hold, unused, true),
                     None => Passed::Beyond(hold, used.saturating_sub(left)),
                 })
             }
@@ -93,7 +97,6 @@ impl Memory {
         entries: &[Entry],
         passed: &Passed<'_>,
     ) -> Option<u64> {
-        let spec = &bucket.spec;
         let Some(back) = entries.first().filter(|first| first.units < 0) else {
             let records = entries.iter().map(|entry| Record {
                 at_us: entry.at_us.unwrap_or(now_us),
@@ -108,22 +111,30 @@ impl Memory {
                 at_us,
                 left: units,
                 rate: TokenRate::NONE,
+                settled: 0,
             },
             None => match *passed {
                 Passed::Entries => return None,
-                Passed::Spent(hold, spent) => {
-                    self.holds.get(hold)?.back(&bucket.key, spent, units)?
+                Passed::Spent(hold, spent, ends) => {
+                    let hold = self.holds.get(hold)?;
+                    hold.back(&bucket.key, spent, units, ends)?
                 }
                 Passed::Beyond(hold, units) => {
-                    self.holds.get(hold)?.held(&bucket.key)?;
+                    let back = self.holds.get(hold)?.back(&bucket.key, 0, 0, true)?;
+                    self.restore(now_us, bucket, back);
                     let at_us = now_us;
                     return Some(self.add(now_us, bucket, &[Record { at_us, units }]));
                 }
             },
         };
-        Some(self.change(now_us, bucket, |held| {
+        Some(self.restore(now_us, bucket, back))
+    }
+
+    fn restore(&mut self, now_us: u64, bucket: &Bucket, back: Back) -> u64 {
+        let spec = &bucket.spec;
+        self.change(now_us, bucket, |held| {
             of_stored!(&mut held.state, restore(spec, now_us, back))
-        }))
+        })
     }
 
     fn add(&mut self, now_us: u64, bucket: &Bucket, records: &[Record]) -> u64 {

@@ -118,23 +118,21 @@ impl StoredHold {
         lives
     }
 
-    /// What is known of the bucket of this key, if some of its units were taken from that.
-    pub(super) fn held(&self, key: &str) -> Option<&Held> {
-        let name = name_of(key);
-        self.of.iter().find(|held| held.name == name)
-    }
-
     /// Of units that were just taken off, those that come back to the bucket of this key, if some were taken from it.
-    pub(super) fn back(&self, key: &str, spent: u64, units: u64) -> Option<Back> {
-        let held = self.held(key)?;
+    pub(super) fn back(&self, key: &str, spent: u64, units: u64, ends: bool) -> Option<Back> {
+        let name = name_of(key);
+        let held = self.of.iter().find(|held| held.name == name)?;
+        let left = self.left.saturating_add(spent);
         Some(Back {
             units: units.min(spent),
             at_us: match held.at_us {
                 0 => self.at_us,
                 at_us => at_us,
             },
-            left: self.left.saturating_add(spent),
+            left,
             rate: held.rate,
+            // Of what other calls have taken, the buckets do not know.
+            settled: if ends && held.at_us == 0 { left } else { 0 },
         })
     }
 }

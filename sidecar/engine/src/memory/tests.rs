@@ -197,6 +197,7 @@ fn units_that_a_larger_quota_let_in_are_given_back_by_a_smaller_one() {
         key: "hold".to_owned(),
         units: 1_000_000,
         lasts_us: YEAR,
+        is_receipt: false,
         of: vec![Held::of(&large)],
     };
     let mut batch = batch(&[large], false, 1_000_000);

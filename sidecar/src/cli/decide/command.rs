@@ -6,13 +6,13 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Read, Seek, SeekFrom};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use tempfile::NamedTempFile;
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
 use crate::cli::exit::Exit;
@@ -61,7 +61,11 @@ pub struct Ended {
 /// It was not started: the exit status for that, and what to say.
 pub async fn run(program: &OsStr, arguments: &[OsString]) -> Result<Ended, (Exit, String)> {
     let system = |error: io::Error| (Exit::System, error.to_string());
-    let file = NamedTempFile::new().map_err(system)?;
+    // It is in no folder, so nothing of it stays, however this process ends. Its name is good in all descendants, also in those
+    // that inherit no file descriptors.
+    let file = memfd_create("sluicegate", MemfdFlags::CLOEXEC);
+    let mut file = File::from(file.map_err(|error| system(error.into()))?);
+    let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
     // Before it is started, so that no signal is lost.
     let mut caught = Vec::with_capacity(FORWARDED.len());
     for (kind, sent) in FORWARDED {
@@ -70,7 +74,7 @@ pub async fn run(program: &OsStr, arguments: &[OsString]) -> Result<Ended, (Exit
     let mut command = Command::new(program);
     let mut child = command
         .args(arguments)
-        .env(USED_FILE, file.path())
+        .env(USED_FILE, path)
         .spawn()
         .map_err(|error| not_started(program, &error))?;
     // Not a number, which another process might have by then.
@@ -84,8 +88,7 @@ pub async fn run(program: &OsStr, arguments: &[OsString]) -> Result<Ended, (Exit
     }
     let ended = tokio::task::spawn_blocking(move || child.wait()).await;
     let ended = ended.map_err(io::Error::from).flatten().map_err(system)?;
-    // Not by its name, under which the command may have put anything.
-    let written = end_of(&mut file.into_file());
+    let written = end_of(&mut file);
     Ok(Ended {
         status: status(ended),
         used: written.map_or_else(|error| Err(error.to_string()), |text| used(&text)),

@@ -101,6 +101,7 @@ impl Lease {
                 units: self.units,
                 lasts_us: longest_us(limit).saturating_add(RETURN_WITHIN_US),
                 of: self.buckets.iter().map(Held::of).collect(),
+                is_receipt: false,
             }],
         });
     }

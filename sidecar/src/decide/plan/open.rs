@@ -95,13 +95,18 @@ impl<'a> Open<'a> {
                         .within_us
                         .unwrap_or_else(|| held_for.max().unwrap_or(0).max(SETTLED_WITHIN_US)),
                     of: buckets.map(Held::of).collect(),
+                    is_receipt: true,
                 });
             }
         }
         self.batch_index = builder.push(Decision {
             takes,
             peek: self.asked.peek,
-            asks: holds.iter().any(|hold| hold.units == 0),
+            asks: self
+                .all
+                .checks
+                .iter()
+                .any(|check| check.cost == 0 && self.is_settled(check.index)),
             holds,
         });
         None
@@ -119,13 +124,15 @@ impl<'a> Open<'a> {
         if self.asked.peek {
             return;
         }
-        let wanted = |check: usize| {
-            let mut of = self.all.checks.iter().filter(|of| of.index == check);
-            of.any(|of| self.asked.receipt || of.within_us.is_some())
-        };
         let checks = 0..self.asked.checks.len();
-        let draw = |check| wanted(check).then(random::secret).flatten();
+        let draw = |check| self.is_settled(check).then(random::secret).flatten();
         self.secrets = checks.map(draw).collect();
+    }
+
+    /// Whether a check that is decided is one whose units will be settled.
+    fn is_settled(&self, check: usize) -> bool {
+        let mut of = self.all.checks.iter().filter(|of| of.index == check);
+        of.any(|of| self.asked.receipt || of.within_us.is_some())
     }
 
     fn secret(&self, check: usize) -> Option<u128> {

@@ -101,6 +101,7 @@ fn hold_rest(
                 units: take.cost,
                 lasts_us,
                 of: rest.into_iter().map(Held::of).collect(),
+                is_receipt: false,
             });
         }
     }

@@ -2,7 +2,9 @@
 
 use super::simulated::SECOND;
 use super::{DENIED, denied, disturbance, looked, of, one, two_a_second, violations};
-use sluicegate_history::{Algorithm, History, Said, Span, Window, Wrong};
+use sluicegate_history::{
+    Algorithm, By, Entry, History, Limit, Link, Said, Span, What, Window, Wrong,
+};
 
 const MS: u64 = 1_000;
 
@@ -119,5 +121,96 @@ fn a_request_without_a_verdict_may_have_taken_or_not() {
         history.log.push(unknown);
         history.log.push(looked(SECOND + 5, left));
         assert_eq!(violations(&history).len(), wrong, "{left}");
+    }
+}
+
+/// What happens to a sidecar at a second.
+fn happens(second: u64, sidecar: usize, what: What) -> Entry {
+    let Span { from, to } = Span::exact(second * SECOND);
+    Entry {
+        from,
+        to,
+        sidecar,
+        what,
+    }
+}
+
+/// A unit that a sidecar admits at a second.
+fn admitted(second: u64, sidecar: usize, by: By) -> Entry {
+    let mut entry = one(Span::exact(second * SECOND), 1, Said::Admitted);
+    entry.sidecar = sidecar;
+    if let What::Asked(request) = &mut entry.what {
+        request.by = by;
+    }
+    entry
+}
+
+#[test]
+fn a_share_that_two_sidecars_had_stays_in_its_window() {
+    for (back, wrong) in [(13, 0), (3, 1)] {
+        let link = |second, sidecar, link| happens(second, sidecar, What::Link(link));
+        let log = vec![
+            link(1, 1, Link::Cut),
+            link(back, 1, Link::Good),
+            admitted(14, 0, By::Sidecar),
+            link(15, 0, Link::Cut),
+            admitted(16, 0, By::Sidecar),
+            link(17, 0, Link::Good),
+            link(40, 1, Link::Cut),
+            admitted(41, 1, By::Sidecar),
+            link(42, 1, Link::Good),
+        ];
+        let mut history = History::new(vec![Limit::new(Algorithm::Fixed, 1, 60_000)], log);
+        history.sidecars = 2;
+        assert_eq!(violations(&history).len(), wrong, "back at {back} s");
+    }
+}
+
+#[test]
+fn units_of_a_lease_may_be_of_any_sidecar_of_a_fleet() {
+    for (fleet, wrong) in [(false, 1), (true, 0)] {
+        let mut log = vec![happens(1, 1, What::Policy(1))];
+        log.extend([10, 11].map(|second| admitted(second, 0, By::Lease)));
+        let mut history = History::new(vec![Limit::new(Algorithm::Fixed, 1, 60_000)], log);
+        let other = Limit::new(Algorithm::Log, 2, 60_000);
+        history.policies.push(vec![Some(other)]);
+        (history.sidecars, history.fleet) = (2, fleet);
+        assert_eq!(violations(&history).len(), wrong, "fleet: {fleet}");
+    }
+}
+
+#[test]
+fn an_envoy_that_starts_among_different_files_may_ask_for_what_a_sidecar_lacks() {
+    for (second, starts, wrong) in [(30, true, 1), (70, true, 0), (70, false, 1)] {
+        let mut log = vec![happens(0, 1, What::Up), happens(1, 1, What::Policy(1))];
+        log.extend(starts.then(|| happens(20, 0, What::Envoy)));
+        log.push(happens(second, 1, What::Unmetered { limit: 0 }));
+        let mut history = History::new(vec![Limit::new(Algorithm::Log, 1, 1_000)], log);
+        history.policies.push(vec![None]);
+        (history.sidecars, history.fleet) = (2, true);
+        let found = violations(&history);
+        assert_eq!(found.len(), wrong, "at {second} s, starts: {starts}");
+    }
+}
+
+#[test]
+fn a_receipt_from_before_a_step_back_may_return_units_of_others() {
+    for (by_ms, wrong) in [(-3_000, 0), (3_000, 1)] {
+        let reset = What::Reset {
+            limit: 0,
+            key: 0,
+            done: true,
+        };
+        let back = What::GivenBack { entry: 0, units: 1 };
+        let log = vec![
+            admitted(10, 0, By::Sidecar),
+            happens(11, 0, What::Clock(by_ms)),
+            happens(12, 0, reset),
+            admitted(13, 0, By::Sidecar),
+            happens(15, 0, back),
+            admitted(16, 0, By::Sidecar),
+        ];
+        let history = History::new(vec![Limit::new(Algorithm::Fixed, 1, 60_000)], log);
+        assert_eq!(violations(&history).len(), wrong, "{by_ms}");
     }
 }

@@ -1,7 +1,9 @@
 //! Limits of a world's policies, and how they change.
 
+use sluicegate_engine::MAX_UNITS;
+
 use super::Chance;
-use crate::script::{self, Algorithm, Limit, Window};
+use crate::script::{self, Algorithm, Limit, Policy, Window};
 
 /// A limit, of tokens if need be; `blocked` is a key that its file may block.
 pub fn limit(
@@ -60,14 +62,44 @@ fn valid(limit: &mut Limit) {
     if limit.lease_ms.is_none() {
         return;
     }
+    if !is_valid(&vec![Some(limit.clone())]) {
+        limit.lease_ms = None;
+    }
+}
+
+fn is_valid(policy: &Policy) -> bool {
     let file = tempfile::Builder::new()
         .suffix(".yaml")
         .tempfile()
         .expect("a file");
-    std::fs::write(file.path(), script::yaml(&vec![Some(limit.clone())], false)).expect("a file");
-    if sluicegate::policy::PolicySource::open(file.path(), None).is_err() {
-        limit.lease_ms = None;
-    }
+    std::fs::write(file.path(), script::yaml(policy, false)).expect("a file");
+    sluicegate::policy::PolicySource::open(file.path(), None).is_ok()
+}
+
+/// The units of a limit, all of them.
+fn units(limit: &mut Limit) -> impl Iterator<Item = &mut u64> {
+    let burst = match &mut limit.algorithm {
+        Algorithm::Token(burst) => Some(burst),
+        _ => None,
+    };
+    let quotas = limit.windows.iter_mut().map(|window| &mut window.quota);
+    quotas.chain(burst).chain(&mut limit.requests_up_to)
+}
+
+/// Multiplies all units of a world, so that the largest is the largest that there may be: of token buckets, by a power of ten, since
+/// their rates have to be round.
+pub fn enlarge(policies: &mut Vec<Policy>) {
+    let limits = policies.iter_mut().flatten().flatten();
+    let largest = limits.flat_map(units).max().map_or(1, |most| *most);
+    let most = MAX_UNITS / largest;
+    let enlarged = [most, 10_u64.pow(most.ilog10())].into_iter().map(|times| {
+        let mut next = policies.clone();
+        let limits = next.iter_mut().flatten().flatten();
+        limits.flat_map(units).for_each(|units| *units *= times);
+        next
+    });
+    let valid = enlarged.into_iter().find(|next| next.iter().all(is_valid));
+    *policies = valid.unwrap_or_else(|| policies.clone());
 }
 
 /// The most that a key of a limit may take at once.

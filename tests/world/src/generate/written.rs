@@ -33,13 +33,15 @@ pub enum Sequence {
     OlderThanAWindow,
     /// A receipt is older than a lower quota.
     OlderThanALowerQuota,
+    /// A block ends while nothing is left of what it hides.
+    FullThenBlocked,
 }
 
 use Sequence::*;
 
 impl Sequence {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         LargerThenGivenBack,
         LargerThenWrittenBack,
         ResetThenAway,
@@ -53,6 +55,7 @@ impl Sequence {
         LeasedThenIdle,
         OlderThanAWindow,
         OlderThanALowerQuota,
+        FullThenBlocked,
     ];
 
     /// The features that it needs, by their number in [`FEATURES`](super::FEATURES).
@@ -61,14 +64,14 @@ impl Sequence {
             LargerThenGivenBack | OlderThanALowerQuota => &[1, 3],
             LargerThenWrittenBack => &[1, 7],
             ResetThenAway => &[2, 7],
-            LeasedThenStepped => &[4, 10],
-            LeasedThenIdle | LeasedOverAnEdge => &[4],
+            LeasedThenIdle | LeasedOverAnEdge | LeasedThenStepped => &[4],
             ResetThenGivenBack => &[2, 3],
             GivenBackTwice => &[3],
             BlockedThenStarted => &[1, 9, 11],
             BlockedThenLost => &[1],
             BusyWhileAway => &[7],
             OlderThanAWindow => &[0, 3],
+            FullThenBlocked => &[],
         }
     }
 
@@ -78,11 +81,12 @@ impl Sequence {
                 (Algorithm::Token(300), 10, 1_000, None)
             }
             ResetThenAway => (Algorithm::Sliding(100), 60, 30_000, None),
-            BusyWhileAway => (Algorithm::Log, 600, 30_000, None),
+            BusyWhileAway | FullThenBlocked => (Algorithm::Log, 600, 30_000, None),
             ResetThenGivenBack | GivenBackTwice | BlockedThenStarted | BlockedThenLost => {
                 (Algorithm::Fixed, 60, 30_000, None)
             }
-            LeasedThenStepped | LeasedOverAnEdge => (Algorithm::Fixed, 1_200, 60_000, Some(5_000)),
+            LeasedOverAnEdge => (Algorithm::Fixed, 1_200, 60_000, Some(5_000)),
+            LeasedThenStepped => (Algorithm::Fixed, 12_000, 60_000, Some(5_000)),
             LeasedThenIdle => (Algorithm::Token(1_000), 50, 1_000, Some(2_000)),
             OlderThanAWindow => (Algorithm::Fixed, 50, 5_000, None),
         };
@@ -156,14 +160,14 @@ impl Maker {
             back: 0,
             units,
         };
-        let overridden = |grant| Event::Override {
+        let overridden = |grant, for_ms| Event::Override {
             sidecar: other,
             limit,
             key,
             grant,
-            for_ms: None,
+            for_ms,
         };
-        let grants = |quota, burst| overridden(Grant::Quota(quota, Some(burst)));
+        let grants = |quota, burst| overridden(Grant::Quota(quota, Some(burst)), None);
         let link = |link| Event::Link { sidecar: 0, link };
         let reset = Event::Reset {
             sidecar: 0,
@@ -208,9 +212,10 @@ impl Maker {
                 ]
             }
             LeasedThenStepped => vec![
-                (0, ask(0, 1, (400, 20))),
+                (0, ask(0, 1, (1_600, 5))),
                 (2_000, Event::Clock { by_ms: 60_000 }),
-                (3_600, ask(other, quota / 40, (50, 5))),
+                // When all have been told.
+                (4_000, ask(other, quota / 40, (50, 5))),
             ],
             LeasedOverAnEdge => vec![
                 (0, ask(0, 1, (400, 20))),
@@ -224,7 +229,7 @@ impl Maker {
                 (3_000, take(other, quota)),
             ],
             BlockedThenStarted => vec![
-                (0, overridden(Grant::Blocked)),
+                (0, overridden(Grant::Blocked, None)),
                 (2_900, link(Link::Slow(20, 20))),
                 (
                     3_000,
@@ -237,7 +242,7 @@ impl Maker {
                 (5_000, link(Link::Good)),
             ],
             BlockedThenLost => vec![
-                (0, overridden(Grant::Blocked)),
+                (0, overridden(Grant::Blocked, None)),
                 (1_500, Event::LoseOverrides),
                 (4_000, ask(0, 1, (20, 50))),
                 (4_000, ask(other, 1, (20, 50))),
@@ -248,6 +253,17 @@ impl Maker {
                 (9_000, link(Link::Good)),
                 (35_000, take(other, quota - 75)),
             ],
+            FullThenBlocked => {
+                let mut returns = take(0, quota / 20);
+                if let Event::Ask { again, .. } = &mut returns {
+                    *again = true;
+                }
+                vec![
+                    (0, ask(0, quota / 20, (60, 1))),
+                    (500, overridden(Grant::Blocked, Some(10_000))),
+                    (5_000, returns),
+                ]
+            }
             // A unit of another stays: a bucket that has been empty gets nothing back of what was before.
             GivenBackTwice => vec![
                 (0, take(other, 1)),
