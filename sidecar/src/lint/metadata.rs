@@ -7,8 +7,8 @@ use super::envoy_yaml::Manager;
 use super::findings::Findings;
 use super::neighbours::Neighbour;
 
-/// Namespaces of filters that are in no list of `http_filters` which users write.
-const KNOWN: [&str; 1] = ["io.envoy.ai_gateway"];
+/// Envoy AI Gateway's filters are among those of upstreams.
+const OF_UPSTREAMS: &str = "io.envoy.ai_gateway";
 
 /// What rules read of one namespace.
 struct Reading<'a> {
@@ -22,16 +22,11 @@ struct Reading<'a> {
 
 pub fn lint(manager: &Manager, rules: &[Rule], findings: &mut Findings<'_>) {
     let (earlier, later) = (&manager.earlier, &manager.later);
-    let mut reported = Vec::new();
-    for Reading {
-        at,
-        namespace,
-        usage,
-        of_request,
-    } in readings(rules)
-    {
-        let writes = |filter: &&Neighbour| filter.writes(namespace);
-        let told = |filter: &&Neighbour| usage.is_some_and(|name| filter.copies(namespace, name));
+    let mut reported = vec![OF_UPSTREAMS];
+    for reading in readings(rules) {
+        let (at, namespace) = (reading.at, reading.namespace);
+        let copies = |filter: &Neighbour, name| filter.copies(namespace, name);
+        let told = |filter: &&Neighbour| reading.usage.is_some_and(|name| copies(filter, name));
         if let Some(filter) = earlier.iter().chain(later).find(told) {
             let message = format!(
                 "`{}` writes this from requests, so a client can tell its own usage",
@@ -41,17 +36,12 @@ pub fn lint(manager: &Manager, rules: &[Rule], findings: &mut Findings<'_>) {
             findings.warn(at, message, remedy);
             continue;
         }
-        let is_hidden = |filter: &Neighbour| filter.is_hidden;
-        if KNOWN.contains(&namespace)
-            || reported.contains(&namespace)
-            || earlier
-                .iter()
-                .any(|filter| is_hidden(filter) || writes(&filter))
-        {
+        let may_write = |filter: &Neighbour| filter.is_hidden || filter.writes(namespace);
+        if reported.contains(&namespace) || earlier.iter().any(may_write) {
             continue;
         }
-        match later.iter().find(writes) {
-            Some(_) if !of_request => continue,
+        match later.iter().find(|filter| filter.writes(namespace)) {
+            Some(_) if !reading.of_request => continue,
             Some(filter) => findings.warn(
                 at,
                 format!(
@@ -61,7 +51,7 @@ pub fn lint(manager: &Manager, rules: &[Rule], findings: &mut Findings<'_>) {
                 ),
                 "put it before this filter",
             ),
-            None if later.iter().any(is_hidden) => continue,
+            None if later.iter().any(may_write) => continue,
             None => findings.warn(
                 at,
                 format!("no other filter in `http_filters` writes metadata into `{namespace}`, so this is always absent"),

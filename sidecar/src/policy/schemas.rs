@@ -26,9 +26,12 @@ pub(super) fn takes<'s>(schema: &'s Value, field: &str) -> &'s str {
 /// The description of a field, wherever it is.
 pub(super) fn described<'s>(schema: &'s Value, field: &str) -> Option<&'s str> {
     let parts = schema.get("$defs").and_then(Value::as_object);
-    // The policy's own first; those of a limit's window before those of an override's.
-    let parts = parts.into_iter().flat_map(|parts| parts.values().rev());
+    // The policy's own first, then those of its files' parts before those of rules: both have a `from`. Those of a limit's window
+    // before those of an override's.
+    let parts = || parts.into_iter().flatten().rev();
+    let of_files = parts().filter(|(name, _)| name.ends_with("File"));
     let pointer = format!("/properties/{field}/description");
-    let mut all = [schema].into_iter().chain(parts);
+    let all = of_files.chain(parts()).map(|(_, part)| part);
+    let mut all = [schema].into_iter().chain(all);
     all.find_map(|part| part.pointer(&pointer)?.as_str())
 }
