@@ -351,7 +351,7 @@ impl Bug {
 }
 
 /// Most bugs show in the first histories, rare ones in some tens.
-const HISTORIES: u32 = 1_000;
+const HISTORIES: u32 = 3_000;
 
 #[test]
 fn each_of_these_bugs_turns_a_test_red() {
