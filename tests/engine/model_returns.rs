@@ -19,7 +19,7 @@ impl Returns {
         let mut kept: Vec<Group> = Vec::new();
         for mut group in std::mem::take(&mut self.groups) {
             group.most = group.most.min(level);
-            if let Some(same) = kept.pop_if(|before| before.most >= group.most) {
+            while let Some(same) = kept.pop_if(|before| before.most >= group.most) {
                 group.open += same.open;
             }
             kept.push(group);

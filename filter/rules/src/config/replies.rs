@@ -1,7 +1,5 @@
 //! Compiles `reply`.
 
-use std::collections::BTreeMap;
-
 use super::error::{ConfigError, invalid};
 use super::fields::{Fields, word};
 use super::terms::{Headers, Reply, Unit};
@@ -9,7 +7,7 @@ use super::terms::{Headers, Reply, Unit};
 /// The body is sent with every denial, and denials are many.
 const MAX_BODY_BYTES: usize = 16 * 1024;
 
-fn units(file: Fields) -> Result<BTreeMap<String, Unit>, ConfigError> {
+fn units(file: Fields) -> Result<Vec<(String, Unit)>, ConfigError> {
     let kinds = [
         Unit::Requests,
         Unit::Tokens,
@@ -17,12 +15,12 @@ fn units(file: Fields) -> Result<BTreeMap<String, Unit>, ConfigError> {
         Unit::OutputTokens,
     ];
     let words = ["requests", "tokens", "input_tokens", "output_tokens"];
-    let mut units = BTreeMap::new();
+    let mut units = Vec::new();
     let path = file.at.clone();
     for (limit, unit) in file.into_map() {
         let at = format!("{path}.{limit}");
         let index = word(&at, unit.as_str().unwrap_or_default(), &words)?;
-        units.insert(limit, kinds.get(index).copied().unwrap_or_default());
+        units.push((limit, kinds.get(index).copied().unwrap_or_default()));
     }
     Ok(units)
 }
@@ -45,9 +43,7 @@ pub(super) fn compile(mut file: Fields) -> Result<Reply, ConfigError> {
         on_admitted: file.flag("on_admitted")?.unwrap_or_default(),
         body: file.text("body")?,
         content_type: file.text("content_type")?,
-        units: file
-            .inner("units")?
-            .map_or_else(|| Ok(BTreeMap::new()), units)?,
+        units: file.inner("units")?.map_or_else(|| Ok(Vec::new()), units)?,
     };
     file.end()?;
     if reply.on_admitted && reply.headers == Headers::None {

@@ -1,12 +1,13 @@
 //! What rules say in the same words to whoever writes them and to the filter: only the sidecar deserializes these types, and
 //! their doc comments are in `docs/filter.md`.
 
+#[cfg(feature = "schema")]
 use std::collections::BTreeMap;
 
 #[cfg(feature = "schema")]
 use schemars::JsonSchema;
 #[cfg(feature = "schema")]
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 /// What to do with a request that has no verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,7 +47,9 @@ pub struct Reply {
     /// Send the header fields with admitted responses too.
     pub on_admitted: bool,
     /// For `openai` and `anthropic`: the units of limits, by their names. Limits that are not named count requests.
-    pub units: BTreeMap<String, Unit>,
+    #[cfg_attr(feature = "schema", serde(deserialize_with = "pairs"))]
+    #[cfg_attr(feature = "schema", schemars(with = "BTreeMap<String, Unit>"))]
+    pub units: Vec<(String, Unit)>,
     /// Body of a 429, in place of a problem detail. `{retry_after}` in it becomes the whole seconds of `Retry-After`.
     pub body: Option<String>,
     /// Media type of `body`, by default `text/plain`.
@@ -73,6 +76,13 @@ pub enum Headers {
     /// Those of Anthropic's API, such as `anthropic-ratelimit-requests-reset`, and its error object as the body of a 429. They are
     /// of the limit that decided, whose unit `units` says.
     Anthropic,
+}
+
+/// A map would make the filter larger.
+#[cfg(feature = "schema")]
+fn pairs<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(String, Unit)>, D::Error> {
+    let units: BTreeMap<_, _> = BTreeMap::deserialize(from)?;
+    Ok(units.into_iter().collect())
 }
 
 /// What a limit counts, as the header fields of `openai` and `anthropic` name it.

@@ -1,12 +1,10 @@
 //! The header fields and bodies of the 429s of OpenAI's and Anthropic's APIs, for clients that read those. Nothing in them is ever
 //! negative: some of these clients take -1 or a missing unit for a mistake.
 
-use std::fmt::Write;
-
 use sluicegate_protocol::LimitStatus;
 
 use super::denial_text::write_denial;
-use super::header_fields::HeaderFields;
+use super::header_fields::{HeaderFields, number};
 use super::header_style::seconds;
 use crate::config::terms::{Headers, Unit};
 
@@ -96,14 +94,18 @@ pub(super) fn body(
 
 /// As Go writes it: `20ms`, `1s`, `6m0s`, `24h0m0s`; from a second on, whole seconds, rounded up.
 fn duration(text: &mut String, ms: u64) {
+    if (1..1_000).contains(&ms) {
+        number(text, ms);
+        return text.push_str("ms");
+    }
     let whole = seconds(ms);
-    // Writing to a `String` cannot fail.
-    let _ = match (whole / 3_600, whole / 60 % 60, whole % 60) {
-        _ if (1..1_000).contains(&ms) => write!(text, "{ms}ms"),
-        (0, 0, s) => write!(text, "{s}s"),
-        (0, m, s) => write!(text, "{m}m{s}s"),
-        (h, m, s) => write!(text, "{h}h{m}m{s}s"),
-    };
+    for (length, unit, least) in [(3_600, 'h', 3_600), (60, 'm', 60), (1, 's', 0)] {
+        if whole >= least {
+            let of = if length == 3_600 { u64::MAX } else { 60 };
+            number(text, whole / length % of);
+            text.push(unit);
+        }
+    }
 }
 
 /// As RFC 3339 has it: `2026-11-27T05:40:00Z`.
@@ -120,7 +122,15 @@ fn date(text: &mut String, system_s: u64) {
         _ => (era * 400 + year + 1, month - 9),
     };
     let [h, m, s] = [system_s / 3_600 % 24, system_s / 60 % 60, system_s % 60];
-    let _ = write!(text, "{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}Z");
+    number(text, year);
+    for (before, of) in [('-', month), ('-', day), ('T', h), (':', m), (':', s)] {
+        text.push(before);
+        if of < 10 {
+            text.push('0');
+        }
+        number(text, of);
+    }
+    text.push('Z');
 }
 
 #[cfg(test)]

@@ -19,7 +19,9 @@ impl Headers {
 impl Reply {
     /// What a limit counts.
     pub(super) fn unit_of(&self, limit: &str) -> Unit {
-        self.units.get(limit).copied().unwrap_or_default()
+        let mut units = self.units.iter();
+        let of = units.find(|(name, _)| name == limit);
+        of.map_or(Unit::Requests, |(_, unit)| *unit)
     }
 
     /// Adds the fields for the status of the limit that decided. `listed` are all limits of the request, this one too;

@@ -33,17 +33,16 @@ pub(super) struct Returns {
 impl Returns {
     /// The level was so low.
     pub fn cap(&mut self, level: u64) {
-        for group in &mut self.groups {
+        let mut kept: Vec<Group> = Vec::with_capacity(self.groups.len());
+        for mut group in std::mem::take(&mut self.groups) {
             group.most = group.most.min(level);
-        }
-        self.groups.dedup_by(|later, group| {
-            let joins = later.most <= group.most;
-            if joins {
-                later.open = sum(later.open, group.open);
-                *group = *later;
+            // Joining may have lowered one below several before it.
+            while let Some(before) = kept.pop_if(|before| before.most >= group.most) {
+                group.open = sum(group.open, before.open);
             }
-            joins
-        });
+            kept.push(group);
+        }
+        self.groups = kept;
         if level == 0 {
             self.groups = Vec::new();
         }

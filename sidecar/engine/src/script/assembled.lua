@@ -242,12 +242,12 @@ local function slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
     local function join_equal(groups)
       local kept = {}
       for i = 1, #groups do
-        local group, before = groups[i], kept[#kept]
-        if before and before.most >= group.most then
-          group.open, kept[#kept] = min(group.open + before.open, 4503599627370496), group
-        else
-          kept[#kept + 1] = group
+        local group = groups[i]
+        -- Joining may have lowered one below several before it.
+        while kept[1] and kept[#kept].most >= group.most do
+          group.open = min(group.open + table.remove(kept).open, 4503599627370496)
         end
+        kept[#kept + 1] = group
       end
       return kept
     end
