@@ -86,20 +86,25 @@ fn units(limit: &mut Limit) -> impl Iterator<Item = &mut u64> {
     quotas.chain(burst).chain(&mut limit.requests_up_to)
 }
 
-/// Multiplies all units of a world, so that the largest is the largest that there may be: of token buckets, by a power of ten, since
-/// their rates have to be round.
+/// Multiplies all units of a world, so that the largest is the largest that there may be. With token buckets by a power of ten: their
+/// rates have to be round, and those that are not count less than what shares may owe.
 pub fn enlarge(policies: &mut Vec<Policy>) {
-    let limits = policies.iter_mut().flatten().flatten();
+    let mut limits = policies.iter().flatten().flatten();
+    let has_tokens = limits.any(|limit| matches!(limit.algorithm, Algorithm::Token(_)));
+    let mut next = policies.clone();
+    let limits = next.iter_mut().flatten().flatten();
     let largest = limits.flat_map(units).max().map_or(1, |most| *most);
     let most = MAX_UNITS / largest;
-    let enlarged = [most, 10_u64.pow(most.ilog10())].into_iter().map(|times| {
-        let mut next = policies.clone();
-        let limits = next.iter_mut().flatten().flatten();
-        limits.flat_map(units).for_each(|units| *units *= times);
-        next
-    });
-    let valid = enlarged.into_iter().find(|next| next.iter().all(is_valid));
-    *policies = valid.unwrap_or_else(|| policies.clone());
+    let times = if has_tokens {
+        10_u64.pow(most.ilog10())
+    } else {
+        most
+    };
+    let limits = next.iter_mut().flatten().flatten();
+    limits.flat_map(units).for_each(|units| *units *= times);
+    if next.iter().all(is_valid) {
+        *policies = next;
+    }
 }
 
 /// The most that a key of a limit may take at once.
