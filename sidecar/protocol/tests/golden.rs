@@ -93,7 +93,7 @@ fn a_type_error_names_the_field_and_shows_no_key() {
         {"limit":null,"key":"k"} | `decisions[1].checks[1].limit`: null is not a string
         {"limit":"a"} | `decisions[1].checks[1]`: missing field `key`
         "secret" | `decisions[1].checks[1]`: a string is not an object
-        {"limit":"a","key":"k","cots":1} | `decisions[1].checks[1].cots`: unknown field `cots`, expected one of `limit`, `key`, `cost`, `quota`, `within_ms`
+        {"limit":"a","key":"k","cots":1} | `decisions[1].checks[1].cots`: unknown field `cots`, expected one of `limit`, `key`, `cost`, `quota`, `within_ms`, `most`
     "#;
     for [check, expected] in rows(table) {
         let body =
