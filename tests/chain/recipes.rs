@@ -163,6 +163,17 @@ async fn failed_logins() {
         failures += 1;
     }
     assert_eq!(failures, 5);
+    // Nor do other types and forms of the body get past.
+    for (media, body) in [
+        ("application/json; charset=utf-8", r#"{"account":"victim"}"#),
+        ("text/plain", r#"{"account":"victim"}"#),
+    ] {
+        let request = client().post(chain.envoy.url("/login")).body(body);
+        let request = request
+            .header("content-type", media)
+            .header("x-status", "401");
+        assert_eq!(request.send().await.unwrap().status(), 429, "{media}");
+    }
     eventually("what had not failed came back", async || {
         login("honest", "200").await == 200
     })

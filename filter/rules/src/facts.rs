@@ -68,6 +68,13 @@ impl Facts {
         }
     }
 
+    /// Takes all that is not confirmed, for others to send.
+    pub fn take(&mut self) -> Vec<Fact> {
+        let mut all = std::mem::take(&mut self.sent);
+        all.extend(self.waiting.drain(..));
+        all
+    }
+
     /// Whether nothing waits to be sent.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()

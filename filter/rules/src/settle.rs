@@ -3,7 +3,7 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
-use sluicegate_protocol::{MAX_COST, Verdict};
+use sluicegate_protocol::Verdict;
 
 use crate::amount::{self, Amount, Found, Source, Tells};
 use crate::claims::Claim;
@@ -113,6 +113,24 @@ impl CheckRule {
 }
 
 impl RuleSet {
+    /// What a check has reserved: what it asked for, or the part of the quota that it may have at most, as far as the quota is known
+    /// here. The sidecar may have cut it further.
+    fn most_reserved(&self, check: &ResolvedCheck) -> u64 {
+        let rule = self.rules.get(check.rule);
+        let texts = rule.and_then(|rule| rule.limits.get(check.limit));
+        let quotas = texts
+            .into_iter()
+            .flat_map(|texts| &texts.windows)
+            .map(|(quota, _)| *quota);
+        match (self.settle_rule(check), quotas.max()) {
+            (Some(settle), Some(quota)) => {
+                let most = quota.saturating_mul(settle.most.into()) / 100;
+                check.cost.min(most.max(1))
+            }
+            _ => check.cost,
+        }
+    }
+
     /// How a check is settled.
     pub(crate) fn settle_rule(&self, check: &ResolvedCheck) -> Option<&SettleRule> {
         let rule = self.rules.get(check.rule)?;
@@ -210,9 +228,9 @@ impl Reserves {
                     .count(self.rules.counters.settle(check.rule, counter))
             };
             let usage = rule.from.of(&told);
-            if told.is_odd.get()
-                || usage.is_some_and(|usage| amount::whole(usage, MAX_COST) > rule.max)
-            {
+            #[expect(clippy::cast_precision_loss, reason = "below 2^32")]
+            let most = rule.max as f64;
+            if told.is_odd.get() || usage.is_some_and(|usage| usage > most) {
                 count(OfSettle::Odd);
             }
             let (counter, otherwise) = match (usage, end) {
@@ -237,7 +255,8 @@ impl Reserves {
         for hold in &self.holds {
             let (mut units, mut reserved, mut is_kept) = (0_u64, 0_u64, true);
             for check in &hold.checks {
-                reserved = reserved.saturating_add(check.cost);
+                let cost = self.rules.most_reserved(check);
+                reserved = reserved.saturating_add(cost);
                 let used = match self.rules.settle_rule(check) {
                     None => Otherwise::Units(check.cost),
                     Some(rule) => {
@@ -247,7 +266,7 @@ impl Reserves {
                     }
                 };
                 units = units.saturating_add(match used {
-                    Otherwise::Keep => check.cost,
+                    Otherwise::Keep => cost,
                     Otherwise::Units(units) => units,
                 });
             }

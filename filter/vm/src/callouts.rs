@@ -71,6 +71,11 @@ const MAX_EARLY: usize = 4_096;
 const MAX_RELEASED: usize = 256;
 const EARLY_EVERY: Duration = Duration::from_millis(25);
 
+thread_local! {
+    /// Facts of configurations that are gone: those of streams that a change of the listener cut. Another one of the VM sends them.
+    static LEFT: RefCell<Vec<Fact>> = const { RefCell::new(Vec::new()) };
+}
+
 /// The immediate result of a request: a conclusion, or that it waits.
 pub enum Decision {
     Concluded(Conclusion),
@@ -499,6 +504,7 @@ impl<H: Host> Callouts<H> {
         let mut reports = self.plugin.leases.borrow_mut().has_report(now_us);
         let every_second = is_due(&self.reported_us, REPORT_EVERY);
         if every_second {
+            self.add_facts(LEFT.take());
             self.renew_reserves(now_us);
             reports |= self.plugin.denials.borrow().has_report();
         }
@@ -727,6 +733,13 @@ impl<H: Host> Callouts<H> {
             // A wake-up delivers the rest; the timer makes up for a lost one.
             None => self.tick_us.get(),
         }
+    }
+}
+
+impl<H: Host> Drop for Callouts<H> {
+    fn drop(&mut self) {
+        let facts = self.facts.get_mut().take();
+        LEFT.with_borrow_mut(|left| left.extend(facts));
     }
 }
 

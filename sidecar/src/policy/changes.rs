@@ -142,6 +142,10 @@ fn of_limit(before: &Limit, after: &Limit) -> Vec<String> {
         before.max_requested_quota != after.max_requested_quota,
     );
     note("lease", before.lease != after.lease);
+    note(
+        "whether rules settle it",
+        before.is_settled != after.is_settled,
+    );
     match (before.is_enforced(), after.is_enforced()) {
         (true, false) => found.push("no longer enforced".to_owned()),
         (false, true) => found.push("enforced again".to_owned()),
