@@ -60,7 +60,7 @@ pub fn name_of_limit(rule: &str, limit: &str, name: &str) -> String {
 /// The counters of every rule, in order.
 pub const OF_RULE: [&str; 3] = ["decisions", "unavailable_allowed", "unavailable_denied"];
 
-/// The counters of every rule that settles, in the order of [`OfSettle`].
+/// The counters of every rule that settles.
 pub const OF_SETTLE: [&str; 11] = [
     "settle_known",
     "settle_unknown",
@@ -75,7 +75,7 @@ pub const OF_SETTLE: [&str; 11] = [
     "settle_units_lost",
 ];
 
-/// Which of [`OF_SETTLE`].
+/// Which of [`OF_SETTLE`], in its order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum OfSettle {
     Known,
