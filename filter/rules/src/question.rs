@@ -57,7 +57,7 @@ impl Question {
     }
 
     /// The largest part of the quota that a check reserves, in percent, if it does.
-    pub fn most(&self, check: &ResolvedCheck) -> Option<u8> {
+    pub fn most(&self, check: &ResolvedCheck) -> Option<u64> {
         self.rules.settle_rule(check).map(|settle| settle.most)
     }
 

@@ -31,7 +31,7 @@ pub(crate) struct SettleRule {
     /// For how long the hold lives without a sign of the stream.
     pub within_ms: u64,
     /// The largest part of the quota that one request reserves, in percent.
-    pub most: u8,
+    pub most: u64,
     /// The response's headers that tell usage.
     pub headers: Vec<String>,
     /// How many values in metadata tell usage.
@@ -124,7 +124,7 @@ impl RuleSet {
             .map(|(quota, _)| *quota);
         match (self.settle_rule(check), quotas.max()) {
             (Some(settle), Some(quota)) => {
-                let most = quota.saturating_mul(settle.most.into()) / 100;
+                let most = quota.saturating_mul(settle.most) / 100;
                 check.cost.min(most.max(1))
             }
             _ => check.cost,

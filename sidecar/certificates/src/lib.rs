@@ -176,9 +176,9 @@ pub fn fingerprint<'a>(
 
 /// A cost in a fingerprint, of which so many percent of the quota are taken at most: a denial of less does not say when all would be
 /// admitted.
-pub fn cost_in_parts(cost: u64, most: Option<u8>) -> u64 {
+pub fn cost_in_parts(cost: u64, most: Option<u64>) -> u64 {
     // Costs have 32 bits.
-    cost | u64::from(most.unwrap_or(0)) << 40
+    cost | most.unwrap_or(0) << 40
 }
 
 /// The limits and keys in a fingerprint.

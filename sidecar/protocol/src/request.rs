@@ -170,7 +170,8 @@ pub struct Check<'a> {
     /// be admitted. At least 1 unit is taken, unless the cost is 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 100)))]
-    pub most: Option<u8>,
+    #[serde(deserialize_with = "integer::optional")]
+    pub most: Option<u64>,
 }
 
 const fn one() -> u64 {

@@ -62,8 +62,8 @@ impl Limit {
     }
 
     /// Likewise, of a cost that is reserved: at most so many percent of that, but a whole unit, or nothing would ever be reserved.
-    pub const fn most_reserved(most: u64, percent: u8) -> u64 {
-        let part = most.saturating_mul(percent as u64) / 100;
+    pub const fn most_reserved(most: u64, percent: u64) -> u64 {
+        let part = most.saturating_mul(percent) / 100;
         if part == 0 { 1 } else { part }
     }
 

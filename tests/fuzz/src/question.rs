@@ -138,7 +138,7 @@ fn written_by_anybody(input: &mut Input<'_>) {
         cost: input.number(),
         quota: input.maybe(Input::number),
         within_ms: input.maybe(Input::number),
-        most: input.maybe(Input::byte),
+        most: input.maybe(Input::number),
     };
     let decision = |input: &mut Input<'_>| Decision {
         checks: input.list(40, check),

@@ -19,7 +19,7 @@ const MAX_ENTRIES: usize = 256;
 /// Largest weight.
 const MAX_WEIGHT: f64 = 1e6;
 /// What one request reserves of a quota at most, in percent, unless it is given.
-const MOST_PERCENT: u8 = 25;
+const MOST_PERCENT: u64 = 25;
 /// For how long a hold lives without a sign of its stream, unless it is given.
 const WITHIN: &str = "10m";
 
@@ -96,7 +96,7 @@ pub(super) fn compile(mut cost: Fields) -> Result<(Cost, Rc<SettleRule>), Config
     Ok((reserve, Rc::new(rule)))
 }
 
-fn percent(cost: &mut Fields) -> Result<u8, ConfigError> {
+fn percent(cost: &mut Fields) -> Result<u64, ConfigError> {
     let Some(text) = cost.text("most")? else {
         return Ok(MOST_PERCENT);
     };
