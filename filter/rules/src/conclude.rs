@@ -122,7 +122,7 @@ impl Question {
             None => one.cost,
             Some(most) => one
                 .cost
-                .min((limit_status.quota * u64::from(most) / 100).max(1)),
+                .min((limit_status.quota.saturating_mul(most) / 100).max(1)),
         };
         let cost = match self.checks.as_slice() {
             [one] => cost(one),
