@@ -27,6 +27,8 @@ pub struct Fact {
     pub(crate) key: String,
     pub(crate) receipt: String,
     pub(crate) what: What,
+    /// An earlier callout with it was not answered: it may have been settled.
+    pub(crate) in_doubt: bool,
     /// By which it is counted.
     pub(crate) rules: Rc<RuleSet>,
     pub(crate) rule: usize,
@@ -124,7 +126,8 @@ impl Facts {
                     failed = true;
                     // The next sign of a living stream is as good.
                     if matches!(fact.what, What::Settle { .. }) {
-                        self.waiting.push_front(fact);
+                        let in_doubt = true;
+                        self.waiting.push_front(Fact { in_doubt, ..fact });
                     }
                 }
             }
@@ -165,6 +168,7 @@ impl Fact {
             "returned" => add(OfSettle::UnitsReturned),
             "charged" => add(OfSettle::UnitsCharged),
             "renewed" => {}
+            "unknown" if self.in_doubt => {}
             _ => self.is_lost(),
         }
     }

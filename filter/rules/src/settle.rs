@@ -296,6 +296,7 @@ impl Reserves {
             key: check.key.clone(),
             receipt: hold.receipt.clone(),
             what,
+            in_doubt: false,
             rules: Rc::clone(&self.rules),
             rule: check.rule,
         })
