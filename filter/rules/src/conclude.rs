@@ -1,6 +1,6 @@
 //! What a verdict, or its absence, means for the request that waits for it.
 
-use sluicegate_protocol::{Code, LimitStatus, Verdict, WithoutStore};
+use sluicegate_protocol::{Code, LimitStatus, Verdict, WithoutStore, part_of};
 
 use crate::config::terms::WhenUnavailable;
 use crate::question::{Question, ResolvedCheck};
@@ -120,9 +120,7 @@ impl Question {
         };
         let cost = |one: &ResolvedCheck| match self.most(one) {
             None => one.cost,
-            Some(most) => one
-                .cost
-                .min((limit_status.quota.saturating_mul(most) / 100).max(1)),
+            Some(most) => one.cost.min(part_of(limit_status.quota, most)),
         };
         let cost = match self.checks.as_slice() {
             [one] => cost(one),

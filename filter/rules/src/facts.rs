@@ -61,7 +61,7 @@ impl Facts {
             if self.waiting.len() >= MAX_WAITING
                 && let Some(oldest) = self.waiting.pop_front()
             {
-                oldest.is_lost();
+                oldest.count_lost();
             }
             self.waiting.push_back(fact);
         }
@@ -72,9 +72,11 @@ impl Facts {
 
     /// Takes all that is not confirmed, for others to send.
     pub fn take(&mut self) -> Vec<Fact> {
-        let mut all = std::mem::take(&mut self.sent);
-        all.extend(self.waiting.drain(..));
-        all
+        let sent = self.sent.drain(..).map(|fact| Fact {
+            in_doubt: true,
+            ..fact
+        });
+        sent.chain(self.waiting.drain(..)).collect()
     }
 
     /// Whether nothing waits to be sent.
@@ -114,24 +116,23 @@ impl Facts {
             .as_ref()
             .and_then(|listed| listed.get("outcomes")?.as_array());
         let (mut outcomes, mut failed) = (outcomes.into_iter().flatten(), false);
-        // In their order, before those that came later.
-        for fact in std::mem::take(&mut self.sent)
-            .into_iter()
-            .rev()
-            .collect::<Vec<_>>()
-        {
-            match outcomes.next_back() {
-                Some(outcome) if word(outcome) != "unavailable" => fact.is_settled(outcome),
+        let mut again = VecDeque::new();
+        for fact in self.sent.drain(..) {
+            match outcomes.next() {
+                Some(outcome) if word(outcome) != "unavailable" => fact.count_outcome(outcome),
                 _ => {
                     failed = true;
                     // The next sign of a living stream is as good.
                     if matches!(fact.what, What::Settle { .. }) {
                         let in_doubt = true;
-                        self.waiting.push_front(Fact { in_doubt, ..fact });
+                        again.push_back(Fact { in_doubt, ..fact });
                     }
                 }
             }
         }
+        // Before those that came later.
+        again.append(&mut self.waiting);
+        self.waiting = again;
         let (first, most) = RETRY_US;
         self.retry_us = if failed {
             (self.retry_us * 2).clamp(first, most)
@@ -152,24 +153,25 @@ impl Facts {
 
 impl Fact {
     /// It was dropped, or came too late: what it says is not known to the store.
-    fn is_lost(&self) {
+    fn count_lost(&self) {
         if let What::Settle { units, reserved } = self.what {
-            self.rules
-                .counters
-                .count_lost(self.rule, units.saturating_sub(reserved));
+            self.count(OfSettle::Lost, 1);
+            self.count(OfSettle::UnitsLost, units.saturating_sub(reserved));
         }
     }
 
-    fn is_settled(&self, outcome: &Value) {
-        let counters = &self.rules.counters;
+    fn count(&self, counter: OfSettle, more: u64) {
+        self.rules.counters.count_settle(self.rule, counter, more);
+    }
+
+    fn count_outcome(&self, outcome: &Value) {
         let units = outcome.get("units").and_then(Value::as_u64).unwrap_or(0);
-        let add = |counter| counters.add_to(counters.settle(self.rule, counter), units);
         match word(outcome) {
-            "returned" => add(OfSettle::UnitsReturned),
-            "charged" => add(OfSettle::UnitsCharged),
+            "returned" => self.count(OfSettle::UnitsReturned, units),
+            "charged" => self.count(OfSettle::UnitsCharged, units),
             "renewed" => {}
             "unknown" if self.in_doubt => {}
-            _ => self.is_lost(),
+            _ => self.count_lost(),
         }
     }
 }

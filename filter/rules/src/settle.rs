@@ -3,15 +3,15 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
-use sluicegate_protocol::Verdict;
+use sluicegate_protocol::{Verdict, part_of};
 
 use crate::amount::{self, Amount, Found, Source, Tells};
 use crate::claims::Claim;
 use crate::facts::{Fact, What};
 use crate::leases::Taken;
 use crate::question::{Question, ResolvedCheck};
-use crate::rule::{CheckRule, RuleSet};
-use crate::stats::{Counters, OfSettle};
+use crate::rule::RuleSet;
+use crate::stats::OfSettle;
 
 /// How a check is settled.
 #[derive(Debug)]
@@ -106,12 +106,6 @@ impl SettleRule {
     }
 }
 
-impl CheckRule {
-    fn settle_rule(&self) -> Option<&SettleRule> {
-        self.settle.as_deref()
-    }
-}
-
 impl RuleSet {
     /// What a check has reserved: what it asked for, or the part of the quota that it may have at most, as far as the quota is known
     /// here. The sidecar may have cut it further.
@@ -123,10 +117,7 @@ impl RuleSet {
             .flat_map(|texts| &texts.windows)
             .map(|(quota, _)| *quota);
         match (self.settle_rule(check), quotas.max()) {
-            (Some(settle), Some(quota)) => {
-                let most = quota.saturating_mul(settle.most) / 100;
-                check.cost.min(most.max(1))
-            }
+            (Some(settle), Some(quota)) => check.cost.min(part_of(quota, settle.most)),
             _ => check.cost,
         }
     }
@@ -134,15 +125,19 @@ impl RuleSet {
     /// How a check is settled.
     pub(crate) fn settle_rule(&self, check: &ResolvedCheck) -> Option<&SettleRule> {
         let rule = self.rules.get(check.rule)?;
-        rule.checks
-            .get(check.reserved.as_ref()?.check)?
-            .settle_rule()
+        let check = rule.checks.get(check.reserved.as_ref()?.check)?;
+        check.settle.as_deref()
     }
 }
 
 impl Question {
     /// What the sidecar's verdicts on it have reserved.
-    pub fn reserves(&self, verdicts: &[Verdict<'_>], taken: &Taken) -> Option<Rc<Reserves>> {
+    pub fn reserves(
+        &self,
+        verdicts: &[Verdict<'_>],
+        taken: &Taken,
+        now_us: u64,
+    ) -> Option<Rc<Reserves>> {
         let mut verdicts = verdicts.iter();
         let mut holds: Vec<Hold> = Vec::new();
         let mut add = |verdict: Option<&Verdict<'_>>,
@@ -174,12 +169,14 @@ impl Question {
         }
         holds.retain(|hold| hold.checks.iter().any(|check| check.reserved.is_some()));
         (!holds.is_empty()).then(|| {
-            Rc::new(Reserves {
+            let reserves = Reserves {
                 rules: Rc::clone(&self.rules),
                 holds,
                 headers: RefCell::default(),
                 renew_us: Cell::new(0),
-            })
+            };
+            reserves.live_at(now_us);
+            Rc::new(reserves)
         })
     }
 }
@@ -222,11 +219,7 @@ impl Reserves {
                     .map_or(&[], |reserved| &reserved.before),
                 is_odd: Cell::new(false),
             };
-            let count = |counter| {
-                self.rules
-                    .counters
-                    .count(self.rules.counters.settle(check.rule, counter))
-            };
+            let count = |counter| self.rules.counters.count_settle(check.rule, counter, 1);
             let usage = rule.from.of(&told);
             #[expect(clippy::cast_precision_loss, reason = "below 2^32")]
             let most = rule.max as f64;
@@ -271,22 +264,19 @@ impl Reserves {
                 });
             }
             let what = if is_kept {
-                self.count_kept(hold, reserved);
                 // Nothing more comes of the hold, which would live for minutes.
                 What::Renew { within_ms: 1 }
             } else {
                 What::Settle { units, reserved }
             };
-            facts.extend(self.fact(hold, what));
+            let fact = self.fact(hold, what);
+            if let Some(fact) = fact.as_ref().filter(|_| is_kept) {
+                let counters = &self.rules.counters;
+                counters.count_settle(fact.rule, OfSettle::UnitsKept, reserved);
+            }
+            facts.extend(fact);
         }
         facts
-    }
-
-    fn count_kept(&self, hold: &Hold, units: u64) {
-        if let Some(check) = hold.checks.first() {
-            let counters = &self.rules.counters;
-            counters.add_to(counters.settle(check.rule, OfSettle::UnitsKept), units);
-        }
     }
 
     fn fact(&self, hold: &Hold, what: What) -> Option<Fact> {
@@ -302,39 +292,26 @@ impl Reserves {
         })
     }
 
-    /// Signs of the living stream, if they are due: a third of the time that its holds live without one.
+    /// The next sign of the living stream is due after a third of the time that its holds live without one.
+    fn live_at(&self, now_us: u64) {
+        let within_ms = self.settle_rules().map(|rule| rule.within_ms).min();
+        let third_us = within_ms.unwrap_or(0).saturating_mul(1_000) / 3;
+        self.renew_us.set(now_us.saturating_add(third_us));
+    }
+
+    /// Signs of the living stream, if they are due.
     pub fn renewals(&self, now_us: u64) -> Vec<Fact> {
-        let within_ms = self
-            .settle_rules()
-            .map(|rule| rule.within_ms)
-            .min()
-            .unwrap_or(0);
         if self.renew_us.get() > now_us {
             return Vec::new();
         }
-        let first = self.renew_us.get() == 0;
-        self.renew_us
-            .set(now_us.saturating_add(within_ms.saturating_mul(1_000) / 3));
-        if first {
-            return Vec::new();
-        }
-        let within = |hold: &Hold| {
-            let rules = hold
-                .checks
-                .iter()
-                .filter_map(|check| self.rules.settle_rule(check));
-            rules.map(|rule| rule.within_ms).max()
+        self.live_at(now_us);
+        let renew = |hold: &Hold| {
+            let checks = hold.checks.iter();
+            let rules = checks.filter_map(|check| self.rules.settle_rule(check));
+            let within_ms = rules.map(|rule| rule.within_ms).max()?;
+            self.fact(hold, What::Renew { within_ms })
         };
-        let holds = self.holds.iter();
-        let renew = holds.filter_map(|hold| {
-            self.fact(
-                hold,
-                What::Renew {
-                    within_ms: within(hold)?,
-                },
-            )
-        });
-        renew.collect()
+        self.holds.iter().filter_map(renew).collect()
     }
 }
 
@@ -456,13 +433,5 @@ impl Tells for Ended<'_> {
 
     fn note_odd(&self) {
         self.is_odd.set(true);
-    }
-}
-
-impl Counters {
-    /// Counts what became of facts: a settle that came too late, or was dropped.
-    pub(crate) fn count_lost(&self, rule: usize, units: u64) {
-        self.count(self.settle(rule, OfSettle::Lost));
-        self.add_to(self.settle(rule, OfSettle::UnitsLost), units);
     }
 }

@@ -214,7 +214,7 @@ impl Counters {
     }
 
     /// Adds to a counter.
-    pub(crate) fn add_to(&self, index: usize, more: u64) {
+    fn add_to(&self, index: usize, more: u64) {
         if let Some((_, count)) = self.counters.get(index) {
             let more = i64::try_from(more).unwrap_or(i64::MAX);
             count.set(count.get().saturating_add(more));
@@ -241,9 +241,11 @@ impl Counters {
         self.of_rule(rule, offset.saturating_add(OF_RULE.len()))
     }
 
-    pub(crate) fn settle(&self, rule: usize, counter: OfSettle) -> usize {
-        let start = self.settles.get(rule).copied().flatten();
-        start.map_or(usize::MAX, |start| start + counter as usize)
+    /// Adds to a counter of a rule that settles.
+    pub(crate) fn count_settle(&self, rule: usize, counter: OfSettle, more: u64) {
+        if let Some(start) = self.settles.get(rule).copied().flatten() {
+            self.add_to(start + counter as usize, more);
+        }
     }
 
     pub(crate) fn decisions(&self, rule: usize) -> usize {

@@ -43,7 +43,7 @@ fn admitted(receipts: &[&str]) -> Verdict<'static> {
 }
 
 fn reserves(question: &Question) -> Rc<Reserves> {
-    let reserves = question.reserves(&[admitted(&[RECEIPT])], &Taken::default());
+    let reserves = question.reserves(&[admitted(&[RECEIPT])], &Taken::default(), 0);
     reserves.expect("a receipt")
 }
 
@@ -415,7 +415,9 @@ fn a_hold_of_several_checks_is_settled_once_and_renewed_while_its_stream_lives()
     }).to_string());
     let question = asked(&rules, &get("/", &[]));
     let verdict = admitted(&[RECEIPT, RECEIPT, ""]);
-    let reserves = question.reserves(&[verdict], &Taken::default()).unwrap();
+    let reserves = question
+        .reserves(&[verdict], &Taken::default(), 1_000_000)
+        .unwrap();
     let mut ended = whole();
     ended.insert("metadata", usage(json!({ "total": 40 })));
     assert_eq!(settled(&reserves, &ended), Some(43));

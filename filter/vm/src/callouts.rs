@@ -439,11 +439,10 @@ impl<H: Host> Callouts<H> {
     }
 
     /// Keeps what a request has reserved until its stream ends, if that has not happened.
-    fn keep_reserves(&self, waiter: &Waiter, reserves: Rc<Reserves>, now_us: u64) {
+    fn keep_reserves(&self, waiter: &Waiter, reserves: Rc<Reserves>) {
         if waiter.state.get() == State::Over {
             return self.settle(&reserves, false);
         }
-        reserves.renewals(now_us);
         self.living.borrow_mut().push(Rc::downgrade(&reserves));
         // A request asks once.
         let _ = waiter.reserves.set(reserves);
@@ -630,7 +629,7 @@ impl<H: Host> Callouts<H> {
             let verdicts = match &answer {
                 Ok(answer) => {
                     let answered = answer.verdicts.get(from..to).unwrap_or_default();
-                    reserves = question.reserves(answered, taken);
+                    reserves = question.reserves(answered, taken, times.answered_us);
                     Ok(taken.verdicts(question, answered))
                 }
                 Err(why) => Err(why.clone()),
@@ -641,7 +640,7 @@ impl<H: Host> Callouts<H> {
             }
             self.conclude(waiter, verdicts.as_deref().map_err(Clone::clone));
             if let Some(reserves) = reserves {
-                self.keep_reserves(waiter, reserves, times.answered_us);
+                self.keep_reserves(waiter, reserves);
             }
             from = to;
         }

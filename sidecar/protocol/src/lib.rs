@@ -46,7 +46,7 @@ pub use overrides::{
 pub use problem::{Code, PROBLEM_JSON, Problem, ProblemDetails, UNAVAILABLE_RETRY_S};
 pub use request::{
     BODY, CachedDenials, Check, DECISIONS, Decision, RESETS, Read, Request, Reset, Resets, SETTLES,
-    Settle, Settles, UNKNOWN_HEADER, read_decisions, read_resets, read_settles,
+    Settle, Settles, UNKNOWN_HEADER, part_of, read_decisions, read_resets, read_settles,
 };
 pub use rules::{
     FILTERS_PATH, FilterList, FilterState, MAX_EARLIER, RULES_HEADER, RULES_PATH, RULES_WAIT_S,

@@ -174,6 +174,12 @@ pub struct Check<'a> {
     pub most: Option<u64>,
 }
 
+/// So many percent of a quota, in whole units, but at least one: or nothing would ever be reserved. For [`Check::most`].
+pub const fn part_of(quota: u64, percent: u64) -> u64 {
+    let part = quota.saturating_mul(percent) / 100;
+    if part == 0 { 1 } else { part }
+}
+
 const fn one() -> u64 {
     1
 }

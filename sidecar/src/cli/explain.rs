@@ -7,9 +7,9 @@ use std::rc::Rc;
 use std::slice;
 
 use serde_json::json;
-use sluicegate::policy::{Expanded, Files, Limit, Policy, window_name};
+use sluicegate::policy::{Expanded, Files, Policy, window_name};
 use sluicegate::telemetry::subject::Subject;
-use sluicegate_protocol::Whom;
+use sluicegate_protocol::{Whom, part_of};
 use sluicegate_rules::config::{self, ConfigError};
 use sluicegate_rules::{
     Evaluation, ExplainedReading, Hasher, Headers, Question, Request, ResolvedCheck, RuleSet,
@@ -367,7 +367,7 @@ fn tell(question: &Question, check: &ResolvedCheck, policy: Option<&Policy>, tex
                 line!(text, "    {} per {}", window.quota, window_name(window));
             }
             if let Some(percent) = question.most(check) {
-                let most = Limit::most_reserved(limit.most(), percent);
+                let most = part_of(limit.most(), percent);
                 let reserved = check.cost.min(most);
                 line!(
                     text,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sluicegate_engine::BucketSpec;
-use sluicegate_protocol::{Code, Decision as Asked, Problem};
+use sluicegate_protocol::{Code, Decision as Asked, Problem, part_of};
 
 use super::buckets::unknown_limit;
 use super::overridden::{Overridden, hold_until_end};
@@ -181,7 +181,7 @@ impl<'a> EffectiveChecks<'a> {
                     && !asked.settles(check),
             };
             if let Some(percent) = check.most {
-                next.cost = next.cost.min(Limit::most_reserved(next.most(), percent));
+                next.cost = next.cost.min(part_of(next.most(), percent));
             }
             all.add(next);
         }

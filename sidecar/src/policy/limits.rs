@@ -61,12 +61,6 @@ impl Limit {
         most(self.windows.iter().copied())
     }
 
-    /// Likewise, of a cost that is reserved: at most so many percent of that, but a whole unit, or nothing would ever be reserved.
-    pub const fn most_reserved(most: u64, percent: u64) -> u64 {
-        let part = most.saturating_mul(percent) / 100;
-        if part == 0 { 1 } else { part }
-    }
-
     /// The largest cost that any request can have; unknown where an override may give a key more, or nothing is enforced.
     pub fn most_of_any(&self) -> Option<u64> {
         let most = self.most().max(self.max_requested_quota.unwrap_or(0));

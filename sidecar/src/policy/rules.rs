@@ -83,20 +83,16 @@ fn check(
             mistakes.push(ConfigError { field, why });
         }
     }
+    let known = |name: &str| limits.get(name).copied().flatten();
     for (field, limit) in settled_limits(&file) {
-        if limits
-            .get(limit)
-            .copied()
-            .flatten()
-            .is_some_and(|limit| limit.lease.is_some())
-        {
+        if known(limit).is_some_and(|limit| limit.lease.is_some()) {
             let why = format!(
                 "limit `{limit}` has a `lease`, whose units are spent without a receipt, so that they cannot be settled: remove `lease`, or use another limit"
             );
             mistakes.push(ConfigError { field, why });
         }
     }
-    let most = |name: &str| limits.get(name).copied().flatten()?.most_of_any();
+    let most = |name: &str| known(name)?.most_of_any();
     mistakes.extend(too_many_checks(&file.rules));
     mistakes.extend(costs_over_limits(&file.rules, most));
     if mistakes.is_empty() {
