@@ -10,23 +10,23 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::time::Duration;
 
 use sluicegate_certificates::CallTimes;
 use sluicegate_protocol::{
     CachedDenials, DECIDE_PATH, FILTER_HEADER, LEASES_HEADER, PartReport, RULES_HEADER,
-    SETTLE_PATH, UNKNOWN_HEADER, Verdict,
+    UNKNOWN_HEADER, Verdict,
 };
 use sluicegate_rules::{
-    BatchLimits, CalloutId, CalloutQueue, Conclusion, Evaluation, Fact, Facts, HeaderFields,
-    LeaseReport, Question, Reserves, RuleSet, Taken, TickClock, VerdictError, question_body,
-    read_answer,
+    BatchLimits, CalloutId, CalloutQueue, Conclusion, Evaluation, HeaderFields, LeaseReport,
+    Question, Reserves, RuleSet, Taken, TickClock, VerdictError, question_body, read_answer,
 };
 
 use crate::host::{CurrentRequest, Host};
 use crate::plugin::Plugin;
 use crate::rule_updates::RuleUpdates;
+use crate::settling::Settling;
 use crate::waiter::{State, Waiter, without_rules};
 use crate::wakeup::Wakeup;
 
@@ -40,8 +40,6 @@ const LEASES_EVERY: Duration = Duration::from_millis(25);
 
 /// How often the timer looks for facts to send.
 const FACTS_EVERY: Duration = Duration::from_millis(25);
-/// How long the sidecar may take to confirm them: no request waits.
-const FACTS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long the sidecar may take to lend more units: it may have to ask the store, and no request waits for it. The filter could
 /// not spend units in an answer that it has given up.
@@ -70,11 +68,6 @@ const MAX_EARLY: usize = 4_096;
 /// Most of these requests that wait for verdicts at once: as many as one callout asks for.
 const MAX_RELEASED: usize = 256;
 const EARLY_EVERY: Duration = Duration::from_millis(25);
-
-thread_local! {
-    /// Facts of configurations that are gone: those of streams that a change of the listener cut. Another one of the VM sends them.
-    static LEFT: RefCell<Vec<Fact>> = const { RefCell::new(Vec::new()) };
-}
 
 /// The immediate result of a request: a conclusion, or that it waits.
 pub enum Decision {
@@ -115,11 +108,8 @@ pub struct Callouts<H: Host> {
     rules: RuleUpdates,
     /// Requests that wait for the first rules, and until when.
     early: RefCell<VecDeque<(u64, Rc<Waiter>)>>,
-    /// What the sidecar must learn of streams, and the callout in flight that tells it.
-    facts: RefCell<Facts>,
-    facts_sent: Cell<Option<u32>>,
-    /// What living streams have reserved.
-    living: RefCell<Vec<Weak<Reserves>>>,
+    /// What requests have reserved.
+    settling: Settling,
 }
 
 // Borrows of a `RefCell` never overlap, because a second one would panic: each ends before the next begins.
@@ -149,9 +139,7 @@ impl<H: Host> Callouts<H> {
             renewal_pending: Cell::new(false),
             rules: RuleUpdates::default(),
             early: RefCell::default(),
-            facts: RefCell::default(),
-            facts_sent: Cell::new(None),
-            living: RefCell::default(),
+            settling: Settling::default(),
         }
     }
 
@@ -334,7 +322,7 @@ impl<H: Host> Callouts<H> {
         self.release_early(now_us);
         self.send_batches(now_us);
         self.send_renewal(now_us);
-        self.send_facts(now_us);
+        self.settling.send(&self.plugin, now_us);
         self.report(now_us);
         self.deliver();
         self.adjust_tick();
@@ -364,9 +352,12 @@ impl<H: Host> Callouts<H> {
             self.shorten_tick();
             return;
         }
-        if self.facts_sent.get() == Some(token) {
-            let body = self.plugin.host.answer(headers, body_size);
-            return self.facts_answered(body.ok().as_deref());
+        if self.settling.awaits(token) {
+            let body = self.plugin.host.answer(headers, body_size).ok();
+            let now_us = self.now_us();
+            return self
+                .settling
+                .answered(&self.plugin, body.as_deref(), now_us);
         }
         let Some(sent) = self.sent.borrow_mut().remove(&token) else {
             return;
@@ -423,71 +414,9 @@ impl<H: Host> Callouts<H> {
 
     /// The stream of a request that has reserved units has ended: after it has passed, or not.
     pub fn settle(&self, reserves: &Reserves, passed: bool) {
-        let facts = if passed {
-            reserves.ended(&|path| self.plugin.host.property(path))
-        } else {
-            reserves.unused()
-        };
-        self.add_facts(facts);
-    }
-
-    fn add_facts(&self, facts: Vec<Fact>) {
-        if !facts.is_empty() {
-            self.facts.borrow_mut().add(facts, self.now_us());
-            self.shorten_tick();
-        }
-    }
-
-    /// Keeps what a request has reserved until its stream ends, if that has not happened.
-    fn keep_reserves(&self, waiter: &Waiter, reserves: Rc<Reserves>) {
-        if waiter.state.get() == State::Over {
-            return self.settle(&reserves, false);
-        }
-        self.living.borrow_mut().push(Rc::downgrade(&reserves));
-        // A request asks once.
-        let _ = waiter.reserves.set(reserves);
-    }
-
-    /// Adds signs of the streams that have reserved units and still live.
-    fn renew_reserves(&self, now_us: u64) {
-        let mut facts = Vec::new();
-        self.living.borrow_mut().retain(|reserves| {
-            let reserves = reserves.upgrade();
-            let renewals = reserves.as_ref().map(|reserves| reserves.renewals(now_us));
-            facts.extend(renewals.into_iter().flatten());
-            reserves.is_some()
-        });
-        self.add_facts(facts);
-    }
-
-    /// Sends facts, if any are due and none are on their way.
-    fn send_facts(&self, now_us: u64) {
-        let body = self.facts.borrow_mut().next(now_us);
-        let Some(body) = body else {
-            return;
-        };
-        let cluster = &self.plugin.settings.cluster;
-        let headers = vec![
-            (":method", "POST"),
-            (":path", SETTLE_PATH),
-            (":authority", cluster),
-            ("content-type", "application/json"),
-        ];
-        let sent = self
-            .plugin
-            .host
-            .call(cluster, headers, Some(&body), FACTS_TIMEOUT);
-        match sent {
-            Ok(token) => self.facts_sent.set(Some(token)),
-            Err(_) => self.facts_answered(None),
-        }
-    }
-
-    fn facts_answered(&self, body: Option<&[u8]>) {
-        self.facts_sent.set(None);
         let now_us = self.now_us();
-        self.facts.borrow_mut().answered(body, now_us);
-        self.send_facts(now_us);
+        self.settling.ended(&self.plugin, reserves, passed, now_us);
+        self.shorten_tick();
     }
 
     /// Tells of leases that have ended, if no other callout has. Once a second also tells of cached denials, announces the
@@ -503,8 +432,7 @@ impl<H: Host> Callouts<H> {
         let mut reports = self.plugin.leases.borrow_mut().has_report(now_us);
         let every_second = is_due(&self.reported_us, REPORT_EVERY);
         if every_second {
-            self.add_facts(LEFT.take());
-            self.renew_reserves(now_us);
+            self.settling.renew(now_us);
             reports |= self.plugin.denials.borrow().has_report();
         }
         let often = self.rules.reports_often();
@@ -639,8 +567,12 @@ impl<H: Host> Callouts<H> {
                 denials.learn(question, most_ms, verdicts, times);
             }
             self.conclude(waiter, verdicts.as_deref().map_err(Clone::clone));
-            if let Some(reserves) = reserves {
-                self.keep_reserves(waiter, reserves);
+            match reserves {
+                Some(reserves) if waiter.state.get() == State::Over => {
+                    self.settle(&reserves, false);
+                }
+                Some(reserves) => self.settling.keep(waiter, reserves),
+                None => {}
             }
             from = to;
         }
@@ -709,7 +641,7 @@ impl<H: Host> Callouts<H> {
         if self.rules.is_compiling() {
             return as_us(COMPILE_EVERY);
         }
-        let facts_us = if self.facts.borrow().is_empty() {
+        let facts_us = if self.settling.is_empty() {
             u64::MAX
         } else {
             as_us(FACTS_EVERY)
@@ -732,13 +664,6 @@ impl<H: Host> Callouts<H> {
             // A wake-up delivers the rest; the timer makes up for a lost one.
             None => self.tick_us.get(),
         }
-    }
-}
-
-impl<H: Host> Drop for Callouts<H> {
-    fn drop(&mut self) {
-        let facts = self.facts.get_mut().take();
-        LEFT.with_borrow_mut(|left| left.extend(facts));
     }
 }
 

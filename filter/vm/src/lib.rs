@@ -8,6 +8,7 @@
 //! | `waiter.rs` | a request that waits for its verdict |
 //! | `callouts.rs` | the queue of waiting requests, callouts in flight, wake-ups and delivery |
 //! | `rule_updates.rs` | requests for the rules that the sidecar pushes, and their compilation |
+//! | `settling.rs` | what requests have reserved, until the sidecar knows what they have used |
 //! | `plugin.rs` | state that all requests of a configuration share: rules, cached denials, leases, counters |
 //! | `wakeup.rs` | wakes a root context in the next turn of Envoy's event loop |
 //!
@@ -18,6 +19,7 @@ mod host;
 mod plugin;
 mod root;
 mod rule_updates;
+mod settling;
 mod stream;
 mod waiter;
 mod wakeup;
