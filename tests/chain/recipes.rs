@@ -155,8 +155,12 @@ async fn failed_logins() {
             .status()
             .as_u16()
     };
-    for _ in 0..10 {
+    for number in 1..=10 {
         assert_eq!(login("honest", "200").await, 200);
+        // What has not failed comes back when the stream has ended.
+        for limit in ["logins-by-account", "logins-by-address"] {
+            units(&chain, limit, "returned", f64::from(number)).await;
+        }
     }
     let mut failures = 0;
     while login("victim", "401").await == 401 {
