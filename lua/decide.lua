@@ -25,6 +25,8 @@
 --              calls have taken): and then n buckets of  index I4 (of a receipt, to tell a token bucket of it; or 0) |
 --              name I7 | taken at I7 (0: now) | two I7, by which rate it
 --              drains: fine units per microsecond, and per unit (0: it does not drain).
+--              what 5 stores slots of the bucket index, as many as units, if the decision before it was admitted; what 6
+--              frees them, what 7 renews them: and then their id, 24 bytes.
 -- ARGV[2]  the time in microseconds, for tests. Production leaves it out: Redis's clock is the one
 --          that all sidecars share.
 --
@@ -32,7 +34,8 @@
 -- times in microseconds; result is 1 + the index of the take that decided, negative if denied, and 0 if a key
 -- of the step holds what this script did not write: then it has taken nothing, and settled the other buckets.
 -- For what settles, result is 1 if units came back, 2 if some were added and 3 if the guard let nothing pass; remaining
--- is the most units of a bucket (without any, those of the hold).
+-- is the most units of a bucket (without any, those of the hold). For slots, remaining is how many were added or freed, and
+-- retry after how many had ended by themselves.
 -- If it is too late, the reply is  now I7  alone.
 --
 -- Every bucket is read once, changed in Lua by each decision in turn, and written once, if at all.
@@ -52,7 +55,7 @@ local not_after, kind, limit, a, b, position = unpack('>I7I1I4I7I7', request)
 if now > not_after then return pack('>I7', now) end
 
 local HOLD = 4
-local PEEK, ASK, SETTLE = 1, 2, 3
+local PEEK, ASK, SETTLE, LEAVE, STORE = 1, 2, 3, 4, 5
 local TWO32, TWO48 = 4294967296, 281474976710656
 -- When a key's end is set, it is this many microseconds later than that of its content: Redis expires keys by a
 -- separate millisecond clock.
@@ -88,7 +91,15 @@ while position <= ends do
   what, takes, index, cost, position = unpack('>I1I2I4I4', request, position)
   local result, remaining, reset, retry = 1, 0, 0, 0
   local bucket, tightest, lost
-  if what >= SETTLE then
+  if what > LEAVE then
+    bucket = buckets[index]
+    if broken and broken[index] then
+      result, position = 0, position + 24
+    else
+      result, remaining, retry, position =
+        change_slots(what, bucket, KEYS[index], now, cost, request, position, what == STORE and reply)
+    end
+  elseif what >= SETTLE then
     slow = slow or slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
     if what == SETTLE then
       result, remaining, position, replies =

@@ -7,7 +7,7 @@
 use std::path::Path;
 
 /// Those that are asked for most come first.
-const ALGORITHMS: [&str; 3] = ["fixed", "token", "log"];
+const ALGORITHMS: [&str; 4] = ["fixed", "token", "log", "slots"];
 
 fn read(path: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

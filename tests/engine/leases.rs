@@ -36,6 +36,7 @@ impl Key<'_> {
                 peek: false,
                 asks: false,
                 holds: Vec::new(),
+                slots: Vec::new(),
             }],
         };
         self.stores.decide(self.now + self.ahead, &batch)[0]

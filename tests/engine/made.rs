@@ -48,6 +48,7 @@ pub fn decision(takes: &[(usize, u64)], peek: bool) -> Decision {
         peek,
         asks: false,
         holds: Vec::new(),
+        slots: Vec::new(),
     }
 }
 

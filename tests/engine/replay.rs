@@ -102,6 +102,7 @@ impl Replay<'_> {
             peek: true,
             asks: false,
             holds: Vec::new(),
+            slots: Vec::new(),
         });
         self.ask(peek_each.collect())
             .map_err(|error| format!("at the end: {error}"))?;
@@ -177,6 +178,7 @@ impl Replay<'_> {
             peek,
             asks: false,
             holds: Vec::new(),
+            slots: Vec::new(),
         };
         for &(bucket, cost) in takes {
             let bucket = self.index(bucket);

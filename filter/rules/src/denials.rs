@@ -226,6 +226,7 @@ mod tests {
             reset_ms: 60_000,
             retry_after_ms: 60_000,
             until_changed: false,
+            at_once: false,
             calendar: None,
             hold_ms,
             unknown: Vec::new(),

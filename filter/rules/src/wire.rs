@@ -49,6 +49,8 @@ pub fn question_body<'q>(
     serde_json::to_vec(&Request {
         decisions,
         denied: denied.to_vec(),
+        settles: Vec::new(),
+        wait_ms: None,
     })
     .unwrap_or_default()
 }

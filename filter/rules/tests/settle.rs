@@ -32,6 +32,7 @@ fn admitted(receipts: &[&str]) -> Verdict<'static> {
         reset_ms: 1,
         retry_after_ms: 0,
         until_changed: false,
+        at_once: false,
         calendar: None,
         hold_ms: 0,
         unknown: Vec::new(),

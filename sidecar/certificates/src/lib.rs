@@ -210,6 +210,7 @@ mod tests {
             reset_ms: 50_000,
             retry_after_ms,
             until_changed: false,
+            at_once: false,
             calendar: None,
             hold_ms,
             unknown: Vec::new(),

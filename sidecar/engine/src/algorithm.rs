@@ -6,6 +6,7 @@
 //! | `algorithm/fixed.rs` | `fixed_window` and calendar windows: a counter |
 //! | `algorithm/token.rs`, `algorithm/rate.rs` | `token_bucket`: a backlog that drains |
 //! | `algorithm/returns.rs` | what receipts of a token bucket may return |
+//! | `algorithm/slots.rs` | `concurrency`: slots that are in use at once |
 //! | `algorithm/records.rs` | what they share: units that are settled later |
 //!
 //! Each has [`Rules`], which answer all questions about a bucket, and a state, which the embedded store keeps of one. A new
@@ -17,6 +18,7 @@ mod log;
 mod rate;
 mod records;
 mod returns;
+mod slots;
 mod token;
 
 use std::fmt;
@@ -28,6 +30,7 @@ use log::Log;
 pub use rate::TokenRate;
 pub(crate) use records::Back;
 pub use records::{MAX_RECORDS, Record};
+pub(crate) use slots::Slots;
 use token::Token;
 
 /// How a bucket counts. docs/policy.md says what each one promises.
@@ -53,6 +56,8 @@ pub enum Algorithm {
         /// Capacity of the bucket in units; at least 1.
         burst: u64,
     },
+    /// At most `quota` slots are in use at once. Each ends when it is freed, or `window_us` after it was taken or renewed last.
+    Slots,
 }
 
 /// One window of a limit: its quota, length and algorithm.
@@ -133,6 +138,7 @@ impl BucketSpec {
             Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => &log::RULES,
             Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => &fixed::RULES,
             Algorithm::TokenBucket { .. } => &token::RULES,
+            Algorithm::Slots => &slots::RULES,
         }
     }
 
@@ -178,6 +184,17 @@ pub(crate) enum Stored {
     Log(Log),
     Fixed(Fixed),
     Token(Token),
+    Slots(Slots),
+}
+
+impl Stored {
+    /// Its slots, if it counts those.
+    pub fn slots(&mut self) -> Option<&mut Slots> {
+        match self {
+            Self::Slots(slots) => Some(slots),
+            Self::Log(_) | Self::Fixed(_) | Self::Token(_) => None,
+        }
+    }
 }
 
 /// Calls a method of the state that a [`Stored`] is: `heal`, which comes first and repairs what is of later than now, and says
@@ -191,6 +208,7 @@ macro_rules! of_stored {
             Stored::Log(state) => state.$method($($arg),*),
             Stored::Fixed(state) => state.$method($($arg),*),
             Stored::Token(state) => state.$method($($arg),*),
+            Stored::Slots(state) => state.$method($($arg),*),
         }
     };
 }

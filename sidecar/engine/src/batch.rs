@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use crate::hold::Hold;
+use crate::hold::{Hold, TakenSlots};
 use crate::key::Bucket;
 
 /// Most bucket visits in one call of a store ([`Batch::weight`]); a single decision with more gets its own call. They
@@ -37,6 +37,8 @@ pub struct Decision {
     pub asks: bool,
     /// What it leaves if it is admitted and not a peek, each in the slot of its buckets.
     pub holds: Vec<Hold>,
+    /// Names the slots that it takes; without a name they would be in use by nobody.
+    pub slots: Vec<TakenSlots>,
 }
 
 impl Decision {
@@ -46,10 +48,16 @@ impl Decision {
         if self.peek { &[] } else { &self.holds }
     }
 
-    /// Its cost for a store in bucket visits: one for each take (at least 1) and one for each hold.
+    /// The slots to store likewise.
+    #[must_use]
+    pub fn stores(&self) -> &[TakenSlots] {
+        if self.peek { &[] } else { &self.slots }
+    }
+
+    /// Its cost for a store in bucket visits: one for each take (at least 1), and one for each hold and name of slots.
     #[must_use]
     pub fn weight(&self) -> usize {
-        self.takes.len().max(1) + self.leaves().len()
+        self.takes.len().max(1) + self.leaves().len() + self.stores().len()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::algorithm::BucketSpec;
 use crate::batch::{Batch, Decision, Take};
+use crate::hold::TakenSlots;
 use crate::key::Bucket;
 use hashbrown::HashTable;
 use std::hash::{BuildHasher, RandomState};
@@ -100,11 +101,18 @@ impl BatchBuilder {
             Some(Take { bucket, cost })
         });
         let takes = takes.collect();
+        let slots = decision.slots.iter().filter_map(|slots| {
+            let bucket = from.buckets.get(slots.bucket)?;
+            let bucket = self.bucket(&bucket.key, bucket.spec);
+            Some(TakenSlots { bucket, ..*slots })
+        });
+        let slots = slots.collect();
         self.push(Decision {
             takes,
             peek: decision.peek,
             asks: decision.asks,
             holds: decision.holds.clone(),
+            slots,
         });
     }
 

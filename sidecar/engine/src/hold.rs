@@ -31,6 +31,54 @@ impl Hold {
     }
 }
 
+/// Names slots that are taken together: it renews and frees them. Nobody can guess one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SlotId(pub [u8; 24]);
+
+/// Most slots that one id can name.
+pub const MAX_SLOTS: u64 = 64;
+
+impl SlotId {
+    /// So many slots, taken at this time of the caller's clock by whom these bits name; 1 to [`MAX_SLOTS`].
+    #[must_use]
+    pub fn new(units: u64, at_us: u64, by: u32, secret: u128) -> Self {
+        let mut id = [0; 24];
+        let first = units << 56 | at_us & (u64::MAX >> 8);
+        let parts = first.to_be_bytes().into_iter().chain(by.to_be_bytes());
+        let secret = secret.to_be_bytes().into_iter();
+        id.iter_mut()
+            .zip(parts.chain(secret))
+            .for_each(|(to, from)| *to = from);
+        Self(id)
+    }
+
+    fn first(self) -> u64 {
+        let first = self.0.iter().take(8);
+        first.fold(0, |number, byte| number << 8 | u64::from(*byte))
+    }
+
+    /// How many slots it names.
+    #[must_use]
+    pub fn units(self) -> u64 {
+        self.first() >> 56
+    }
+
+    /// When they were taken.
+    #[must_use]
+    pub fn at_us(self) -> u64 {
+        self.first() & (u64::MAX >> 8)
+    }
+}
+
+/// Slots that a decision takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TakenSlots {
+    /// Index into [`crate::Batch::buckets`].
+    pub bucket: usize,
+    /// Their name. The decision takes as many from the bucket.
+    pub id: SlotId,
+}
+
 /// A bucket of a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
@@ -97,6 +145,10 @@ pub enum Guard {
         /// How long it lasts, in microseconds.
         lasts_us: u64,
     },
+    /// It frees the slots of this name, of the only entry's bucket.
+    Free(SlotId),
+    /// It renews them; those that had ended by themselves are in use nevertheless, whatever the limit.
+    Renew(SlotId),
 }
 
 impl Guard {
@@ -104,7 +156,7 @@ impl Guard {
     #[must_use]
     pub fn key(&self) -> Option<&str> {
         match self {
-            Self::None => None,
+            Self::None | Self::Free(_) | Self::Renew(_) => None,
             Self::Spend { hold: key, .. }
             | Self::Settle { hold: key, .. }
             | Self::Once { key, .. } => Some(key),
@@ -148,6 +200,15 @@ pub struct Settlement {
     pub entries: Vec<Entry>,
 }
 
+impl Settlement {
+    /// Index of the first entry's bucket.
+    pub(crate) fn first_bucket(&self) -> usize {
+        self.entries
+            .first()
+            .map_or(usize::MAX, |entry| entry.bucket)
+    }
+}
+
 /// Settlements, in order, each seeing what those before it did. In one call, each bucket and each guard's key is named once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settlements {
@@ -182,7 +243,7 @@ impl Settlements {
         self.each.iter().all(|one| match one.guard {
             Guard::None => false,
             Guard::Spend { units, .. } => units == ALL,
-            Guard::Settle { .. } | Guard::Once { .. } => true,
+            Guard::Settle { .. } | Guard::Once { .. } | Guard::Free(_) | Guard::Renew(_) => true,
         })
     }
 }

@@ -42,7 +42,9 @@ pub use calendar::{Calendar, CalendarUnit, DEFAULT_TIME_ZONE, UnknownTimeZone};
 pub use check::{
     MAX_HELD, MAX_UNITS, MAX_WINDOW_US, MIN_WINDOW_US, SpecError, greatest_common_divisor,
 };
-pub use hold::{ALL, Done, Entry, Guard, Held, Hold, Settlement, Settlements};
+pub use hold::{
+    ALL, Done, Entry, Guard, Held, Hold, MAX_SLOTS, Settlement, Settlements, SlotId, TakenSlots,
+};
 pub use key::{Bucket, bucket_key, hold_key, hold_key_beside};
 pub use memory::{Full, Memory};
 pub use share::FleetPosition;

@@ -10,9 +10,9 @@ mod settle;
 mod stored;
 mod table;
 
-use crate::algorithm::{Record, Stored, of_stored};
+use crate::algorithm::{Record, Slots, Stored, of_stored};
 use crate::batch::{Batch, Decision};
-use crate::hold::Hold;
+use crate::hold::{Hold, SlotId};
 use crate::key::Bucket;
 use crate::verdict::{Look, Outcome, all_have_room, outcome};
 use stored::{StoredBucket, StoredHold};
@@ -98,7 +98,37 @@ impl Memory {
                 self.holds.insert(&hold.key, left);
             }
         }
-        Ok(outcome(&looks, now_us))
+        let mut outcome = outcome(&looks, now_us);
+        if outcome.admitted {
+            for slots in decision.stores() {
+                let Some(bucket) = buckets.get(slots.bucket) else {
+                    continue;
+                };
+                let store = |slots_of: &mut Slots| slots_of.store(&bucket.spec, now_us, slots.id);
+                outcome.ended += self.change_slots(now_us, bucket, store);
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Changes a bucket of slots; what `change` returns, or 0 if it counts otherwise.
+    fn change_slots(
+        &mut self,
+        now_us: u64,
+        bucket: &Bucket,
+        change: impl Fn(&mut Slots) -> u64,
+    ) -> u64 {
+        self.change(now_us, bucket, |held| held.state.slots().map_or(0, &change))
+    }
+
+    /// The ids of a bucket's slots that are in use.
+    #[must_use]
+    pub fn slots(&mut self, now_us: u64, key: &str) -> Vec<SlotId> {
+        let ids = |held: &mut StoredBucket| {
+            let slots = held.state.slots();
+            slots.map_or_else(Vec::new, |slots| slots.ids(now_us).collect())
+        };
+        self.buckets.change(key, ids).unwrap_or_default()
     }
 
     /// Tells its buckets, if a hold is one that is settled by what was used.

@@ -8,7 +8,7 @@ mod reply;
 pub use reply::{BrokenState, Reply, ReplyError};
 
 use crate::batch::{Batch, Decision};
-use crate::hold::{Done, Guard, Held, Hold, Settlements, name_of};
+use crate::hold::{Done, Guard, Held, Hold, Settlements, SlotId, name_of};
 use crate::key::Bucket;
 use crate::verdict::Outcome;
 
@@ -20,6 +20,9 @@ const PEEK: u8 = 1;
 const ASK: u8 = 2;
 const SETTLE: u8 = 3;
 const LEAVE: u8 = 4;
+const STORE: u8 = 5;
+const FREE: u8 = 6;
+const RENEW: u8 = 7;
 /// The kind of key that is a hold, and what is done with it.
 const HOLD: u8 = 4;
 const LEFT: u64 = 0;
@@ -94,6 +97,9 @@ impl Operation for Batch {
                 }
                 next_hold = next_hold.saturating_add(1);
             }
+            for slots in decision.stores() {
+                push_slots(&mut request, STORE, slots.bucket, slots.id);
+            }
         }
         request
     }
@@ -115,7 +121,7 @@ impl Operation for Settlements {
         let mut request = begin(not_after_us, &self.buckets);
         for one in &self.each {
             match one.guard {
-                Guard::None => {}
+                Guard::None | Guard::Free(_) | Guard::Renew(_) => {}
                 Guard::Spend { keeps, .. } => push_hold(&mut request, 0, keeps, SPENT),
                 Guard::Settle { used, .. } => push_hold(&mut request, 0, used, SETTLED),
                 Guard::Once { lasts_us, .. } => push_hold(&mut request, 1, lasts_us, SPENT),
@@ -123,9 +129,17 @@ impl Operation for Settlements {
         }
         let mut next_guard = self.buckets.len() as u64;
         for one in &self.each {
-            next_guard += u64::from(one.guard != Guard::None);
+            next_guard += u64::from(one.guard.key().is_some());
             let (guard, units) = match one.guard {
                 Guard::None => (0, 0),
+                Guard::Free(id) => {
+                    push_slots(&mut request, FREE, one.first_bucket(), id);
+                    continue;
+                }
+                Guard::Renew(id) => {
+                    push_slots(&mut request, RENEW, one.first_bucket(), id);
+                    continue;
+                }
                 Guard::Spend { units, .. } => (next_guard, units),
                 Guard::Settle { .. } => (next_guard, 0),
                 Guard::Once { .. } => (next_guard, 1),
@@ -215,6 +229,13 @@ fn push_step(request: &mut Vec<u8>, what: u8, count: usize, key: u64, units: u64
     push(request, 2, count as u64);
     push(request, 4, key);
     push(request, 4, units);
+}
+
+/// What becomes of slots of a bucket.
+fn push_slots(request: &mut Vec<u8>, what: u8, bucket: usize, id: SlotId) {
+    let index = (bucket as u64).saturating_add(1);
+    push_step(request, what, 1, index, id.units());
+    request.extend_from_slice(&id.0);
 }
 
 /// A bucket by its index here; the script counts from 1.

@@ -26,5 +26,6 @@ pub fn decision(buckets: &[usize], cost: u64, peek: bool) -> Decision {
         peek,
         asks: false,
         holds: Vec::new(),
+        slots: Vec::new(),
     }
 }

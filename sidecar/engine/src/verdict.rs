@@ -17,6 +17,8 @@ pub struct Outcome {
     pub reset_us: u64,
     /// Microseconds until the same decision would be admitted if nothing more is taken; 0 if admitted.
     pub retry_after_us: u64,
+    /// How many slots of its buckets had ended by themselves: nobody had freed them.
+    pub ended: u64,
     /// The store's clock at the decision, in microseconds; a give-back must name it.
     pub at_us: u64,
 }
@@ -61,6 +63,7 @@ pub fn outcome(looks: &[Look], at_us: u64) -> Outcome {
         remaining: look.remaining,
         reset_us: look.reset_us,
         retry_after_us: look.retry_us,
+        ended: 0,
         at_us,
     }
 }

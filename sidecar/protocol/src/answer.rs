@@ -121,6 +121,10 @@ pub struct LimitStatus<'a> {
     /// again. Absent otherwise.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub until_changed: bool,
+    /// The limit has `algorithm: concurrency`: its quota is what may be in use at once, and `window_ms` how long a slot lives without
+    /// a renewal. A denial's `retry_after_ms` is an estimate from how long slots were in use so far. Absent otherwise.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub at_once: bool,
     /// What the window is, if it is one of a calendar: its length changes. Absent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calendar: Option<CalendarUnit>,
@@ -163,6 +167,7 @@ impl LimitStatus<'_> {
             reset_ms: self.reset_ms,
             retry_after_ms: self.retry_after_ms,
             until_changed: self.until_changed,
+            at_once: self.at_once,
             calendar: self.calendar,
             hold_ms: self.hold_ms,
             unknown: self.unknown,

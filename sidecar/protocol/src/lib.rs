@@ -75,6 +75,8 @@ pub const OVERRIDES_PATH: &str = "/v1/overrides";
 pub const MAX_BODY_BYTES: usize = 1 << 20;
 /// Most decisions, settles or resets in one request.
 pub const MAX_ENTRIES: usize = 1024;
+/// Longest time for which a decision waits for a slot, in milliseconds.
+pub const MAX_WAIT_MS: u64 = 1_000;
 /// Most checks in one decision.
 pub const MAX_CHECKS: usize = 32;
 /// Most bytes of a key.

@@ -6,13 +6,12 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-#[cfg(feature = "schema")]
-use crate::MAX_ENTRIES;
 use crate::entries::Entries;
 use crate::field_error::{self, FieldError};
 use crate::overrides::{check_key, check_subject};
 use crate::{
-    Code, MAX_CHECKS, MAX_COST, MAX_DENIED_COUNT, MAX_KEY_BYTES, MAX_WITHIN_MS, Problem, integer,
+    Code, MAX_CHECKS, MAX_COST, MAX_DENIED_COUNT, MAX_ENTRIES, MAX_KEY_BYTES, MAX_WAIT_MS,
+    MAX_WITHIN_MS, Problem, integer,
 };
 
 /// The list in the body of `POST /v1/decide`.
@@ -38,6 +37,17 @@ pub struct Request<'a> {
     /// For the filter only: denials that it answered from its cache since its last report, to be counted.
     #[serde(borrow, default, skip_serializing_if = "Vec::is_empty")]
     pub denied: Vec<CachedDenials<'a>>,
+    /// For the filter only: slots that were in use until now. They are freed before the decisions are made; the answer says nothing
+    /// of them.
+    #[serde(borrow, default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(max = MAX_ENTRIES)))]
+    pub settles: Vec<Settle<'a>>,
+    /// A decision that is denied by `algorithm: concurrency` alone waits up to so many milliseconds for a slot that is freed, and
+    /// is then made again. The default is 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = MAX_WAIT_MS)))]
+    #[serde(deserialize_with = "integer::optional")]
+    pub wait_ms: Option<u64>,
 }
 
 /// Denials that the filter answered from its cache. Unknown fields are ignored: if a newer filter's report were refused, every
@@ -68,6 +78,10 @@ struct Envelope<'a, T> {
     decisions: Entries<T>,
     #[serde(borrow, default)]
     denied: Vec<CachedDenials<'a>>,
+    #[serde(borrow, default)]
+    settles: Vec<Settle<'a>>,
+    #[serde(default, deserialize_with = "integer::optional")]
+    wait_ms: Option<u64>,
 }
 
 /// Decisions that a caller asks for, from the body of `POST /v1/decide` or elsewhere.
@@ -77,6 +91,10 @@ pub struct Read<'a> {
     pub decisions: Vec<Result<Decision<'a>, Problem>>,
     /// Cached denials to count.
     pub denied: Vec<CachedDenials<'a>>,
+    /// What is settled before. Those that are invalid are left out.
+    pub settles: Vec<Settle<'a>>,
+    /// [`Request::wait_ms`].
+    pub wait_ms: u64,
 }
 
 impl<'a> Read<'a> {
@@ -94,6 +112,27 @@ impl<'a> Read<'a> {
         Self {
             decisions: checked.collect(),
             denied,
+            settles: Vec::new(),
+            wait_ms: 0,
+        }
+    }
+}
+
+impl<'a> Read<'a> {
+    /// With what the body says beside the decisions.
+    fn with(self, mut settles: Vec<Settle<'a>>, wait_ms: Option<u64>) -> Result<Self, Problem> {
+        settles.truncate(MAX_ENTRIES);
+        settles.retain(|entry| check_settle(entry).is_ok());
+        match wait_ms {
+            Some(wait_ms) if !(1..=MAX_WAIT_MS).contains(&wait_ms) => {
+                let why = format_args!("`wait_ms` is {wait_ms}: give 1 to {MAX_WAIT_MS}");
+                Err(Problem::new(Code::MalformedEntry, why).at("wait_ms"))
+            }
+            _ => Ok(Self {
+                settles,
+                wait_ms: wait_ms.unwrap_or(0),
+                ..self
+            }),
         }
     }
 }
@@ -117,7 +156,7 @@ pub struct Decision<'a> {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub peek: bool,
     /// Whether to answer with a receipt for each check, with which its units can be settled as long as they are held, and for ten
-    /// minutes at least. The default is `false`.
+    /// minutes at least. The default is `false`. A check of a limit with `algorithm: concurrency` has one in any case.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub receipt: bool,
     /// For a shadow decision, the name of its rule. The decision is evaluated as usual and counted separately, and the
@@ -202,13 +241,14 @@ pub struct Settle<'a> {
     /// The check's entry in the verdict's `receipt`.
     #[serde(borrow)]
     pub receipt: Cow<'a, str>,
-    /// The units that were used; 0 returns all that the check took. What was taken beyond them comes back, as far as it has not
+    /// The units that were used; 0 returns all that the check took, and any number frees slots. What was taken beyond them comes back, as far as it has not
     /// come back by itself; what was used beyond what was taken is taken now, whatever the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(max = MAX_COST)))]
     #[serde(deserialize_with = "integer::optional")]
     pub units: Option<u64>,
-    /// In place of the units: nothing is settled yet, and the receipt can be for so many milliseconds from now.
+    /// In place of the units: nothing is settled yet, and the receipt can be for so many milliseconds from now. Slots of a limit with
+    /// `algorithm: concurrency` are renewed for the limit's `expire`, whatever the number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = MAX_WITHIN_MS)))]
     #[serde(deserialize_with = "integer::optional")]
@@ -260,15 +300,13 @@ pub struct Resets<'a> {
 pub fn read_decisions(body: &[u8]) -> Result<Read<'_>, Problem> {
     // Nearly every body is valid, so it is parsed at once, and entry by entry only if that fails.
     if let Ok(read) = serde_json::from_slice::<Envelope<'_, Decision<'_>>>(body) {
-        let decisions = read.decisions.bounded(DECISIONS)?;
-        return Ok(Read::of(decisions.into_iter().map(Ok), read.denied));
+        let decisions = read.decisions.bounded(DECISIONS)?.into_iter().map(Ok);
+        return Read::of(decisions, read.denied).with(read.settles, read.wait_ms);
     }
     let read: Envelope<'_, &RawValue> =
         field_error::read(body).map_err(|error| malformed_body(DECISIONS, &error))?;
-    Ok(Read::of(
-        one_by_one(read.decisions, DECISIONS)?,
-        read.denied,
-    ))
+    let decisions = one_by_one(read.decisions, DECISIONS)?;
+    Read::of(decisions, read.denied).with(read.settles, read.wait_ms)
 }
 
 /// Parses the body of `POST /v1/settle` in the same way.
@@ -276,27 +314,29 @@ pub fn read_decisions(body: &[u8]) -> Result<Read<'_>, Problem> {
 /// # Errors
 /// The body as a whole is invalid.
 pub fn read_settles(body: &[u8]) -> Result<Vec<Result<Settle<'_>, Problem>>, Problem> {
-    read_entries(body, SETTLES, |entry: &Settle<'_>| {
-        check_key(&entry.key)?;
-        let wrong = |field, why: String| {
-            Err(Problem::new(Code::MalformedEntry, format_args!("`{field}` {why}")).at(field))
-        };
-        match (entry.units, entry.within_ms) {
-            (Some(units), None) if units > MAX_COST => {
-                wrong("units", format!("is {units}; the maximum is {MAX_COST}"))
-            }
-            (None, Some(within_ms)) if !(1..=MAX_WITHIN_MS).contains(&within_ms) => wrong(
-                "within_ms",
-                format!("is {within_ms}: give 1 to {MAX_WITHIN_MS}"),
-            ),
-            (Some(_), None) | (None, Some(_)) => Ok(()),
-            _ => wrong(
-                "units",
-                "is what was used, or `within_ms` keeps the receipt: give exactly one of the two"
-                    .to_owned(),
-            ),
+    read_entries(body, SETTLES, check_settle)
+}
+
+fn check_settle(entry: &Settle<'_>) -> Result<(), Problem> {
+    check_key(&entry.key)?;
+    let wrong = |field, why: String| {
+        Err(Problem::new(Code::MalformedEntry, format_args!("`{field}` {why}")).at(field))
+    };
+    match (entry.units, entry.within_ms) {
+        (Some(units), None) if units > MAX_COST => {
+            wrong("units", format!("is {units}; the maximum is {MAX_COST}"))
         }
-    })
+        (None, Some(within_ms)) if !(1..=MAX_WITHIN_MS).contains(&within_ms) => wrong(
+            "within_ms",
+            format!("is {within_ms}: give 1 to {MAX_WITHIN_MS}"),
+        ),
+        (Some(_), None) | (None, Some(_)) => Ok(()),
+        _ => wrong(
+            "units",
+            "is what was used, or `within_ms` keeps the receipt: give exactly one of the two"
+                .to_owned(),
+        ),
+    }
 }
 
 /// Parses the body of `POST /v1/reset` in the same way.

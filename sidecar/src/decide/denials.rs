@@ -212,6 +212,7 @@ mod tests {
             reset_ms: 60_000,
             retry_after_ms: 60_000,
             until_changed: false,
+            at_once: false,
             calendar: None,
             hold_ms: 60_000,
             unknown: Vec::new(),

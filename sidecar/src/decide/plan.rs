@@ -93,6 +93,7 @@ pub fn peek(builder: &mut BatchBuilder, of: &Bucket) -> usize {
         peek: true,
         asks: false,
         holds: Vec::new(),
+        slots: Vec::new(),
     })
 }
 

@@ -21,6 +21,7 @@ pub fn in_window(
         reset_ms: 0,
         retry_after_ms: 0,
         until_changed: false,
+        at_once: false,
         calendar: spec
             .algorithm
             .calendar()

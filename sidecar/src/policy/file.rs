@@ -1,15 +1,18 @@
 //! The policy in YAML, and the validation that turns it into the domain's [`Policy`].
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+use sluicegate_engine::{Algorithm, BucketSpec};
 use sluicegate_protocol::{OverrideTerms, Whom};
 use sluicegate_rules::config::schema::sorted;
 
+use crate::clock::micros;
 use crate::json::merge;
 use crate::mask::shown;
 use crate::yaml::{Node, ValueWithLines, at, fields, get, line_at, line_of};
@@ -37,6 +40,10 @@ const MAX_DENIAL_TTL: Duration = Duration::from_millis(sluicegate_protocol::MAX_
 const SMALLEST_MEMORY_LIMIT: usize = 1 << 20;
 /// More windows would cost every request, and be too many to reason about.
 const MAX_WINDOWS: usize = 8;
+
+/// How long a slot may live without a renewal: filters renew once a second at most, and after a crash it is in use for so long.
+const EXPIRE_US: RangeInclusive<u64> = 3_000_000..=86_400_000_000;
+const DEFAULT_LONGEST: Duration = Duration::from_hours(24);
 
 /// What is limited and for whom, and where the counts are.
 // `sluicegate schema` and errors repeat the comments of the fields of a policy: each says what to give.
@@ -93,6 +100,9 @@ struct LimitFile {
     /// a mapping of `longest`, `most` and `from`, for example `{ longest: 100ms }`
     #[serde(default)]
     lease: Option<LeaseFile>,
+    /// a duration such as `1h`: for how long a slot of `algorithm: concurrency` is renewed at most
+    #[serde(default)]
+    longest: Option<String>,
     /// a list of mappings, for example `- { key: KEY, quota: 500 }`
     #[serde(default, deserialize_with = "or_empty")]
     overrides: Vec<OverrideTerms>,
@@ -292,6 +302,7 @@ fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
         }
         windows.push(spec);
     }
+    let longest_us = slots(file, &windows)?;
     let max_requested_quota = file.quota_from_request.as_ref().map(|quota| quota.max);
     let in_field = |field: &str, why| (field.to_owned(), format!("`{field}`: {why}"));
     if let Some(max) = max_requested_quota {
@@ -307,6 +318,7 @@ fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
         when_store_is_down: file.when_store_is_down,
         max_requested_quota,
         lease: lease.transpose()?,
+        longest_us,
         is_settled: false,
         overrides: BTreeMap::new(),
     };
@@ -320,6 +332,37 @@ fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
         limit.overrides.insert(Whom::AllKeys(true), off);
     }
     Ok(limit)
+}
+
+/// The bounds of slots; for how long one is renewed at most.
+fn slots(file: &LimitFile, windows: &[BucketSpec]) -> Result<u64, Fault> {
+    let wrong = |field: &str, why: String| (field.to_owned(), why);
+    let Some(first) = windows.first().filter(|first| first.algorithm == Algorithm::Slots) else {
+        let why = "`longest` belongs to `algorithm: concurrency` only: remove it";
+        return match file.longest {
+            Some(_) => Err(wrong("longest", why.to_owned())),
+            None => Ok(0),
+        };
+    };
+    if windows.len() > 1 {
+        let why = "`algorithm: concurrency` has one window: how many at once, and how long a slot is in use without a sign of its stream";
+        return Err(wrong("windows[1]", why.to_owned()));
+    }
+    if !EXPIRE_US.contains(&first.window_us) {
+        let per = file.windows.first().map_or("", |window| &window.per);
+        let why = format!(
+            "a slot that is in use for {} without a sign of its stream: give 3s to 24h",
+            shown(per)
+        );
+        return Err(wrong("windows[0]", why));
+    }
+    let longest = match &file.longest {
+        None => DEFAULT_LONGEST,
+        Some(given) => {
+            duration(given).map_err(|why| wrong("longest", format!("`longest`: {why}")))?
+        }
+    };
+    Ok(micros(longest).max(first.window_us))
 }
 
 /// Bytes in whole `KiB`, `MiB` or `GiB`.

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sluicegate_engine::BucketSpec;
 use sluicegate_engine::lease::LeaseTerms;
-use sluicegate_protocol::Whom;
+use sluicegate_engine::{Algorithm, BucketSpec, MAX_SLOTS};
+use sluicegate_protocol::{MAX_COST, Whom};
 
 use super::overrides::Override;
 
@@ -24,6 +24,8 @@ pub struct Limit {
     pub max_requested_quota: Option<u64>,
     /// The terms on which units may be taken in advance; `None`: every decision asks the store.
     pub lease: Option<LeaseTerms>,
+    /// For how long a slot is renewed at most, in microseconds, if its units are slots.
+    pub longest_us: u64,
     /// Whether some rule settles its units: then they may come back at any time.
     pub is_settled: bool,
     /// The policy file's overrides; with `enforce: false`, one for all keys.
@@ -51,6 +53,17 @@ impl Limit {
         requested.filter(|quota| (1..=max).contains(quota))
     }
 
+    /// How long a slot lives after it was taken or renewed, in microseconds; `None`: its units are no slots.
+    pub fn expire_us(&self) -> Option<u64> {
+        let window = self.windows.first()?;
+        (window.algorithm == Algorithm::Slots).then_some(window.window_us)
+    }
+
+    /// The largest cost of one check, whatever the quota.
+    pub fn most_of_check(&self) -> u64 {
+        self.expire_us().map_or(MAX_COST, |_| MAX_SLOTS)
+    }
+
     /// Whether the policy file does not switch it off.
     pub fn is_enforced(&self) -> bool {
         !self.overrides.contains_key(&Whom::AllKeys(true))
@@ -64,7 +77,9 @@ impl Limit {
     /// The largest cost that any request can have; unknown where an override may give a key more, or nothing is enforced.
     pub fn most_of_any(&self) -> Option<u64> {
         let most = self.most().max(self.max_requested_quota.unwrap_or(0));
-        self.overrides.is_empty().then_some(most)
+        self.overrides
+            .is_empty()
+            .then_some(most.min(self.most_of_check()))
     }
 }
 

@@ -92,6 +92,14 @@ fn check(
             mistakes.push(ConfigError { field, why });
         }
     }
+    for (field, limit) in settled_limits(&file) {
+        if known(limit).is_some_and(|limit| limit.expire_us().is_some()) {
+            let why = format!(
+                "limit `{limit}` counts what is in use at once, and all of it is free when the request ends: give the number of slots alone"
+            );
+            mistakes.push(ConfigError { field, why });
+        }
+    }
     let most = |name: &str| known(name)?.most_of_any();
     mistakes.extend(too_many_checks(&file.rules));
     mistakes.extend(costs_over_limits(&file.rules, most));

@@ -15,7 +15,7 @@ use super::named_window::{NamedWindow, calendar};
 use crate::clock::micros;
 use crate::mask::shown;
 
-/// one of `sliding_log`, `sliding_window`, `fixed_window` and `token_bucket`
+/// one of `sliding_log`, `sliding_window`, `fixed_window`, `token_bucket` and `concurrency`
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
@@ -24,6 +24,7 @@ pub(super) enum AlgorithmName {
     SlidingWindow,
     FixedWindow,
     TokenBucket,
+    Concurrency,
 }
 
 impl AlgorithmName {
@@ -34,6 +35,7 @@ impl AlgorithmName {
             Self::SlidingWindow => &["precision"],
             Self::FixedWindow => &["time_zone"],
             Self::TokenBucket => &["burst"],
+            Self::Concurrency => &[],
         }
     }
 }
@@ -137,6 +139,7 @@ impl WindowFile {
             AlgorithmName::TokenBucket => Algorithm::TokenBucket {
                 burst: self.burst.unwrap_or(self.quota),
             },
+            AlgorithmName::Concurrency => Algorithm::Slots,
         })
     }
 }
@@ -214,6 +217,7 @@ mod tests {
             "sliding_window",
             "fixed_window",
             "token_bucket",
+            "concurrency",
         ];
         let told =
             given.map(|name| windows(name, "      - { quota: 9, per: 1s }").unwrap()[0].name());

@@ -92,6 +92,7 @@ impl Share {
             peek: decision.peek,
             asks: decision.asks,
             holds: Vec::new(),
+            slots: Vec::new(),
         });
         let shared = shared.finish();
         self.now_us = now_us;

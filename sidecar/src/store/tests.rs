@@ -28,6 +28,7 @@ pub fn batch<T: AsRef<[usize]>>(buckets: Vec<Bucket>, decisions: &[T]) -> Batch 
         peek: false,
         asks: false,
         holds: Vec::new(),
+        slots: Vec::new(),
     };
     Batch {
         buckets,

@@ -135,6 +135,7 @@ pub fn batch(key: &str, spec: BucketSpec, cost: u64, decisions: usize) -> Batch 
         peek: false,
         asks: false,
         holds: Vec::new(),
+        slots: Vec::new(),
     };
     Batch {
         buckets: vec![Bucket {

@@ -187,6 +187,7 @@ fn verdict(input: &mut Input<'_>) -> Verdict<'static> {
         reset_ms: 60_000,
         retry_after_ms: 60_000,
         until_changed: false,
+        at_once: false,
         calendar: None,
         hold_ms: 500 * u64::from(input.byte()),
         unknown: Vec::new(),

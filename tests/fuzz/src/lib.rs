@@ -123,6 +123,7 @@ fn status_of(check: usize, longest: usize, input: &mut Input<'_>) -> LimitStatus
         reset_ms: input.number(),
         retry_after_ms: input.number(),
         until_changed: false,
+        at_once: false,
         calendar: None,
         hold_ms: input.number(),
         unknown: input.list(2, |input| usize::from(input.byte())),
@@ -149,6 +150,7 @@ fn batch(buckets: Vec<Bucket>, cost: impl Fn(&BucketSpec) -> u64, decisions: usi
         peek: false,
         asks: false,
         holds: Vec::new(),
+        slots: Vec::new(),
     };
     Batch {
         buckets,

@@ -99,6 +99,7 @@ impl KeyParts {
                 reset_ms: part.whole_us.saturating_sub(now_us).div_ceil(1_000),
                 retry_after_ms: 0,
                 until_changed: false,
+                at_once: false,
                 calendar: None,
                 hold_ms: 0,
                 unknown: Vec::new(),

@@ -180,6 +180,7 @@ fn of_several_checks_those_with_a_part_are_taken_and_the_rest_is_asked_for() {
         reset_ms: 9,
         retry_after_ms: 0,
         until_changed: false,
+        at_once: false,
         calendar: None,
         hold_ms: 0,
         unknown: Vec::new(),

@@ -89,6 +89,7 @@ mod tests {
             reset_ms: 0,
             retry_after_ms,
             until_changed: false,
+            at_once: false,
             calendar: None,
             hold_ms: 0,
             unknown: Vec::new(),

@@ -143,6 +143,7 @@ mod tests {
             reset_ms,
             retry_after_ms: 0,
             until_changed: false,
+            at_once: false,
             calendar: None,
             hold_ms: 0,
             unknown: Vec::new(),

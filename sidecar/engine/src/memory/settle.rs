@@ -3,8 +3,8 @@
 use super::Memory;
 use super::stored::StoredHold;
 use super::table::Ends;
-use crate::algorithm::{Back, Record, Stored, TokenRate, of_stored};
-use crate::hold::{Done, Entry, Guard, Hold, Settlement, Settlements};
+use crate::algorithm::{Back, Record, Slots, Stored, TokenRate, of_stored};
+use crate::hold::{Done, Entry, Guard, Hold, Settlement, Settlements, SlotId};
 use crate::key::Bucket;
 
 /// What a guard lets pass.
@@ -28,6 +28,12 @@ impl Memory {
             self.change(now_us, bucket, |_| ());
         }
         let settle = |one: &Settlement| {
+            let bucket = settlements.buckets.get(one.first_bucket());
+            match (&one.guard, bucket) {
+                (Guard::Free(id), Some(bucket)) => return self.free(now_us, bucket, *id),
+                (Guard::Renew(id), Some(bucket)) => return self.renew_slots(now_us, bucket, *id),
+                _ => {}
+            }
             let Some(passed) = self.pass(now_us, &one.guard) else {
                 return Done::Nothing;
             };
@@ -47,10 +53,23 @@ impl Memory {
         settlements.each.iter().map(settle).collect()
     }
 
+    fn free(&mut self, now_us: u64, bucket: &Bucket, id: SlotId) -> Done {
+        match self.change_slots(now_us, bucket, |slots| slots.free(now_us, id)) {
+            0 => Done::Nothing,
+            freed => Done::Returned(freed),
+        }
+    }
+
+    fn renew_slots(&mut self, now_us: u64, bucket: &Bucket, id: SlotId) -> Done {
+        let renew = |slots: &mut Slots| slots.renew(&bucket.spec, now_us, id);
+        Done::Added(self.change_slots(now_us, bucket, renew))
+    }
+
     /// What a guard lets pass; `None` if there is nothing to settle.
     fn pass<'a>(&mut self, now_us: u64, guard: &'a Guard) -> Option<Passed<'a>> {
         match guard {
             Guard::None => Some(Passed::Entries),
+            Guard::Free(_) | Guard::Renew(_) => None,
             Guard::Spend { hold, units, keeps } => {
                 let take_off = |left: &mut StoredHold| left.take_off(now_us, *units, *keeps);
                 let units = self.holds.change(hold, take_off);

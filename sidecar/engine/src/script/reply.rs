@@ -36,15 +36,20 @@ pub struct ReplyError(pub String);
 
 /// The outcomes of a batch.
 pub(super) fn outcomes(batch: &Batch, reply: &[u8]) -> Result<Reply<Outcome>, ReplyError> {
-    // Each hold that it leaves has a row, which says nothing.
-    let rows_of =
-        |decision: &Decision| usize::from(!decision.takes.is_empty()) + decision.leaves().len();
+    // Each hold that it leaves has a row, which says nothing, and each name of slots one that says how many others had ended.
+    let rows_of = |decision: &Decision| {
+        let takes = usize::from(!decision.takes.is_empty());
+        takes + decision.leaves().len() + decision.stores().len()
+    };
     let rows = batch.decisions.iter().map(rows_of);
-    read(reply, rows, |index, result, outcome| {
+    read(reply, rows, |index, result, outcome, more| {
         let decision = batch.decisions.get(index);
         let takes = decision.map_or(0, |decision| decision.takes.len().max(1));
         if outcome.decided_by < takes {
-            return Ok(outcome);
+            let stores = decision.map_or(0, |decision| decision.stores().len());
+            let stored = more.iter().rev().take(stores);
+            let ended = stored.map(|row| read_row(row).1.retry_after_us).sum();
+            return Ok(Outcome { ended, ..outcome });
         }
         Err(ReplyError(format!(
             "says that take {result} decided decision {index}, of {takes}"
@@ -72,7 +77,7 @@ pub(super) fn settled(settlements: usize, reply: &[u8]) -> Result<Reply<Settled>
     read(
         rows,
         std::iter::repeat_n(1, settlements),
-        |_, result, row| {
+        |_, result, row, _| {
             let done = match result {
                 1 => Done::Returned(row.remaining),
                 2 => Done::Added(row.remaining),
@@ -84,11 +89,11 @@ pub(super) fn settled(settlements: usize, reply: &[u8]) -> Result<Reply<Settled>
     )
 }
 
-/// What the first row of each entry says, of those that have so many rows each.
+/// What the rows of each entry say, of those that have so many each: the first, and more.
 fn read<T>(
     reply: &[u8],
     rows_of: impl Iterator<Item = usize> + Clone,
-    each: impl Fn(usize, i32, Outcome) -> Result<T, ReplyError>,
+    each: impl Fn(usize, i32, Outcome, &[[u8; ROW]]) -> Result<T, ReplyError>,
 ) -> Result<Reply<T>, ReplyError> {
     if reply.len() == CLOCK {
         let now_us = number(reply);
@@ -105,18 +110,18 @@ fn read<T>(
             ROW * decisions
         )));
     };
-    let firsts = rows_of.scan(0, |next, rows_of| {
-        let first = rows.get(*next);
+    let of_each = rows_of.scan(0, |next, rows_of| {
+        let rows = rows.get(*next..*next + rows_of)?;
         *next += rows_of;
-        first
+        rows.split_first()
     });
-    let read = |(index, row)| match read_row(row) {
+    let read = |(index, (row, more))| match read_row(row) {
         (0, _) => Ok(Err(BrokenState)),
-        (result, outcome) => each(index, result, outcome).map(Ok),
+        (result, outcome) => each(index, result, outcome, more).map(Ok),
     };
     Ok(Reply {
         now_us: read_row(first).1.at_us,
-        each: Some(firsts.enumerate().map(read).collect::<Result<_, _>>()?),
+        each: Some(of_each.enumerate().map(read).collect::<Result<_, _>>()?),
     })
 }
 
@@ -134,6 +139,7 @@ fn read_row(row: &[u8; ROW]) -> (i32, Outcome) {
         remaining: number(&row[4..8]),
         reset_us: number(&row[8..15]),
         retry_after_us: number(&row[15..22]),
+        ended: 0,
         at_us: number(&row[22..29]),
     };
     (result, outcome)
@@ -170,6 +176,7 @@ mod tests {
             remaining: 4,
             reset_us: 100,
             retry_after_us: 50,
+            ended: 0,
             at_us: NOW_US,
         }
     }

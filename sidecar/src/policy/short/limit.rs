@@ -28,6 +28,9 @@ pub const FROM: [(&str, &str); 5] = [
 /// What `tiers` are by, if the sidecar knows whose key it is.
 const CONSUMER: &str = "consumer";
 
+/// What counts how many at once.
+const SLOTS: &str = "concurrency";
+
 /// An entry in the file.
 pub struct Limit<'a> {
     pub name: &'a Spanned<String>,
@@ -81,12 +84,14 @@ impl Limit<'_> {
             return Ok(());
         }
         let name = &self.name.value;
-        let limit = match ["tiers", "rate", "windows"].map(|field| self.get(field)) {
-            [Some(tiers), None, None] => self.tiers(tiers, long)?,
-            [None, None, Some(_)] => self.add(name, None, long)?,
-            [None, _, None] => self.add(name, Some(self.required("rate")?), long)?,
+        let ways = ["tiers", "rate", "at_once", "windows"];
+        let limit = match ways.map(|field| self.get(field)) {
+            [Some(tiers), None, None, None] => self.tiers(tiers, long)?,
+            [None, None, Some(slots), None] => self.add(name, Some(slots), long)?,
+            [None, None, None, Some(_)] => self.add(name, None, long)?,
+            [None, _, None, None] => self.add(name, Some(self.required("rate")?), long)?,
             _ => {
-                let why = "has more than one of `rate`, `tiers` and `windows`: keep one of them";
+                let why = "has more than one of `rate`, `at_once`, `tiers` and `windows`: keep one of them";
                 return Err(mistake(self.node, why));
             }
         };
@@ -95,8 +100,8 @@ impl Limit<'_> {
             long.rules.push((name.clone(), rule));
             return Ok(());
         }
-        let mut of_rule =
-            fields_of(&SCHEMA, LIMIT).filter(|(name, _)| !["match", "rate"].contains(name));
+        let mut of_rule = fields_of(&SCHEMA, LIMIT)
+            .filter(|(name, _)| !["match", "rate", "at_once", "expire"].contains(name));
         let why = "is for requests, and `match: none` matches none: remove one of the two";
         match of_rule.find_map(|(name, _)| Some((name, self.get(name)?))) {
             Some((field, given)) => Err(mistake(given, format!("`{field}` {why}"))),
@@ -104,11 +109,27 @@ impl Limit<'_> {
         }
     }
 
-    /// Adds a limit of this rate, or else of its own windows; its name.
+    /// Adds a limit of this rate or so many slots, or else of its own windows; its name.
     fn add(&self, name: &str, rate: Option<&Node>, long: &mut Long) -> Read<Value> {
         let mut limit = fields(self.node).to_vec();
         limit.retain(|(name, _)| !is_short(LIMIT, &name.value));
-        if let Some(rate) = rate {
+        let slots = rate.and_then(|rate| match self.get("at_once") {
+            Some(_) => Some(rate),
+            None => get(rate, "at_once"),
+        });
+        if let Some(slots) = slots {
+            let expire = self.or_default("expire", long);
+            let windows = json!([{ "quota": value(slots), "per": value(&expire) }]);
+            limit.insert(0, named("windows", node(slots, windows)));
+            if let Some(given) = self.get("algorithm").and_then(text)
+                && given != SLOTS
+            {
+                let why = format!("`at_once` is `algorithm: {SLOTS}`: remove `algorithm`");
+                return Err(mistake(slots, why));
+            }
+            limit.retain(|(name, _)| name.value != "algorithm");
+            limit.insert(0, named("algorithm", node(slots, SLOTS.into())));
+        } else if let Some(rate) = rate {
             let (windows, algorithm, means) = units::rate(rate)?;
             limit.insert(0, named("windows", node(rate, windows)));
             if self.get("algorithm").is_none() {

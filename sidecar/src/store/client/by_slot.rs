@@ -104,7 +104,9 @@ impl Client {
                     let each = self.invoke(&spend, deadline).await?;
                     each.into_iter().flatten().next().unwrap_or_default()
                 }
-                Guard::Once { .. } => return Err(ConnectionError::Apart.into()),
+                Guard::Renew { .. } | Guard::Once { .. } => {
+                    return Err(ConnectionError::Apart.into());
+                }
             };
             if one.guard != Guard::None && spent.done == Done::Nothing {
                 done.push(Done::Nothing);

@@ -33,12 +33,14 @@ pub fn probe(tag: &str) -> Batch {
         buckets: vec![
             bucket(first, "fixed", Algorithm::FixedWindow),
             bucket(second, "log", Algorithm::SlidingLog),
+            bucket(first, "slots", Algorithm::Slots),
         ],
         decisions: vec![Decision {
-            takes: vec![take(0), take(1)],
+            takes: vec![take(0), take(1), take(2)],
             peek: false,
             asks: false,
             holds: Vec::new(),
+            slots: Vec::new(),
         }],
     }
 }
