@@ -330,7 +330,7 @@ fn only_what_slots_alone_deny_is_asked_again_and_cached_until_some_are_free() {
     }
     let mut only_shadow = question.clone();
     only_shadow.checks.clear();
-    assert!(!none.is_denied_by_slots(&only_shadow, &[by_slots.clone()]));
+    assert!(!none.is_denied_by_slots(&only_shadow, std::slice::from_ref(&by_slots)));
 
     let mut denials = DenialCache::default();
     let times = CallTimes {
