@@ -14,6 +14,7 @@
 //! | `status.rs` | quota, window, remaining and reset of a verdict; pure |
 //! | `denials.rs` | denial certificates: cached denials, for as long as they are exact |
 //! | `leases.rs`, `leases/` | decisions from units that were taken in advance |
+//! | `slots.rs` | how long slots are in use, and who waits for one |
 //! | `epoch.rs` | the policy in force and its counters; their replacement while requests are served |
 
 mod backend;
@@ -29,6 +30,7 @@ mod overrides;
 mod plan;
 mod receipts;
 mod service;
+mod slots;
 mod status;
 
 pub use denials::Denials;

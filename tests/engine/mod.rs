@@ -23,6 +23,7 @@
 //! | `leases.rs` | leases in their last moment, and after a step of the clock |
 //! | `overrides_script.rs`, `sidecars_script.rs` | the scripts of the overrides and of the register of sidecars by themselves |
 //! | `expiry.rs` | keys end: after their last unit, and all of them |
+//! | `slots.rs` | `concurrency`, with a model of its own |
 //! | `sizes.rs` | the formula of docs/sizing.md beside MEMORY USAGE, and that a busy log keeps the blocks of one window |
 //! | `write_back.rs` | what was admitted elsewhere, recorded afterwards |
 //! | `settled.rs` | settlements of one bucket, in a word each |
@@ -54,4 +55,5 @@ mod replay;
 mod settled;
 mod sidecars_script;
 mod sizes;
+mod slots;
 mod write_back;

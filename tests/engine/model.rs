@@ -104,6 +104,7 @@ impl Model {
             remaining: stands[decided_by].0,
             reset_us: stands[decided_by].1,
             retry_after_us: longest,
+            ended: 0,
             at_us: now,
         }
     }

@@ -83,10 +83,17 @@ impl Memory {
             .clone()
             .map(|(bucket, cost)| self.look(now_us, bucket, cost.max(least)))
             .collect();
+        let mut ended = 0;
         if all_have_room(&looks) && !decision.peek {
             let costly = takes.clone().filter(|(_, cost)| *cost > 0);
             self.find_memory(now_us, costly.map(|(bucket, _)| bucket))?;
             self.find_memory_for(now_us, &decision.holds)?;
+            for slots in &decision.slots {
+                if let Some(bucket) = buckets.get(slots.bucket) {
+                    let store = |of: &mut Slots| of.store(&bucket.spec, now_us, slots.id);
+                    ended += self.change_slots(now_us, bucket, store);
+                }
+            }
             for ((bucket, cost), look) in takes.zip(&mut looks) {
                 if cost > 0 {
                     *look = self.take(now_us, bucket, cost);
@@ -98,17 +105,8 @@ impl Memory {
                 self.holds.insert(&hold.key, left);
             }
         }
-        let mut outcome = outcome(&looks, now_us);
-        if outcome.admitted {
-            for slots in decision.stores() {
-                let Some(bucket) = buckets.get(slots.bucket) else {
-                    continue;
-                };
-                let store = |slots_of: &mut Slots| slots_of.store(&bucket.spec, now_us, slots.id);
-                outcome.ended += self.change_slots(now_us, bucket, store);
-            }
-        }
-        Ok(outcome)
+        let outcome = outcome(&looks, now_us);
+        Ok(Outcome { ended, ..outcome })
     }
 
     /// Changes a bucket of slots; what `change` returns, or 0 if it counts otherwise.

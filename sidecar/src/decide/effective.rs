@@ -98,7 +98,8 @@ impl<'a> EffectiveCheck<'a> {
 
     /// The problem of a cost that is larger than a window can ever hold.
     fn cost_problem(&self) -> Option<Problem> {
-        let (index, cost, most) = (self.index, self.cost, self.most());
+        let (index, cost) = (self.index, self.cost);
+        let most = self.most().min(self.limit.most_of_check());
         (cost > most).then(|| {
             Problem::new(
                 Code::CostOverLimit,

@@ -15,6 +15,7 @@ use super::overrides::OverridesNow;
 use crate::policy::{Limit, Policy};
 use crate::telemetry::verdict::{Decided, Source};
 use deciders::{after_the_store, before_the_store};
+pub use open::Drawn;
 use open::{Open, refused};
 
 /// Which decisions a sidecar may make after its start.
@@ -43,11 +44,13 @@ pub struct Basis<'a> {
     pub certificates: Option<(&'a Denials, Moment)>,
     /// The leases, and the epoch of the request.
     pub leases: Option<(&'a Arc<Leases>, u64)>,
+    /// By whom slots are taken.
+    pub drawn: Drawn,
 }
 
 impl<'a> Basis<'a> {
     /// A basis without certificates and leases: decisions that policy and overrides leave open go to the store.
-    pub const fn of(policy: &'a Policy, overrides: OverridesNow<'a>) -> Self {
+    pub fn of(policy: &'a Policy, overrides: OverridesNow<'a>) -> Self {
         Self {
             start: Start::Done,
             policy,
@@ -55,6 +58,7 @@ impl<'a> Basis<'a> {
             names_unknown: false,
             certificates: None,
             leases: None,
+            drawn: Drawn::default(),
         }
     }
 }

@@ -1,18 +1,67 @@
-//! Receipts on the wire: 32 hexadecimal digits that nobody can guess, one for each check.
+//! Receipts on the wire: hexadecimal digits that nobody can guess, for each check: 32 of a hold, 48 of slots.
 
-use sluicegate_engine::{Guard, Settlements, hold_key};
+use std::fmt::Write;
+
+use sluicegate_engine::{Algorithm, BucketSpec, Guard, Settlements, SlotId, bucket_key, hold_key};
 use sluicegate_protocol::{Code, Problem, Settle};
 
 use super::buckets::buckets;
 use super::overrides::OverridesNow;
 use crate::policy::Policy;
 
-/// The receipt on the wire.
-pub fn to_text(secret: u128) -> String {
-    format!("{secret:032x}")
+/// What a receipt is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Receipt {
+    /// A hold with this secret.
+    Hold(u128),
+    /// These slots.
+    Slots(SlotId),
 }
 
-/// Adds the settlement of a receipt, or the renewal of its hold: the hold's key, and for how many milliseconds.
+impl Receipt {
+    /// The receipt on the wire.
+    pub fn to_text(self) -> String {
+        match self {
+            Self::Hold(secret) => format!("{secret:032x}"),
+            Self::Slots(SlotId(bytes)) => {
+                let mut text = String::with_capacity(2 * bytes.len());
+                for byte in bytes {
+                    // Writing to a String cannot fail.
+                    let _ = write!(text, "{byte:02x}");
+                }
+                text
+            }
+        }
+    }
+
+    /// Accepts only the spelling of `to_text`.
+    pub fn read(text: &str) -> Option<Self> {
+        let receipt = match text.len() {
+            32 => Self::Hold(u128::from_str_radix(text, 16).ok()?),
+            48 => {
+                let mut bytes = [0; 24];
+                for (index, byte) in bytes.iter_mut().enumerate() {
+                    let digits = text.get(2 * index..2 * index + 2)?;
+                    *byte = u8::from_str_radix(digits, 16).ok()?;
+                }
+                Self::Slots(SlotId(bytes))
+            }
+            _ => return None,
+        };
+        (receipt.to_text() == text).then_some(receipt)
+    }
+}
+
+/// What is asked of a receipt, in terms of the store: the settlement that was added, or a renewal by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// The next settlement.
+    Settlement(Receipt),
+    /// A hold lives for so many milliseconds: its key.
+    Renewal(String, u64),
+}
+
+/// Adds the settlement of a receipt, unless its hold is renewed.
 ///
 /// # Errors
 /// The policy has no such limit, or the receipt is malformed.
@@ -21,30 +70,42 @@ pub fn settle(
     overrides: OverridesNow<'_>,
     asked: &Settle<'_>,
     settlements: &mut Settlements,
-    renewals: &mut Vec<(String, u64)>,
-) -> Result<(), Problem> {
-    let buckets = buckets(policy, overrides, &asked.limit, &asked.key)?;
-    let secret = read(&asked.receipt).ok_or_else(|| {
+) -> Result<Asked, Problem> {
+    let receipt = Receipt::read(&asked.receipt).ok_or_else(|| {
         Problem::new(
             Code::MalformedEntry,
-            "`receipt` is malformed: send the 32 characters exactly as in the verdict",
+            "`receipt` is malformed: send its characters exactly as in the verdict",
         )
         .at("receipt")
     })?;
-    let hold = hold_key(&asked.key, &asked.limit, secret);
-    if let Some(within_ms) = asked.within_ms {
-        renewals.push((hold, within_ms));
-        return Ok(());
+    match (receipt, asked.within_ms) {
+        (Receipt::Slots(id), within_ms) => {
+            let guard = match within_ms {
+                None => Guard::Free(id),
+                Some(_) => Guard::Renew(id),
+            };
+            // Also of a limit that the policy does not have any more: their streams still run.
+            let limit = policy.limit(&asked.limit);
+            let lasts_us = limit.and_then(|limit| limit.expire_us());
+            let spec = BucketSpec {
+                algorithm: Algorithm::Slots,
+                quota: id.units(),
+                window_us: lasts_us.unwrap_or_else(|| id.lasts_us()),
+            };
+            let key = bucket_key(&asked.key, &asked.limit, &spec);
+            settlements.return_to(guard, [sluicegate_engine::Bucket { key, spec }]);
+        }
+        (Receipt::Hold(secret), within_ms) => {
+            let buckets = buckets(policy, overrides, &asked.limit, &asked.key)?;
+            let hold = hold_key(&asked.key, &asked.limit, secret);
+            if let Some(within_ms) = within_ms {
+                return Ok(Asked::Renewal(hold, within_ms));
+            }
+            let used = asked.units.unwrap_or_default();
+            settlements.return_to(Guard::Settle { hold, used }, buckets);
+        }
     }
-    let used = asked.units.unwrap_or_default();
-    settlements.return_to(Guard::Settle { hold, used }, buckets);
-    Ok(())
-}
-
-/// Accepts only the spelling of `to_text`.
-fn read(text: &str) -> Option<u128> {
-    let secret = u128::from_str_radix(text, 16).ok()?;
-    (to_text(secret) == text).then_some(secret)
+    Ok(Asked::Settlement(receipt))
 }
 
 #[cfg(test)]
@@ -52,13 +113,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_read_as_it_was_written_and_in_no_other_spelling() {
+    fn a_receipt_is_read_as_it_was_written_and_in_no_other_spelling() {
         let secret = crate::random::secret().unwrap();
-        assert_eq!(read(&to_text(secret)), Some(secret));
-        assert_eq!(to_text(7).len(), 32);
-        for wrong in ["", "7", "+0000000000000000000000000000007", "x:log:60000ms"] {
-            assert_eq!(read(wrong), None, "{wrong}");
+        let id = SlotId::new(3, 1_790_000_000_000_000, 7, 30_000_000, secret);
+        for receipt in [Receipt::Hold(secret), Receipt::Hold(7), Receipt::Slots(id)] {
+            assert_eq!(Receipt::read(&receipt.to_text()), Some(receipt));
         }
-        assert_eq!(read(&"A".repeat(32)), None);
+        assert_eq!((id.units(), id.by(), id.lasts_us()), (3, 7, 30_000_000));
+        assert_eq!(id.at_us(), 1_790_000_000_000_000);
+        let a = |count| "A".repeat(count);
+        let wrong = ["", "7", "+0000000000000000000000000000007", "x:log:60000ms"];
+        for wrong in wrong
+            .into_iter()
+            .chain([&*a(32), &*a(48), &*"é".repeat(24)])
+        {
+            assert_eq!(Receipt::read(wrong), None, "{wrong}");
+        }
     }
 }

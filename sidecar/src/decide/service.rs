@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use sluicegate_protocol::{Answer, Read, RulesState, UNKNOWN_HEADER};
+use sluicegate_protocol::{Answer, Read, RulesState, UNKNOWN_HEADER, Verdict};
 use tokio::runtime::Handle;
 
 use super::backend::Backend;
@@ -14,7 +14,8 @@ use super::denials::Denials;
 use super::epoch::PolicyHandle;
 use super::filters::Filters;
 use super::leases::Leases;
-use super::plan::{Basis, Plan};
+use super::plan::{Basis, Drawn, Plan};
+use super::slots::Slots;
 use crate::clock;
 use crate::random;
 use crate::store::batch::Batcher;
@@ -33,6 +34,9 @@ mod past_overrides;
 mod rules;
 mod settle;
 mod stored_overrides;
+mod waiting;
+
+use waiting::is_denied_by_slots;
 
 /// The state of a sidecar.
 pub struct Service {
@@ -44,6 +48,7 @@ pub struct Service {
     backend: Backend,
     denials: Denials,
     leases: Arc<Leases>,
+    slots: Slots,
     /// The number of known steps of the store's clock.
     clock_steps: AtomicU64,
     /// Held while the store's overrides are read.
@@ -95,6 +100,7 @@ impl Service {
             leases: Leases::new(store.is_shared().then(|| store.timeout())),
             store,
             denials: Denials::default(),
+            slots: Slots::default(),
             clock_steps: AtomicU64::new(0),
             reading_overrides: tokio::sync::Mutex::default(),
             overrides_were_read: AtomicBool::new(false),
@@ -108,8 +114,8 @@ impl Service {
         }
     }
 
-    /// Makes decisions. `header` returns the request's headers or metadata by lower-case name.
-    pub async fn decide<'h>(
+    /// Makes decisions without waiting for slots.
+    async fn decide_now<'h>(
         &self,
         request: &Read<'_>,
         header: impl Fn(&str) -> Option<&'h str>,
@@ -151,6 +157,10 @@ impl Service {
             names_unknown: header(UNKNOWN_HEADER).is_some(),
             certificates: Some((&self.denials, moment)),
             leases: Some((&self.leases, epoch.number)),
+            drawn: Drawn {
+                at_us: clock::unix_us(),
+                by: self.instance as u32,
+            },
         };
         let plan = Plan::new(basis, asked);
         for limit in &plan.refused_quotas {
@@ -168,6 +178,14 @@ impl Service {
             }
         }
         let mut decided = plan.verdicts(&outcomes, &fallbacks, clock::now_us());
+        for decided in &mut decided {
+            if let Verdict::Denied(status) = &mut decided.verdict
+                && status.at_once
+                && !status.until_changed
+            {
+                status.retry_after_ms = self.slots.retry_ms(&status.limit, status.quota);
+            }
+        }
         self.look_past_overrides(&epoch, overrides, asked, &mut decided)
             .await;
         // This request's answers may have shown a step. Nothing is lent of leases from before it.
@@ -180,7 +198,13 @@ impl Service {
         };
         for (decided, asked) in decided.iter().zip(asked) {
             let decision = asked.as_ref().ok();
-            epoch.metrics.count(decided, decision, now_us);
+            // A filter asks for a slot again, and waits: that is counted.
+            let asks_again = is_denied_by_slots(&decided.verdict)
+                && decision.is_some_and(|one| one.shadow.is_none() && !one.peek)
+                && (request.wait_ms > 0 || basis.names_unknown);
+            if !asks_again {
+                epoch.metrics.count(decided, decision, now_us);
+            }
             if let (Source::Store, Some(decision)) = (decided.source, decision) {
                 self.denials.hold(moment, decision, &decided.verdict);
             }

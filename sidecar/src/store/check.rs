@@ -33,7 +33,7 @@ const ROUND_TRIPS: usize = 5;
 /// The commands that sidecars run; `*` is a key. SET comes before the commands on hashes and sorted sets that write, so that these
 /// fail with WRONGTYPE instead of writing.
 const COMMANDS: &str = "EVAL return 1 *,EVALSHA 0 1 *,TIME,GET *,SET * 1 PX 9000,HGET * f,HSET * f v,HDEL * f,HGETALL *,HLEN *,\
-                        PEXPIRE * 9000,ZADD * 1 m,ZREM * m,ZCARD *,ZRANK * m,ZRANGEBYSCORE * 0 1,ZCOUNT * 0 1,ZRANGE * 0 1,ZREMRANGEBYSCORE * 0 1,\
+                        PEXPIRE * 9000,ZADD * 1 m,ZREM * m,ZCARD *,ZRANK * m,ZRANGEBYSCORE * 0 1,ZCOUNT * 0 1,ZRANGE * 0 1,ZSCORE * m,ZREMRANGEBYSCORE * 0 1,\
                         UNLINK *,\
                         PERSIST sg:{TAG}:absent:probe,ZREM sg:{sidecars}:names m,HDEL sg:{overrides} f";
 

@@ -138,6 +138,33 @@ local function save_token(bucket, key, now, MARGIN, TOKEN_STATE, UNCUT, GROUP)
   end
 end
 
+-- Stores slots that were taken, if the decision of this reply was admitted (5); or frees them (6); or renews them (7), whatever
+-- the limit: if they had ended, they are in use nevertheless. Returns the result (of what is stored, the decision's), how many
+-- were added or freed, how many others had ended by themselves and are removed with this, and the next position.
+local function change_slots(what, bucket, key, now, units, request, position, reply)
+  local id, ended, following = string.sub(request, position, position + 23), 0, position + 24
+  local decided, list = reply and struct.unpack('>i4', reply), {}
+  if decided and decided <= 0 then return decided, 0, 0, following end
+  for n = 1, units do
+    if what ~= 6 then list[#list + 1] = now + bucket.a end
+    list[#list + 1] = id .. string.char(n)
+  end
+  if decided then
+    ended = redis.call('ZREMRANGEBYSCORE', key, '-inf', now)
+  else
+    local ends = redis.call('ZSCORE', key, list[#list])
+    local live = ends and tonumber(ends) > now
+    if what == 6 and not live then return 3, 0, 0, following end
+    if what == 6 then units = -redis.call('ZREM', key, unpack(list)) elseif live then units = 0 end
+    bucket.level = bucket.level + units
+  end
+  bucket.kept = bucket.kept + units
+  if what == 6 then return 1, -units, 0, following end
+  redis.call('ZADD', key, unpack(list))
+  redis.call('PEXPIRE', key, math.ceil((bucket.a + 1000000) / 1000))
+  return decided or 2, units, ended, following
+end
+
 local function slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
   local call, pack, unpack, sub = redis.call, struct.pack, struct.unpack, string.sub
   local floor, min, max, ceil, abs = math.floor, math.min, math.max, math.ceil, math.abs
@@ -748,6 +775,8 @@ end
 --              kind 1, sliding log and window: a = window, b = precision (1 for a log), microseconds
 --              kind 6, sliding window whose units may be spent until the end of their step (a lease): a, b as kind 1
 
+--              kind 7, concurrency:            a = microseconds that a slot lasts after it was taken or renewed
+
 --              kind 4, hold:                   b = 0 to leave it: limit = units, a = lifetime, microseconds
 --                                              b = 1 to spend it: limit = 0, a = units that stay in it; or to leave it
 --                                              as a mark unless it is there: limit = 1, a = lifetime
@@ -766,6 +795,8 @@ end
 --              calls have taken): and then n buckets of  index I4 (of a receipt, to tell a token bucket of it; or 0) |
 --              name I7 | taken at I7 (0: now) | two I7, by which rate it
 --              drains: fine units per microsecond, and per unit (0: it does not drain).
+--              what 5 stores slots of the bucket index, as many as units, if the decision before it was admitted; what 6
+--              frees them, what 7 renews them: and then their id, 24 bytes.
 -- ARGV[2]  the time in microseconds, for tests. Production leaves it out: Redis's clock is the one
 --          that all sidecars share.
 --
@@ -773,7 +804,8 @@ end
 -- times in microseconds; result is 1 + the index of the take that decided, negative if denied, and 0 if a key
 -- of the step holds what this script did not write: then it has taken nothing, and settled the other buckets.
 -- For what settles, result is 1 if units came back, 2 if some were added and 3 if the guard let nothing pass; remaining
--- is the most units of a bucket (without any, those of the hold).
+-- is the most units of a bucket (without any, those of the hold). For slots, remaining is how many were added or freed, and
+-- retry after how many had ended by themselves.
 -- If it is too late, the reply is  now I7  alone.
 --
 -- Every bucket is read once, changed in Lua by each decision in turn, and written once, if at all.
@@ -793,7 +825,7 @@ local not_after, kind, limit, a, b, position = unpack('>I7I1I4I7I7', request)
 if now > not_after then return pack('>I7', now) end
 
 local HOLD = 4
-local PEEK, ASK, SETTLE = 1, 2, 3
+local PEEK, ASK, SETTLE, LEAVE, STORE = 1, 2, 3, 4, 5
 local TWO32, TWO48 = 4294967296, 281474976710656
 -- When a key's end is set, it is this many microseconds later than that of its content: Redis expires keys by a
 -- separate millisecond clock.
@@ -832,6 +864,10 @@ local SHED = 8
 local REACH = 1024
 -- What one call adds rewrites at most this many closed blocks, at about 10 us each.
 local DEPTH = 128
+
+-- A sorted set: a member for each slot, with the time of its end. Its name is the id of those that were taken together, and
+-- its number among them.
+local SLOTS = 7
 
 -- Functions that are not defined here are in slow_path.lua, which goes before this file.
 local slow
@@ -960,6 +996,20 @@ for i = 1, #KEYS do
       end
     end
     buckets[i] = log
+  elseif kind == SLOTS then
+    local level = read('ZCOUNT', key, now + 1, '+inf')
+    if type(level) ~= 'number' then
+      broken = broken or {}
+      broken[i], level = true, 0
+    elseif level > 0 then
+      -- The clock stepped back: those that end later than any slot could are renewed now.
+      local ends = now + a
+      if tonumber(call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]) > ends then
+        for _, slot in ipairs(call('ZRANGEBYSCORE', key, ends + 1, '+inf')) do call('ZADD', key, ends, slot) end
+      end
+    end
+    -- When one will be free is not known. So a limit that has a time decides a denial.
+    buckets[i] = { a = a, cap = limit, level = level, kept = level, fresh = 1, born = 0 }
   elseif kind == HOLD then
     buckets[i] = read_hold(key, limit, a, b)
   else
@@ -976,7 +1026,15 @@ while position <= ends do
   what, takes, index, cost, position = unpack('>I1I2I4I4', request, position)
   local result, remaining, reset, retry = 1, 0, 0, 0
   local bucket, tightest, lost
-  if what >= SETTLE then
+  if what > LEAVE then
+    bucket = buckets[index]
+    if broken and broken[index] then
+      result, position = 0, position + 24
+    else
+      result, remaining, retry, position =
+        change_slots(what, bucket, KEYS[index], now, cost, request, position, what == STORE and reply)
+    end
+  elseif what >= SETTLE then
     slow = slow or slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
     if what == SETTLE then
       result, remaining, position, replies =

@@ -103,6 +103,7 @@ impl Lease {
                 of: self.buckets.iter().map(Held::of).collect(),
                 is_receipt: false,
             }],
+            slots: Vec::new(),
         });
     }
 

@@ -15,7 +15,7 @@ use sluicegate_protocol::{Verdict, WithoutStore};
 use super::open::{Open, tightest};
 use super::{Basis, Fallback};
 use crate::decide::effective::{EffectiveChecks, denial_ttl_ms};
-use crate::decide::leases;
+use crate::decide::{leases, slots};
 use crate::telemetry::verdict::{Decided, Source};
 
 /// Makes a decision that needs no answer of the store.
@@ -52,7 +52,7 @@ fn by_policy<'a>(basis: &Basis<'a>, open: &mut Open<'a>) -> Option<Decided> {
         Ok(all) => open.all = all,
         Err(problem) => return Some(open.refused(problem)),
     }
-    open.draw_secrets();
+    open.draw_receipts(basis.drawn);
     None
 }
 
@@ -107,18 +107,25 @@ fn by_store(outcomes: &[Option<Outcome>], now_us: u64, open: &mut Open<'_>) -> O
     if outcome.admitted {
         status.receipt = open.receipts();
     } else {
-        // Rounded down: a certificate may end early and never late.
-        status.hold_ms = (outcome.retry_after_us / 1_000).min(most_ms);
+        // Rounded down: a certificate may end early and never late. When a slot will be free is not known.
+        let retry_ms = match status.at_once {
+            true => slots::MOST_HOLD_MS,
+            false => outcome.retry_after_us / 1_000,
+        };
+        status.hold_ms = retry_ms.min(most_ms);
     }
     Some(open.decided(outcome.admitted, status, Source::Store, now_us))
 }
 
 fn by_share(fallbacks: &[Fallback], now_us: u64, open: &mut Open<'_>) -> Option<Decided> {
     match fallbacks.get(open.batch_index)? {
-        // Its denial is not cached, since units may be available as soon as the store is back. It has no receipts, since the store
-        // would not know them.
+        // Its denial is not cached, since units may be available as soon as the store is back. Of units it has no receipts, since
+        // the store would not know them.
         Fallback::Share(outcome) => {
-            let status = open.status(outcome)?;
+            let mut status = open.status(outcome)?;
+            if outcome.admitted {
+                status.receipt = open.receipts_of_slots();
+            }
             Some(open.decided(outcome.admitted, status, Source::Share, now_us))
         }
         Fallback::NoVerdict(then) => {

@@ -1,8 +1,8 @@
 //! A decision that is still open.
 
 use sluicegate_engine::{
-    BatchBuilder, Bucket, BucketSpec, Decision, Held, Hold, MAX_REQUEST_WEIGHT, Outcome, Take,
-    bucket_key, hold_key,
+    BatchBuilder, Bucket, BucketSpec, Decision, Held, Hold, MAX_REQUEST_WEIGHT, Outcome, SlotId,
+    Take, TakenSlots, bucket_key, hold_key,
 };
 use sluicegate_protocol::{
     Code, DECISIONS, Decision as Asked, LimitStatus, Problem, Verdict, WithoutStore,
@@ -11,12 +11,22 @@ use sluicegate_protocol::{
 use super::peek;
 use crate::decide::effective::{EffectiveCheck, EffectiveChecks};
 use crate::decide::leases::{MARKER_QUOTA, Reservation};
-use crate::decide::{receipts, status};
+use crate::decide::receipts::Receipt;
+use crate::decide::status;
 use crate::random;
 use crate::telemetry::verdict::{Decided, Source};
 
 /// For how long a receipt can be settled at least, unless the decision says so.
 const SETTLED_WITHIN_US: u64 = 600_000_000;
+
+/// By whom slots are taken, and when.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Drawn {
+    /// The time, in microseconds.
+    pub at_us: u64,
+    /// The sidecar's number, as far as it fits.
+    pub by: u32,
+}
 
 /// A decision that is still open.
 #[derive(Debug)]
@@ -33,8 +43,8 @@ pub(super) struct Open<'a> {
     pub peeks: Vec<(usize, Bucket, usize)>,
     /// Its index in the batch.
     pub batch_index: usize,
-    /// A secret for each check, if receipts are wanted.
-    secrets: Vec<Option<u128>>,
+    /// A receipt for each check that wants one.
+    receipts: Vec<Option<Receipt>>,
 }
 
 /// A decision that cannot be made.
@@ -51,7 +61,7 @@ impl<'a> Open<'a> {
             leased: Vec::new(),
             peeks: Vec::new(),
             batch_index: usize::MAX,
-            secrets: Vec::new(),
+            receipts: Vec::new(),
         }
     }
 
@@ -72,7 +82,7 @@ impl<'a> Open<'a> {
             )));
         }
         let mut takes = Vec::with_capacity(weight - builder.weight());
-        let mut holds = Vec::new();
+        let (mut holds, mut slots) = (Vec::new(), Vec::new());
         for check in &self.all.checks {
             let first = takes.len();
             for spec in check.windows() {
@@ -83,20 +93,30 @@ impl<'a> Open<'a> {
                 });
             }
             // One for all windows of a check.
-            if let Some(secret) = self.secret(check.index) {
-                let held_for = check.windows().map(|spec| spec.held_for_us(check.cost));
-                let buckets = takes.iter().skip(first);
-                let buckets =
-                    buckets.filter_map(|take: &Take| builder.batch().buckets.get(take.bucket));
-                holds.push(Hold {
-                    key: hold_key(check.key, &check.limit.name, secret),
-                    units: check.cost,
-                    lasts_us: check
-                        .within_us
-                        .unwrap_or_else(|| held_for.max().unwrap_or(0).max(SETTLED_WITHIN_US)),
-                    of: buckets.map(Held::of).collect(),
-                    is_receipt: true,
-                });
+            match self.receipt(check.index) {
+                None => {}
+                Some(Receipt::Slots(id)) => {
+                    let buckets = takes.iter().skip(first);
+                    slots.extend(buckets.map(|take: &Take| TakenSlots {
+                        bucket: take.bucket,
+                        id,
+                    }));
+                }
+                Some(Receipt::Hold(secret)) => {
+                    let held_for = check.windows().map(|spec| spec.held_for_us(check.cost));
+                    let buckets = takes.iter().skip(first);
+                    let buckets =
+                        buckets.filter_map(|take: &Take| builder.batch().buckets.get(take.bucket));
+                    holds.push(Hold {
+                        key: hold_key(check.key, &check.limit.name, secret),
+                        units: check.cost,
+                        lasts_us: check
+                            .within_us
+                            .unwrap_or_else(|| held_for.max().unwrap_or(0).max(SETTLED_WITHIN_US)),
+                        of: buckets.map(Held::of).collect(),
+                        is_receipt: true,
+                    });
+                }
             }
         }
         self.batch_index = builder.push(Decision {
@@ -108,6 +128,7 @@ impl<'a> Open<'a> {
                 .iter()
                 .any(|check| check.cost == 0 && self.is_settled(check.index)),
             holds,
+            slots,
         });
         None
     }
@@ -119,37 +140,66 @@ impl<'a> Open<'a> {
         }
     }
 
-    /// Draws the secrets of the receipts that are wanted. Checks that an override made unlimited take nothing, so they have none.
-    pub fn draw_secrets(&mut self) {
+    /// Draws the receipts that are wanted. Checks that an override made unlimited take nothing, so they have none.
+    pub fn draw_receipts(&mut self, drawn: Drawn) {
         if self.asked.peek {
             return;
         }
         let checks = 0..self.asked.checks.len();
-        let draw = |check| self.is_settled(check).then(random::secret).flatten();
-        self.secrets = checks.map(draw).collect();
+        let draw = |index| {
+            let check = self.all.checks.iter().find(|check| check.index == index)?;
+            match check.limit.expire_us() {
+                None if self.is_settled(index) => random::secret().map(Receipt::Hold),
+                Some(lasts_us) if check.cost > 0 => {
+                    let Drawn { at_us, by } = drawn;
+                    let secret = random::secret()?;
+                    let id = SlotId::new(check.cost, at_us, by, lasts_us, secret);
+                    Some(Receipt::Slots(id))
+                }
+                _ => None,
+            }
+        };
+        self.receipts = checks.map(draw).collect();
     }
 
     /// Whether a check that is decided is one whose units will be settled.
     fn is_settled(&self, check: usize) -> bool {
         let mut of = self.all.checks.iter().filter(|of| of.index == check);
-        of.any(|of| self.asked.receipt || of.within_us.is_some())
+        of.any(|of| {
+            let is_of_slots = of.limit.expire_us().is_some();
+            !is_of_slots && (self.asked.receipt || of.within_us.is_some())
+        })
     }
 
-    fn secret(&self, check: usize) -> Option<u128> {
-        self.secrets.get(check).copied()?
+    fn receipt(&self, check: usize) -> Option<Receipt> {
+        self.receipts.get(check).copied()?
     }
 
     /// The receipts for the caller: a text for each check, empty for those that have none; nothing if none was wanted.
     pub fn receipts(&self) -> Vec<String> {
         let mut checks = self.asked.checks.iter();
-        if self.asked.peek || !checks.any(|check| self.asked.settles(check)) {
+        let is_wanted = checks.any(|check| self.asked.settles(check));
+        if self.asked.peek || !(is_wanted || self.receipts.iter().any(Option::is_some)) {
             return Vec::new();
         }
         let merged = self.all.merged.iter();
-        let secrets = merged.map(|check| self.secret(*check));
-        secrets
-            .map(|secret| secret.map_or_else(String::new, receipts::to_text))
+        let receipts = merged.map(|check| self.receipt(*check));
+        receipts
+            .map(|receipt| receipt.map_or_else(String::new, Receipt::to_text))
             .collect()
+    }
+
+    /// Those of slots alone.
+    pub fn receipts_of_slots(&mut self) -> Vec<String> {
+        let is_hold = |receipt: &mut Option<Receipt>| matches!(receipt, Some(Receipt::Hold(_)));
+        self.receipts
+            .iter_mut()
+            .filter_map(|receipt| is_hold(receipt).then_some(receipt))
+            .for_each(|receipt| *receipt = None);
+        match self.receipts.iter().any(Option::is_some) {
+            true => self.receipts(),
+            false => Vec::new(),
+        }
     }
 
     /// The check and the window of each take of its decision in the batch.

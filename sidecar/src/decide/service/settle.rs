@@ -11,7 +11,7 @@ use sluicegate_protocol::{
 use super::Service;
 use crate::clock;
 use crate::decide::buckets::buckets;
-use crate::decide::receipts;
+use crate::decide::receipts::{self, Asked, Receipt};
 use crate::telemetry::verdict::Decided;
 
 impl Service {
@@ -26,49 +26,68 @@ impl Service {
         let overrides = epoch.overrides.at(clock::unix_ms());
         let (mut settlements, mut renewals) = (Settlements::default(), Vec::new());
         let read = asked.iter().enumerate().map(|(index, asked)| {
-            let asked = asked.as_ref().map_err(Problem::clone)?;
-            let added = receipts::settle(
-                &epoch.policy,
-                overrides,
-                asked,
-                &mut settlements,
-                &mut renewals,
-            );
-            added.map_err(|problem| problem.of_entry(SETTLES, index))?;
-            Ok(asked)
+            let entry = asked.as_ref().map_err(Problem::clone)?;
+            let added = receipts::settle(&epoch.policy, overrides, entry, &mut settlements);
+            let added = added.map_err(|problem| problem.of_entry(SETTLES, index))?;
+            Ok((entry, added))
         });
         let read: Vec<Result<_, Problem>> = read.collect();
+        for (_, asked) in read.iter().flatten() {
+            if let Asked::Renewal(hold, within_ms) = asked {
+                renewals.push((hold.clone(), *within_ms));
+            }
+        }
         let (done, renewed) = tokio::join!(
             self.backend.settle(&settlements),
             self.backend.renew(&renewals)
         );
         let (mut done, mut renewed) = (done.into_iter(), renewed.into_iter().flatten());
-        let mut void = Vec::new();
+        let (mut void, mut freed) = (Vec::new(), Vec::new());
         let outcomes = read.into_iter().map(|entry| match entry {
             Err(problem) => Settled::Error(problem),
-            Ok(asked) if asked.within_ms.is_some() => match renewed.next() {
+            Ok((_, Asked::Renewal(..))) => match renewed.next() {
                 None => Settled::Unavailable,
                 Some(false) => Settled::Unknown,
                 Some(true) => Settled::Renewed,
             },
-            Ok(asked) => {
+            Ok((asked, Asked::Settlement(receipt))) => {
                 let settled = match done.next().flatten() {
                     None => Settled::Unavailable,
+                    Some(_) if asked.within_ms.is_some() => Settled::Renewed,
                     Some(Done::Nothing) => Settled::Unknown,
                     Some(Done::Returned(units)) => Settled::Returned { units },
                     Some(Done::Added(units)) => Settled::Charged { units },
                 };
-                if !matches!(settled, Settled::Unknown | Settled::Returned { units: 0 }) {
-                    void.push((asked.limit.as_ref(), asked.key.as_ref()));
+                let (limit, key) = (asked.limit.as_ref(), asked.key.as_ref());
+                if !matches!(
+                    settled,
+                    Settled::Unknown | Settled::Renewed | Settled::Returned { units: 0 }
+                ) {
+                    void.push((limit, key));
                 }
-                epoch
-                    .metrics
-                    .count_settled(asked, &settled, clock::now_us());
+                match (receipt, &settled) {
+                    (Receipt::Slots(id), Settled::Returned { units }) => {
+                        freed.push((
+                            limit,
+                            key,
+                            *units,
+                            clock::unix_us().saturating_sub(id.at_us()),
+                        ));
+                    }
+                    (Receipt::Slots(_), _) => {}
+                    (Receipt::Hold(_), settled) => {
+                        let now_us = clock::now_us();
+                        epoch.metrics.count_settled(asked, settled, now_us);
+                    }
+                }
                 settled
             }
         });
         let outcomes = outcomes.collect();
         self.denials.void(void);
+        for (limit, key, units, for_us) in freed {
+            self.slots.freed(limit, key, units, for_us);
+        }
         Listed { outcomes }
     }
 
@@ -112,8 +131,13 @@ impl Service {
             Ok(decision)
         });
         let decisions = decisions.collect();
-        let denied = Vec::new();
-        self.decide(&Read { decisions, denied }, |_| None).await
+        let peeks = Read {
+            decisions,
+            denied: Vec::new(),
+            settles: Vec::new(),
+            wait_ms: 0,
+        };
+        self.decide(&peeks, |_| None).await
     }
 
     /// Restores the whole quota of limits and keys; an outcome for each entry.

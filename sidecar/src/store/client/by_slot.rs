@@ -104,9 +104,18 @@ impl Client {
                     let each = self.invoke(&spend, deadline).await?;
                     each.into_iter().flatten().next().unwrap_or_default()
                 }
-                Guard::Renew { .. } | Guard::Once { .. } => {
-                    return Err(ConnectionError::Apart.into());
+                // Its bucket alone has all of it.
+                Guard::Free(_) | Guard::Renew(_) => {
+                    let mut alone = Settlements::default();
+                    let buckets = one.entries.iter();
+                    let buckets = buckets.filter_map(|entry| settlements.buckets.get(entry.bucket));
+                    alone.return_to(one.guard.clone(), buckets.cloned());
+                    let each = self.invoke(&alone, deadline).await?;
+                    let settled = each.into_iter().flatten().next();
+                    done.push(settled.unwrap_or_default().done);
+                    continue;
                 }
+                Guard::Once { .. } => return Err(ConnectionError::Apart.into()),
             };
             if one.guard != Guard::None && spent.done == Done::Nothing {
                 done.push(Done::Nothing);

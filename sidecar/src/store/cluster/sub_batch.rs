@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::store::slots::Atomic;
 use sluicegate_engine::{
-    ALL, Batch, BatchBuilder, Bucket, Decision, Entry, Guard, Held, Hold, Look, Outcome,
-    Settlement, Settlements, Take, hold_key_beside, outcome,
+    ALL, Algorithm, Batch, BatchBuilder, Bucket, Decision, Entry, Guard, Held, Hold, Look, Outcome,
+    Settlement, Settlements, Take, TakenSlots, hold_key_beside, outcome,
 };
 
 /// The takes of a batch from one subject, or from one key.
@@ -66,6 +66,10 @@ pub fn split(
             let holds = decision.holds.iter();
             let holds = holds.filter(|hold| atomic.group(&hold.key) == of);
             let mut holds: Vec<_> = holds.cloned().collect();
+            let slots = decision.slots.iter().filter_map(|slots| {
+                let (group, bucket) = places.get(slots.bucket).copied()?;
+                (group == of).then_some(TakenSlots { bucket, ..*slots })
+            });
             if may_come_back {
                 hold_rest(&mut holds, &sub_batch.batch, &takes, lasts_us, &mut secret);
             }
@@ -74,6 +78,7 @@ pub fn split(
                 peek: decision.peek,
                 asks: decision.asks,
                 holds,
+                slots: slots.collect(),
             });
             sub_batch.sources.push((index, numbers));
         }
@@ -92,6 +97,8 @@ fn hold_rest(
     for takes in takes.chunk_by(|one, next| one.cost == next.cost) {
         let buckets = takes.iter().filter(|take| take.cost > 0);
         let buckets = buckets.filter_map(|take| batch.buckets.get(take.bucket));
+        // Slots are freed by their own name.
+        let buckets = buckets.filter(|bucket| !is_of_slots(bucket));
         let mut is_held =
             |bucket: &&Bucket| holds.iter_mut().any(|hold| hold.held(bucket).is_some());
         let rest: Vec<_> = buckets.filter(|bucket| !is_held(bucket)).collect();
@@ -138,6 +145,7 @@ pub fn combine(
                     takes: Vec::new(),
                     peek: false,
                     asks: false,
+                    slots: Vec::new(),
                     holds: vec![with_times(hold, batch, decision, parts)],
                 });
                 combined.to_leave.push(alone.finish());
@@ -148,9 +156,24 @@ pub fn combine(
     combined
 }
 
+fn is_of_slots(bucket: &Bucket) -> bool {
+    bucket.spec.algorithm == Algorithm::Slots
+}
+
 /// Settles what the admitted sub-batches of a decision took.
 fn come_back(to: &mut Settlements, batch: &Batch, decision: &Decision, parts: &[Part<'_>]) {
-    for (takes, holds, at_us) in admitted(batch, decision, parts) {
+    for (mut takes, holds, at_us) in admitted(batch, decision, parts) {
+        for slots in &decision.slots {
+            let bucket = batch.buckets.get(slots.bucket);
+            let taken = bucket.filter(|of| takes.iter().any(|(bucket, _)| bucket == of));
+            if let Some(bucket) = taken {
+                to.return_to(Guard::Free(slots.id), [bucket.clone()]);
+            }
+        }
+        takes.retain(|(bucket, _)| !is_of_slots(bucket));
+        if takes.is_empty() {
+            continue;
+        }
         for hold in holds {
             let guard = Guard::Spend {
                 hold: hold.key.clone(),

@@ -33,10 +33,9 @@ pub fn probe(tag: &str) -> Batch {
         buckets: vec![
             bucket(first, "fixed", Algorithm::FixedWindow),
             bucket(second, "log", Algorithm::SlidingLog),
-            bucket(first, "slots", Algorithm::Slots),
         ],
         decisions: vec![Decision {
-            takes: vec![take(0), take(1), take(2)],
+            takes: vec![take(0), take(1)],
             peek: false,
             asks: false,
             holds: Vec::new(),

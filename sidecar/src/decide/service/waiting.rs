@@ -1,0 +1,112 @@
+//! Decisions that wait for a slot.
+
+use std::time::Duration;
+
+use sluicegate_protocol::{Answer, Decision, Problem, Read, UNKNOWN_HEADER, Verdict};
+use tokio::time::Instant;
+
+use super::Service;
+use crate::clock;
+use crate::decide::slots::Waits;
+use crate::telemetry::verdict::{Decided, Source};
+
+/// Whether it is denied because all slots are in use, and nothing else denies it.
+pub(super) fn is_denied_by_slots(verdict: &Verdict<'_>) -> bool {
+    matches!(verdict, Verdict::Denied(status) if status.at_once && !status.until_changed)
+}
+
+impl Service {
+    /// Makes decisions. `header` returns the request's headers or metadata by lower-case name.
+    pub async fn decide<'h>(
+        &self,
+        request: &Read<'_>,
+        header: impl Fn(&str) -> Option<&'h str>,
+    ) -> Answer<'static> {
+        if !request.settles.is_empty() {
+            let settles: Vec<_> = request.settles.iter().cloned().map(Ok).collect();
+            self.settle(&settles).await;
+        }
+        if request.wait_ms == 0 {
+            return self.decide_now(request, header).await;
+        }
+        // On the heap, because most requests do not wait.
+        Box::pin(self.decide_when_free(request, header)).await
+    }
+
+    async fn decide_when_free<'h>(
+        &self,
+        request: &Read<'_>,
+        header: impl Fn(&str) -> Option<&'h str>,
+    ) -> Answer<'static> {
+        let until = Instant::now() + Duration::from_millis(request.wait_ms);
+        // From before the first answer, so that nothing that is freed after it is missed.
+        let mut waits: Vec<_> = request
+            .decisions
+            .iter()
+            .map(|one| self.waits(one))
+            .collect();
+        let mut answer = self.decide_now(request, &header).await;
+        loop {
+            let denied = answer.verdicts.iter().map(is_denied_by_slots);
+            let denied: Vec<_> = denied
+                .enumerate()
+                .filter_map(|(n, it)| it.then_some(n))
+                .collect();
+            let still: Vec<_> = denied
+                .iter()
+                .filter_map(|n| waits.get(*n)?.as_ref())
+                .collect();
+            if still.is_empty() {
+                break;
+            }
+            let freed = still.iter().map(|waits| Box::pin(waits.freed(until)));
+            let (freed, index, _) = futures_util::future::select_all(freed).await;
+            let number = denied
+                .iter()
+                .filter(|n| waits.get(**n).is_some_and(Option::is_some))
+                .nth(index)
+                .copied();
+            let (true, Some(number)) = (freed, number) else {
+                break;
+            };
+            let again = request.decisions.get(number).cloned();
+            let again = Read {
+                decisions: again.into_iter().collect(),
+                denied: Vec::new(),
+                settles: Vec::new(),
+                wait_ms: request.wait_ms,
+            };
+            let names = |name: &str| (name == UNKNOWN_HEADER).then(|| header(name))?;
+            let next = self.decide_now(&again, names).await.verdicts.pop();
+            if let (Some(next), Some(verdict)) = (next, answer.verdicts.get_mut(number)) {
+                *verdict = next;
+            }
+        }
+        waits.clear();
+        self.count_denied_by_slots(request, &answer);
+        answer
+    }
+
+    /// What a decision waits for.
+    fn waits(&self, decision: &Result<Decision<'_>, Problem>) -> Option<Waits<'_>> {
+        let epoch = self.policy.current();
+        let mut decision = decision.as_ref().ok().filter(|one| !one.peek)?.clone();
+        decision.checks.iter_mut().find_map(|check| {
+            epoch.policy.rename(&mut check.limit, &mut check.key);
+            let limit = epoch.policy.limit(&check.limit)?;
+            limit.expire_us()?;
+            Some(self.slots.wait(&check.limit, &check.key))
+        })
+    }
+
+    /// Counts denials that were not counted before, since they might have become admissions.
+    fn count_denied_by_slots(&self, request: &Read<'_>, answer: &Answer<'static>) {
+        let epoch = self.policy.current();
+        for (asked, verdict) in request.decisions.iter().zip(&answer.verdicts) {
+            if let (Ok(asked), true) = (asked, is_denied_by_slots(verdict)) {
+                let decided = Decided::by(Source::Store, verdict.clone());
+                epoch.metrics.count(&decided, Some(asked), clock::now_us());
+            }
+        }
+    }
+}
