@@ -37,4 +37,5 @@ pub use denials::Denials;
 pub use epoch::{Epoch, PolicyHandle};
 pub use overrides::Overrides;
 pub use plan::{Basis, Fallback, Plan};
+pub use receipts::Receipt;
 pub use service::Service;
