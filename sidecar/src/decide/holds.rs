@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::Serialize;
 use sluicegate_engine::SlotId;
 use sluicegate_protocol::{ListedHold, MAX_LISTED_HOLDS, is_digits};
 
@@ -56,7 +57,7 @@ pub struct Wanted<'w> {
 }
 
 /// The slots of one limit.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct OfLimit {
     /// How many are in use.
     pub in_use: u64,

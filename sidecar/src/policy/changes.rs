@@ -8,7 +8,7 @@ use super::contents::Policy;
 use super::counted::started_anew;
 use super::limits::Limit;
 use super::rules::RuleSets;
-use super::window_file::window_name;
+use super::window_file::{window_name, window_quota};
 
 /// Each change, such as "per-tenant: quota 20 -> 40", in the order of the names. What cannot be seen in a running sidecar,
 /// such as comments, is "no limit changed".
@@ -142,6 +142,8 @@ fn of_limit(before: &Limit, after: &Limit) -> Vec<String> {
         before.max_requested_quota != after.max_requested_quota,
     );
     note("lease", before.lease != after.lease);
+    note("expire", before.expire_us() != after.expire_us());
+    note("longest", before.longest_us != after.longest_us);
     note(
         "whether rules settle it",
         before.is_settled != after.is_settled,
@@ -158,11 +160,11 @@ fn of_limit(before: &Limit, after: &Limit) -> Vec<String> {
     found
 }
 
-/// A window, such as "sliding_log 20 per 10m" or "token_bucket 5 per 1s with burst 9".
+/// A window, such as "sliding_log 20 per 10m", "concurrency 32 at once" or "token_bucket 5 per 1s with burst 9".
 pub fn describe_window(spec: &BucketSpec) -> String {
-    let (name, quota, burst) = (spec.name(), spec.quota, spec.most_at_once());
-    let window = format!("{name} {quota} per {}", window_name(spec));
-    match burst == quota {
+    let burst = spec.most_at_once();
+    let window = format!("{} {}", spec.name(), window_quota(spec));
+    match burst == spec.quota {
         true => window,
         false => format!("{window} with burst {burst}"),
     }
@@ -184,6 +186,7 @@ mod tests {
              per: 10m }] | per: 10m }, { quota: 90, per: 1h }] | l: now sliding_log 90 per 1h, whose counts start at zero
              quota: 5, | quota: 5, burst: 9, | m: burst 5 -> 9
              quota: 5, per: 1s | quota: 5, burst: 9, per: 2s | m: no longer token_bucket 5 per 1s, now token_bucket 5 per 2s with burst 9, whose counts start at zero
+             sliding_log, windows: [{ quota: 20, per: 10m | concurrency, windows: [{ quota: 32, per: 30s | l: no longer sliding_log 20 per 10m, now concurrency 32 at once, whose counts start at zero, longest changed
              per: 10m }] | per: 10m }], when_store_is_down: deny | l: when_store_is_down changed
              per: 10m }] | per: 10m }], overrides: [{ key: k, blocked: true }] | l: overrides changed
              per: 10m }] | per: 10m }], enforce: false | l: no longer enforced
