@@ -40,4 +40,5 @@ pub use epoch::{Epoch, PolicyHandle};
 pub use holds::{OfLimit, Wanted, read_vm};
 pub use overrides::Overrides;
 pub use plan::{Basis, Fallback, Plan};
+pub use receipts::Receipt;
 pub use service::Service;

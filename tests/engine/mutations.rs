@@ -10,6 +10,7 @@ use super::kept::{a_copy_of_the_newest_record, receipts_by_two_rates};
 use super::lua::Lua;
 use super::made::is_refuted;
 use super::replay::replay;
+use super::slots::slots_differ;
 use proptest::test_runner::TestCaseError;
 use sluicegate_engine::script;
 use std::cell::RefCell;
@@ -263,6 +264,43 @@ what asks takes a unit
 - if takes > 1 or what == ASK then index
 + if takes > 1 then index
 
+=== slots
+a slot counts a microsecond too long
+- local level = read('ZCOUNT', key, now + 1, '+inf')
++ local level = read('ZCOUNT', key, now, '+inf')
+slots that have ended count
+- local level = read('ZCOUNT', key, now + 1, '+inf')
++ local level = read('ZCARD', key)
+a clock that stepped back keeps slots that are dead
+- if tonumber(call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]) > ends then
++ if tonumber(call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]) > ends + 2 * a then
+a decision that is denied stores its slots
+- if decided and decided <= 0 then return decided, 0, 0, following end
++ if decided == 0 then return decided, 0, 0, following end
+slots are freed by their number instead of their id
+- units = -redis.call('ZREM', key, unpack(list))
++ units = -#redis.call('ZPOPMIN', key, units) / 2
+what has ended is freed once more
+- if what == 6 and not live then return 3, 0, 0, following end
++
+a renewal does not bring back what was lost
+-   redis.call('ZADD', key, unpack(list))
+-   redis.call('PEXPIRE'
++   redis.call('ZADD', key, decided and 'NX' or 'XX', unpack(list))
++   redis.call('PEXPIRE'
+a renewal adds slots that it has already
+- units = -redis.call('ZREM', key, unpack(list)) elseif live then units = 0 end
++ units = -redis.call('ZREM', key, unpack(list)) end
+a renewal is of half the time
+- if what ~= 6 then list[#list + 1] = now + bucket.a end
++ if what ~= 6 then list[#list + 1] = now + (decided and bucket.a or bucket.a / 2) end
+nobody is told of slots that had ended
+- ended = redis.call('ZREMRANGEBYSCORE', key, '-inf', now)
++ redis.call('ZREMRANGEBYSCORE', key, '-inf', now)
+slots of one id have one name
+- list[#list + 1] = id .. string.char(n)
++ list[#list + 1] = id
+
 === kept history
 what comes next is stale when two admissions share a stamp
 - elseif ahead >= copies then
@@ -331,6 +369,7 @@ impl Bug {
         match self.check {
             "holds" => holds_agree(lua).is_err(),
             "receipts" => receipts_differ(lua, HISTORIES),
+            "slots" => slots_differ(lua, HISTORIES),
             "kept history" => {
                 let kept = [a_copy_of_the_newest_record(), receipts_by_two_rates()];
                 kept.iter().any(|history| replay(lua, history).is_err())

@@ -7,6 +7,7 @@ use super::kept::cut_buckets;
 use super::lua::Lua;
 use super::made::for_all;
 use super::replay::replay;
+use super::slots::slots_differ;
 use proptest::test_runner::TestCaseError;
 use sluicegate_engine::script;
 use std::cell::RefCell;
@@ -79,6 +80,7 @@ fn histories_come_to_every_branch_of_the_slow_path() {
     for history in cut_buckets() {
         replay(&mut lua, &history).unwrap();
     }
+    assert!(!slots_differ(&mut lua, 100));
     let lua = RefCell::new(lua);
     for _ in 0..ROUNDS {
         for kind in Kind::ALL {

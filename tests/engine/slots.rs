@@ -2,7 +2,7 @@
 //! tells the three what became of earlier calls: answers that were lost, repeated and late calls are among the steps.
 
 use super::lua::Lua;
-use super::made::{SECOND, START_US, bucket};
+use super::made::{SECOND, START_US, bucket, is_refuted};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use sluicegate_engine::{
@@ -233,37 +233,53 @@ impl Stores<'_> {
 #[test]
 fn slots_agree_with_their_model() {
     let wanted = std::env::var("SLUICEGATE_STEPS").unwrap_or_else(|_| "10000".to_owned());
-    slots_agree(&RefCell::new(Lua::start()), wanted.parse().unwrap());
-}
-
-/// So many generated steps, in three ways.
-pub fn slots_agree(lua: &RefCell<Lua>, wanted: u64) {
-    let (steps, worlds) = (Cell::new(0), Cell::new(0));
+    let (wanted, lua) = (wanted.parse().unwrap(), RefCell::new(Lua::start()));
+    let (steps, world) = (Cell::new(0_u64), Cell::new(0));
     while steps.get() < wanted {
-        let histories = prop::collection::vec(step(), 1..80);
-        super::made::for_all(25, 20_000, &histories, |history| {
-            let mut lua = lua.borrow_mut();
-            worlds.set(worlds.get() + 1);
-            let name = |limit: usize| format!("sg:{{s}}:{}:{limit}", worlds.get());
-            let limits =
-                (0..2).map(|limit| bucket(&name(limit), Algorithm::Slots, MOST[limit], EXPIRE));
-            let mut stores = Stores {
-                lua: &mut lua,
-                memory: Memory::default(),
-                model: Model::default(),
-                limits: limits.collect(),
-                now: START_US,
-                asked: Vec::new(),
-            };
-            for (index, step) in history.iter().enumerate() {
-                let agreed = stores.step(step);
-                let now = stores.now as i64 - START_US as i64;
-                agreed.map_err(|why| {
-                    TestCaseError::fail(format!("step {index}, {step:?}, at {now}: {why}"))
-                })?;
-            }
+        super::made::for_all(25, 20_000, &histories(), |history| {
             steps.set(steps.get() + history.len() as u64);
-            Ok(())
+            replay(&mut lua.borrow_mut(), &world, &history)
         });
     }
+}
+
+/// Whether so many histories show a difference.
+pub fn slots_differ(lua: &mut Lua, histories_of: u32) -> bool {
+    let (lua, world) = (RefCell::new(lua), Cell::new(0));
+    is_refuted(histories_of, &histories(), |history| {
+        replay(&mut lua.borrow_mut(), &world, &history)
+    })
+}
+
+fn histories() -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec(step(), 1..80)
+}
+
+/// A history in three ways, in keys that no other history has.
+fn replay(lua: &mut Lua, world: &Cell<u64>, history: &[Step]) -> Result<(), TestCaseError> {
+    world.set(world.get() + 1);
+    let name = |limit: usize| format!("sg:{{s}}:{}:{limit}", world.get());
+    let limits = (0..2).map(|limit| bucket(&name(limit), Algorithm::Slots, MOST[limit], EXPIRE));
+    let mut stores = Stores {
+        limits: limits.collect(),
+        lua,
+        memory: Memory::default(),
+        model: Model::default(),
+        now: START_US,
+        asked: Vec::new(),
+    };
+    for bucket in &stores.limits {
+        let unlinked = redis::cmd("UNLINK")
+            .arg(&bucket.key)
+            .exec(&mut stores.lua.connection);
+        unlinked.map_err(|why| TestCaseError::fail(why.to_string()))?;
+    }
+    for (index, step) in history.iter().enumerate() {
+        let agreed = stores.step(step);
+        let now = stores.now as i64 - START_US as i64;
+        agreed.map_err(|why| {
+            TestCaseError::fail(format!("step {index}, {step:?}, at {now}: {why}"))
+        })?;
+    }
+    Ok(())
 }

@@ -6,6 +6,7 @@
 //! | `waiting` | `decide --wait`: exact, bounded, through outages |
 //! | `commands` | the command after `--` |
 //! | `units` | `peek`, `settle`, `reset`, receipts that are lost |
+//! | `slots` | `run` |
 //! | `check_store` | stores that are set up right and wrong |
 //! | `document` | every command of docs/jobs.md |
 
@@ -14,6 +15,7 @@ mod check_store;
 mod commands;
 mod document;
 mod shell;
+mod slots;
 mod statuses;
 mod units;
 mod waiting;

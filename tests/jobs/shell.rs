@@ -19,6 +19,7 @@ limits:
   brief: { algorithm: sliding_log, windows: [{ quota: 2, per: 8s }] }
   short: { algorithm: sliding_log, windows: [{ quota: 2, per: 3s }] }
   open: { algorithm: sliding_log, windows: [{ quota: 10, per: 1h }], when_store_is_down: allow }
+  gpu: { algorithm: concurrency, windows: [{ quota: 2, per: 3s }] }
 ";
 
 /// No command of these tests takes longer.

@@ -31,6 +31,8 @@ enum Command {
     Render(render::Render),
     /// Take units from a limit, and run a command if they are admitted.
     Decide(decide::Decide),
+    /// Hold a slot of a limit while a command runs.
+    Run(decide::run::Run),
     /// Show how many units of a limit are left and when more become available, without taking any.
     Peek(peek::Peek),
     /// Tell what units that `decide` took have cost in fact: the others come back, or more are taken.
@@ -70,6 +72,7 @@ impl Arguments {
             Command::Dev(dev) => dev.run().await,
             Command::Render(render) => render.run(),
             Command::Decide(decide) => return decide.run().await,
+            Command::Run(run) => return run.run().await,
             Command::Peek(peek) => peek.run().await,
             Command::Settle(settle) => return settle.run().await,
             Command::Reset(reset) => reset.run().await,

@@ -1,12 +1,14 @@
 //! `sluicegate decide`: takes units before a job spends them.
 
 mod command;
+pub mod run;
 mod taken;
 mod wait;
 
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
+use sluicegate::decide::Receipt;
 use sluicegate_protocol::{Check, Decision, LimitStatus, Settled, Verdict, WithoutStore};
 
 use super::Failure;
@@ -108,19 +110,27 @@ impl Decide {
             }
             _ => return Err(decider.unavailable()),
         }
+        let is_of_slots =
+            |receipt: &String| matches!(Receipt::read(receipt), Some(Receipt::Slots(_)));
+        if !command.is_empty() && receipts.iter().any(is_of_slots) {
+            let why = "a limit with `algorithm: concurrency` is for as long as the command runs: use `sluicegate run`";
+            return Err(undo(&decider, units, Exit::Usage, why.to_owned()).await);
+        }
         match command.split_first() {
             None => Ok(Exit::Success),
             Some((program, arguments)) if self.reserve.is_none() => {
                 let (exit, why) = command::replace(program, arguments);
                 Err(undo(&decider, units, exit, why).await)
             }
-            Some((program, arguments)) => match command::run(program, arguments).await {
-                Err((exit, why)) => Err(undo(&decider, units, exit, why).await),
-                Ok(ended) => {
-                    tell_used(&decider, units, ended.used).await;
-                    std::process::exit(ended.status)
+            Some((program, arguments)) => {
+                match command::run(program, arguments, |_| std::future::pending()).await {
+                    Err((exit, why)) => Err(undo(&decider, units, exit, why).await),
+                    Ok(ended) => {
+                        tell_used(&decider, units, ended.used).await;
+                        std::process::exit(ended.status)
+                    }
                 }
-            },
+            }
         }
     }
 }
@@ -174,6 +184,14 @@ async fn verdict(
     loop {
         let asked = decider.decide([decision]).await.map(|[verdict]| verdict);
         let due = match &asked {
+            // An estimate: as long as there is time, it may be free.
+            Ok(Verdict::Denied(status)) if status.at_once => {
+                let left = wait.saturating_sub(started.elapsed());
+                if left.is_zero() {
+                    return asked;
+                }
+                Duration::from_millis(status.retry_after_ms).min(left)
+            }
             Ok(Verdict::Denied(status)) => Duration::from_millis(status.retry_after_ms),
             Ok(verdict @ Verdict::Unavailable { .. }) if !admits(verdict) => ASK_AGAIN,
             Err(failure) if failure.exit == Exit::Unavailable => ASK_AGAIN,

@@ -187,7 +187,7 @@ mod tests {
             retry_after_ms: Some(2_000),
             ..left()
         };
-        let some = "limit `yt`: 40 of 100 at once free\n50 units available in about 2s\n";
+        let some = "limit `yt`: 40 of 100 at once left\n50 units available in about 2s\n";
         assert_eq!(text(&slots), some);
         let blocked = Left {
             retry_after_ms: None,

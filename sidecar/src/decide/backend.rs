@@ -142,6 +142,7 @@ impl Backend {
 
     /// Settles: what became of each settlement, `None` where that is unknown.
     pub async fn settle(&self, settlements: &Settlements) -> Vec<Option<Done>> {
+        self.outage.settle_slots(&self.store, settlements);
         let (done, error) = self.store.settle(settlements).await;
         if let Some(error) = error {
             self.batcher.record_error(&error);
@@ -193,6 +194,7 @@ impl Backend {
         if let Some(announced) = announced {
             self.outage.report_position(Instant::now(), announced);
         }
+        self.outage.restore_slots(&self.store).await;
         version
     }
 

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_slot_that_is_freed_wakes_one_of_those_who_wait_for_it() {
         let slots = Slots::default();
         let (one, other) = (slots.wait("l", "k"), slots.wait("l", "other"));

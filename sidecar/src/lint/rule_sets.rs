@@ -13,8 +13,11 @@ use super::envoy_yaml::{Plugin, Source};
 use super::findings::{Finding, Findings, Severity};
 use super::limits::idle_window;
 use super::rules::lint_rules;
-use crate::policy::{Expanded, KeyForms, Made, Policy, window_name};
+use crate::policy::{Expanded, KeyForms, Made, Policy, StoreAddress, WhenStoreIsDown, window_name};
 use crate::yaml::ValueWithLines;
+
+/// A fleet may have as many sidecars.
+const FLEET: u64 = 20;
 
 /// A policy as it is written, with its lines.
 #[derive(Debug)]
@@ -58,6 +61,7 @@ impl<'a> WrittenPolicy<'a> {
             .chain(self.lint_overrides(policy))
             .chain(self.lint_windows(policy))
             .chain(self.lint_consumers(policy))
+            .chain(self.lint_slots(policy))
             .collect()
     }
 
@@ -91,6 +95,21 @@ impl<'a> WrittenPolicy<'a> {
             let (name, idle, other) = (&limit.name, told(idle), told(other));
             let message = format!("limit `{name}`: {idle} never decides, as {other} admits no more: remove one or change it");
             Some(self.warning(limits.get(name), "windows", message))
+        })
+    }
+
+    /// Slots of which some sidecars have no share.
+    fn lint_slots(&self, policy: &Policy) -> impl Iterator<Item = Finding> {
+        let limits = LazyCell::new(|| self.expanded.section("limits"));
+        policy.limits().filter_map(move |limit| {
+            limit.expire_us()?;
+            let (name, slots) = (&limit.name, limit.most());
+            let is_shared = policy.store != StoreAddress::Memory
+                && limit.when_store_is_down == WhenStoreIsDown::Share;
+            let message = format!(
+                "limit `{name}`: while the store is down each sidecar has its share of {slots} slots, and with more than {slots} sidecars some have none and refuse with 503: write `when_store_is_down: allow` or `deny`, unless the fleet is smaller"
+            );
+            (is_shared && slots < FLEET).then(|| self.warning(limits.get(name), "at_once", message))
         })
     }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use sluicegate_engine::{Batch, Bucket, Decision, FleetPosition, Outcome};
+use sluicegate_engine::{Batch, Bucket, Decision, FleetPosition, Guard, Outcome, Settlements};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -165,6 +165,33 @@ impl Outage {
             self.debt_added.notify_one();
         }
         outcome.ok_or(NoShare::TooSmall)
+    }
+
+    /// Frees and renews slots here as well, where the store cannot.
+    pub fn settle_slots(&self, store: &Store, settlements: &Settlements) {
+        for one in &settlements.each {
+            let bucket = one.entries.first();
+            let bucket = bucket.and_then(|entry| settlements.buckets.get(entry.bucket));
+            if let (Guard::Free(_) | Guard::Renew(_), Some(bucket)) = (&one.guard, bucket)
+                && let Some(now_us) = store.clock_us(&bucket.key)
+            {
+                let is_down = store.is_down(&bucket.key);
+                self.share().settle_slots(now_us, one, bucket, is_down);
+            }
+        }
+    }
+
+    /// Tells the store of slots that it may not know, wherever it is up.
+    pub async fn restore_slots(&self, store: &Store) {
+        if !self.share().has_slots() {
+            return;
+        }
+        let now_us = |key: &str| (!store.is_down(key)).then(|| store.clock_us(key))?;
+        let unknown = self.share().unknown_slots(now_us);
+        let (done, _) = store.settle(&unknown).await;
+        if done.iter().any(Option::is_none) {
+            self.share().put_back_slots(unknown);
+        }
     }
 
     /// Whether the store lacks some admissions of one of these buckets.

@@ -10,7 +10,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use sluicegate_engine::{
-    Batch, BatchBuilder, Bucket, Decision, FleetPosition, Memory, Outcome, Record, Take,
+    Algorithm, Batch, BatchBuilder, Bucket, BucketSpec, Decision, FleetPosition, Guard, Memory,
+    Outcome, Record, Settlement, Settlements, Take, TakenSlots,
 };
 
 pub use debt::{Debt, settlements};
@@ -37,6 +38,8 @@ pub struct Share {
     writing: HashMap<Arc<str>, Writing>,
     /// The store's clock when it last decided.
     now_us: u64,
+    /// Buckets with slots that the store may not know, because they were taken or renewed meanwhile.
+    slots: HashMap<Arc<str>, BucketSpec>,
 }
 
 /// A bucket that is being written back.
@@ -57,6 +60,7 @@ impl Share {
             ready: VecDeque::new(),
             writing: HashMap::new(),
             now_us: 0,
+            slots: HashMap::new(),
         }
     }
 
@@ -72,6 +76,7 @@ impl Share {
         let mut shared = BatchBuilder::new();
         let mut wholes = Vec::with_capacity(takes.len());
         let mut own = Vec::with_capacity(takes.len());
+        let mut slots = Vec::new();
         for number in takes {
             let take = decision.takes.get(*number)?;
             let whole = batch.buckets.get(take.bucket)?;
@@ -81,6 +86,8 @@ impl Share {
                 return None;
             }
             let bucket = shared.bucket(whole.key.clone(), spec);
+            let taken = decision.slots.iter().find(|of| of.bucket == take.bucket);
+            slots.extend(taken.map(|of| TakenSlots { bucket, ..*of }));
             own.push(Take {
                 bucket,
                 cost: take.cost,
@@ -92,7 +99,7 @@ impl Share {
             peek: decision.peek,
             asks: decision.asks,
             holds: Vec::new(),
-            slots: Vec::new(),
+            slots,
         });
         let shared = shared.finish();
         self.now_us = now_us;
@@ -104,12 +111,60 @@ impl Share {
                     at_us: now_us,
                     units,
                 };
-                if units > 0 {
+                if whole.spec.algorithm == Algorithm::Slots {
+                    self.slots.insert(whole.key.as_str().into(), whole.spec);
+                } else if units > 0 {
                     self.owe(whole, position, record);
                 }
             }
         }
         Some(outcome)
+    }
+
+    /// Frees or renews slots here too, as far as the store is down, or what it may not know is freed.
+    pub fn settle_slots(&mut self, now_us: u64, one: &Settlement, bucket: &Bucket, is_down: bool) {
+        let is_renewal = matches!(one.guard, Guard::Renew(_));
+        let is_known = self.slots.contains_key(bucket.key.as_str());
+        if is_renewal && is_down {
+            self.slots.insert(bucket.key.as_str().into(), bucket.spec);
+        } else if is_renewal || !is_known {
+            return;
+        }
+        let mut alone = Settlements::default();
+        alone.return_to(one.guard.clone(), [bucket.clone()]);
+        self.engine.settle(now_us, &alone);
+        self.now_us = now_us;
+    }
+
+    /// Takes out the slots that the store may not know, of buckets whose store is up: `now_us` returns its clock.
+    pub fn unknown_slots(&mut self, now_us: impl Fn(&str) -> Option<u64>) -> Settlements {
+        let mut unknown = Settlements::default();
+        self.slots.retain(|key, spec| {
+            let Some(now_us) = now_us(key) else {
+                return true;
+            };
+            for id in self.engine.slots(now_us, key) {
+                let bucket = Bucket {
+                    key: key.to_string(),
+                    spec: *spec,
+                };
+                unknown.return_to(Guard::Renew(id), [bucket]);
+            }
+            false
+        });
+        unknown
+    }
+
+    /// Puts them back: the store has not learnt them.
+    pub fn put_back_slots(&mut self, unknown: Settlements) {
+        let buckets = unknown.buckets.into_iter();
+        self.slots
+            .extend(buckets.map(|bucket| (bucket.key.as_str().into(), bucket.spec)));
+    }
+
+    /// Whether the store may lack slots.
+    pub fn has_slots(&self) -> bool {
+        !self.slots.is_empty()
     }
 
     /// Which share of a bucket it is, given what it is now. That of a token bucket stays until its level is written back,

@@ -46,6 +46,8 @@ fn any_decisions(body: &[u8]) {
     let request = Request {
         decisions: valid,
         denied: read.denied,
+        settles: read.settles,
+        wait_ms: Some(read.wait_ms).filter(|wait_ms| *wait_ms > 0),
     };
     reads_as(&request);
 }
@@ -156,6 +158,8 @@ fn written_by_anybody(input: &mut Input<'_>) {
     reads_as(&Request {
         decisions: input.list(6, decision),
         denied: input.list(4, denied),
+        settles: Vec::new(),
+        wait_ms: None,
     });
 }
 

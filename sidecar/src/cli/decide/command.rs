@@ -44,6 +44,22 @@ fn not_started(program: &OsStr, error: &io::Error) -> (Exit, String) {
     (exit, format!("{}: {error}", program.display()))
 }
 
+/// The process of a command.
+#[derive(Clone)]
+pub struct Process(Arc<OwnedFd>);
+
+impl Process {
+    /// Asks it to end.
+    pub fn terminate(&self) {
+        let _ = pidfd_send_signal(&self.0, Signal::TERM);
+    }
+
+    /// Ends it.
+    pub fn kill(&self) {
+        let _ = pidfd_send_signal(&self.0, Signal::KILL);
+    }
+}
+
 /// How a command ended.
 pub struct Ended {
     /// What a shell would report: its exit status, or 128 and its signal.
@@ -55,11 +71,15 @@ pub struct Ended {
     pub used: Result<Option<u64>, String>,
 }
 
-/// Runs the command as a child, to its end.
+/// Runs the command as a child, to its end, and something beside it.
 ///
 /// # Errors
 /// It was not started: the exit status for that, and what to say.
-pub async fn run(program: &OsStr, arguments: &[OsString]) -> Result<Ended, (Exit, String)> {
+pub async fn run<F: Future<Output = ()>>(
+    program: &OsStr,
+    arguments: &[OsString],
+    beside: impl FnOnce(Process) -> F,
+) -> Result<Ended, (Exit, String)> {
     let system = |error: io::Error| (Exit::System, error.to_string());
     // It is in no folder, so nothing of it stays, however this process ends. Its name is good in all descendants, also in those
     // that inherit no file descriptors.
@@ -86,7 +106,11 @@ pub async fn run(program: &OsStr, arguments: &[OsString]) -> Result<Ended, (Exit
             tokio::spawn(forward(signals, sent, Arc::clone(&process)));
         }
     }
-    let ended = tokio::task::spawn_blocking(move || child.wait()).await;
+    let mut ended = tokio::task::spawn_blocking(move || child.wait());
+    let ended = tokio::select! {
+        ended = &mut ended => ended,
+        () = beside(Process(process)) => ended.await,
+    };
     let ended = ended.map_err(io::Error::from).flatten().map_err(system)?;
     let written = end_of(&mut file);
     Ok(Ended {

@@ -45,9 +45,17 @@ pub async fn settle(
     if entries.is_empty() {
         return Ok(Vec::new());
     }
+    settle_entries(decider, &entries).await
+}
+
+/// Settles these, several times if that is not answered.
+pub async fn settle_entries(
+    decider: &Decider,
+    entries: &[Settle<'_>],
+) -> Result<Vec<Settled>, Failure> {
     let mut tries = 1..TRIES;
     loop {
-        let unanswered = match decider.settle(&entries).await {
+        let unanswered = match decider.settle(entries).await {
             Ok(outcomes) if outcomes.contains(&Settled::Unavailable) => decider.unavailable(),
             Err(failure) if failure.exit == Exit::Unavailable => failure,
             answered => return answered.and_then(valid),

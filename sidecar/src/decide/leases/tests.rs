@@ -32,6 +32,7 @@ fn outcome(admitted: bool, remaining: u64) -> Outcome {
         remaining,
         reset_us: 60_000_000,
         retry_after_us: u64::from(!admitted),
+        ended: 0,
         at_us: 1_790_000_000_000_000,
     }
 }

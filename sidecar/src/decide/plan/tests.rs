@@ -35,6 +35,7 @@ fn status(options: &str, receipt: bool, admitted: bool, source: Source) -> Limit
         remaining: 0,
         reset_us: 60_000_000,
         retry_after_us: if admitted { 0 } else { 60_000_000 },
+        ended: 0,
         at_us: 1_790_000_000_000_000,
     };
     let (outcome, fallbacks) = match source {
@@ -107,6 +108,7 @@ fn limits_that_are_not_known_are_left_out_and_named_for_those_who_read_that() {
                 remaining: 0,
                 reset_us: 0,
                 retry_after_us: 0,
+                ended: 0,
                 at_us: 0,
             }
         });

@@ -285,6 +285,7 @@ mod tests {
             remaining,
             reset_us: 7,
             retry_after_us,
+            ended: 0,
             at_us,
         }
     }

@@ -4,6 +4,7 @@ mod looks;
 mod merged;
 mod repeated;
 mod resets;
+mod slots;
 
 use super::*;
 use crate::store::tests as test_batches;
