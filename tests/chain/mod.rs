@@ -19,6 +19,7 @@
 //! | `consumers` | named consumers, from the command that adds them to the 429 |
 //! | `metrics` | the metrics endpoint and its documentation, and promtool's check |
 //! | `socket` | the sidecar behind a Unix socket |
+//! | `holds` | whose slots are in use, and what became of them |
 //! | `top` | who is being denied, by page and command |
 //! | `trouble` | what a sidecar tells of trouble on our side |
 //! | `documents` | the commands, policies and the 429 of README and other pages, the Lua filter of `docs/filter.md` |
@@ -65,6 +66,7 @@ mod filter_chain;
 mod fleet;
 mod flood;
 mod from_a_clone;
+mod holds;
 mod hostile;
 mod in_envoy;
 mod in_force;

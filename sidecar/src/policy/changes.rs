@@ -142,8 +142,10 @@ fn of_limit(before: &Limit, after: &Limit) -> Vec<String> {
         before.max_requested_quota != after.max_requested_quota,
     );
     note("lease", before.lease != after.lease);
-    note("expire", before.expire_us() != after.expire_us());
-    note("longest", before.longest_us != after.longest_us);
+    if let (Some(old), Some(new)) = (before.expire_us(), after.expire_us()) {
+        note("expire", old != new);
+        note("longest", before.longest_us != after.longest_us);
+    }
     note(
         "whether rules settle it",
         before.is_settled != after.is_settled,
@@ -179,6 +181,7 @@ mod tests {
     fn each_change_is_named_and_so_are_counts_that_start_at_zero() {
         let one = "l: { algorithm: sliding_log, windows: [{ quota: 20, per: 10m }] }";
         let other = "m: { algorithm: token_bucket, windows: [{ quota: 5, per: 1s }] }";
+        let slots = "s: { algorithm: concurrency, windows: [{ quota: 4, per: 30s }] }";
         for [before, after, expected] in rows(
             "sliding_log, windows: [{ quota: 20 | sliding_log, windows: [{ quota: 40 | l: quota 20 -> 40
              sliding_log | fixed_window | l: no longer sliding_log 20 per 10m, now fixed_window 20 per 10m, whose counts start at zero
@@ -186,7 +189,10 @@ mod tests {
              per: 10m }] | per: 10m }, { quota: 90, per: 1h }] | l: now sliding_log 90 per 1h, whose counts start at zero
              quota: 5, | quota: 5, burst: 9, | m: burst 5 -> 9
              quota: 5, per: 1s | quota: 5, burst: 9, per: 2s | m: no longer token_bucket 5 per 1s, now token_bucket 5 per 2s with burst 9, whose counts start at zero
-             sliding_log, windows: [{ quota: 20, per: 10m | concurrency, windows: [{ quota: 32, per: 30s | l: no longer sliding_log 20 per 10m, now concurrency 32 at once, whose counts start at zero, longest changed
+             sliding_log, windows: [{ quota: 20, per: 10m | concurrency, windows: [{ quota: 32, per: 30s | l: no longer sliding_log 20 per 10m, now concurrency 32 at once, whose counts start at zero
+             quota: 4, | quota: 8, | s: quota 4 -> 8
+             per: 30s | per: 1m | s: expire changed
+             per: 30s }] | per: 30s }], longest: 1h | s: longest changed
              per: 10m }] | per: 10m }], when_store_is_down: deny | l: when_store_is_down changed
              per: 10m }] | per: 10m }], overrides: [{ key: k, blocked: true }] | l: overrides changed
              per: 10m }] | per: 10m }], enforce: false | l: no longer enforced
@@ -197,7 +203,7 @@ mod tests {
              limits: | denial_ttl: 2s\\nlimits: | denial_ttl 1s -> 2s
              limits: | # A comment.\\nlimits: | no limit changed",
         ) {
-            let text = format!("limits:\n  {one}\n  {other}\n");
+            let text = format!("limits:\n  {one}\n  {other}\n  {slots}\n");
             assert!(text.contains(&before), "{before}");
             let next = text.replacen(&before, &after.replace("\\n", "\n"), 1);
             let [old, new] = [&text, &next].map(|text| Policy::parse(text).unwrap());

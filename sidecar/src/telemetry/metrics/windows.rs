@@ -83,7 +83,7 @@ window_seconds{limit="l",window="1m"} 60"#;
 
     #[test]
     fn slots_have_a_quota_and_no_time() {
-        let slots = "{ l: { algorithm: concurrency, windows: [{ quota: 32, per: 30s }] } }";
+        let slots = "\n  l: { algorithm: concurrency, windows: [{ quota: 32, per: 30s }] }";
         assert_eq!(
             after(&[slots], 0),
             [r#"quota{limit="l",window="at once"} 32"#]
