@@ -55,7 +55,7 @@ pub use contents::{DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEO
 pub use covering::{covers, excludes};
 pub use ended::Ended;
 pub use fields::is_name;
-pub use file::policy_schema;
+pub use file::{MAX_EXPIRE_US, policy_schema};
 pub use files::Files;
 pub use key_forms::{KeyForms, Made};
 pub use limits::{Limit, WhenStoreIsDown, most};

@@ -2,12 +2,14 @@
 
 use std::fmt::Write;
 
-use sluicegate_engine::{Algorithm, BucketSpec, Guard, Settlements, SlotId, bucket_key, hold_key};
+use sluicegate_engine::{
+    Algorithm, Bucket, BucketSpec, Guard, Settlements, SlotId, bucket_key, hold_key,
+};
 use sluicegate_protocol::{Code, Problem, Settle};
 
 use super::buckets::buckets;
 use super::overrides::OverridesNow;
-use crate::policy::Policy;
+use crate::policy::{MAX_EXPIRE_US, Policy};
 
 /// What a receipt is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,41 +73,43 @@ pub fn settle(
     asked: &Settle<'_>,
     settlements: &mut Settlements,
 ) -> Result<Asked, Problem> {
-    let receipt = Receipt::read(&asked.receipt).ok_or_else(|| {
-        Problem::new(
-            Code::MalformedEntry,
-            "`receipt` is malformed: send its characters exactly as in the verdict",
-        )
-        .at("receipt")
-    })?;
-    match (receipt, asked.within_ms) {
-        (Receipt::Slots(id), within_ms) => {
-            let guard = match within_ms {
+    let receipt = match Receipt::read(&asked.receipt) {
+        Some(Receipt::Slots(id)) => {
+            let guard = match asked.within_ms {
                 None => Guard::Free(id),
                 Some(_) => Guard::Renew(id),
             };
-            // Also of a limit that the policy does not have any more: their streams still run.
-            let limit = policy.limit(&asked.limit);
-            let lasts_us = limit.and_then(|limit| limit.expire_us());
-            let spec = BucketSpec {
-                algorithm: Algorithm::Slots,
-                quota: id.units(),
-                window_us: lasts_us.unwrap_or_else(|| id.lasts_us()),
-            };
-            let key = bucket_key(&asked.key, &asked.limit, &spec);
-            settlements.return_to(guard, [sluicegate_engine::Bucket { key, spec }]);
+            settlements.return_to(guard, [slots_of(policy, asked, id)]);
+            return Ok(Asked::Settlement(Receipt::Slots(id)));
         }
-        (Receipt::Hold(secret), within_ms) => {
-            let buckets = buckets(policy, overrides, &asked.limit, &asked.key)?;
-            let hold = hold_key(&asked.key, &asked.limit, secret);
-            if let Some(within_ms) = within_ms {
-                return Ok(Asked::Renewal(hold, within_ms));
-            }
-            let used = asked.units.unwrap_or_default();
-            settlements.return_to(Guard::Settle { hold, used }, buckets);
-        }
+        receipt => receipt,
+    };
+    let buckets = buckets(policy, overrides, &asked.limit, &asked.key)?;
+    let Some(Receipt::Hold(secret)) = receipt else {
+        let why = "`receipt` is malformed: send its characters exactly as in the verdict";
+        return Err(Problem::new(Code::MalformedEntry, why).at("receipt"));
+    };
+    let hold = hold_key(&asked.key, &asked.limit, secret);
+    if let Some(within_ms) = asked.within_ms {
+        return Ok(Asked::Renewal(hold, within_ms));
     }
-    Ok(Asked::Settlement(receipt))
+    let used = asked.units.unwrap_or_default();
+    settlements.return_to(Guard::Settle { hold, used }, buckets);
+    Ok(Asked::Settlement(Receipt::Hold(secret)))
+}
+
+/// The bucket of slots; also of a limit that the policy does not have any more, since their streams still run.
+fn slots_of(policy: &Policy, asked: &Settle<'_>, id: SlotId) -> Bucket {
+    let limit = policy.limit(&asked.limit);
+    let lasts_us = limit.and_then(|limit| limit.expire_us());
+    let spec = BucketSpec {
+        algorithm: Algorithm::Slots,
+        quota: id.units(),
+        // A caller may have made up the receipt.
+        window_us: lasts_us.unwrap_or_else(|| id.lasts_us().min(MAX_EXPIRE_US)),
+    };
+    let key = bucket_key(&asked.key, &asked.limit, &spec);
+    Bucket { key, spec }
 }
 
 #[cfg(test)]

@@ -42,7 +42,9 @@ const SMALLEST_MEMORY_LIMIT: usize = 1 << 20;
 const MAX_WINDOWS: usize = 8;
 
 /// How long a slot may live without a renewal: filters renew once a second at most, and after a crash it is in use for so long.
-const EXPIRE_US: RangeInclusive<u64> = 3_000_000..=86_400_000_000;
+const EXPIRE_US: RangeInclusive<u64> = 3_000_000..=MAX_EXPIRE_US;
+/// The longest, in microseconds.
+pub const MAX_EXPIRE_US: u64 = 86_400_000_000;
 const DEFAULT_LONGEST: Duration = Duration::from_hours(24);
 
 /// What is limited and for whom, and where the counts are.

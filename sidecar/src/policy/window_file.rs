@@ -231,7 +231,7 @@ mod tests {
             "concurrency",
         ];
         let told =
-            given.map(|name| windows(name, "      - { quota: 9, per: 5s }").unwrap()[0].name());
+            given.map(|name| windows(name, "      - { quota: 9, per: 3s }").unwrap()[0].name());
         assert_eq!(told, given);
     }
 
