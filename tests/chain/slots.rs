@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{HeaderValue, Response, Uri};
+use axum::http::{HeaderValue, Response, StatusCode, Uri};
 use serde_json::{Value, json};
 use sluicegate_tests::client::client;
 use sluicegate_tests::envoy::{MANAGER, PLUGIN, at};
@@ -19,18 +19,23 @@ use super::settled::model;
 use super::support::{Chain, Policy, filters, pushed, sent, with_rules};
 
 /// How long a slot lives by itself: longer than a test.
-const FOREVER: &str = "10m";
+pub const FOREVER: &str = "10m";
 
 async fn answer(uri: Uri) -> Response<Body> {
-    if !matches!(uri.path(), "/" | "/grpc") {
-        return model(uri).await;
-    }
-    // Headers that are trailers too.
+    let headers = match uri.path() {
+        "/" => &[][..],
+        // Headers that are trailers too.
+        "/grpc" => &[("content-type", "application/grpc"), ("grpc-status", "14")],
+        "/moved" => &[("location", "http://h/json?1")],
+        _ => return model(uri).await,
+    };
     let mut response = Response::new(Body::empty());
-    for (name, value) in [("content-type", "application/grpc"), ("grpc-status", "14")] {
-        response
-            .headers_mut()
-            .insert(name, HeaderValue::from_static(value));
+    for (name, value) in headers {
+        let value = HeaderValue::from_static(value);
+        response.headers_mut().insert(*name, value);
+    }
+    if uri.path() == "/moved" {
+        *response.status_mut() = StatusCode::FOUND;
     }
     response
 }
@@ -98,6 +103,8 @@ fn routes(config: &mut Value, raw: u16) {
         json!({ "match": { "prefix": "/late" }, "route": { "cluster": "upstream", "timeout": "0.1s", "prefix_rewrite": "/hang" } }),
         json!({ "match": { "prefix": "/again" }, "route": { "cluster": "upstream", "prefix_rewrite": "/status/503",
             "retry_policy": { "retry_on": "5xx", "num_retries": 2 } } }),
+        json!({ "match": { "prefix": "/moved" }, "route": { "cluster": "upstream", "internal_redirect_policy": {} } }),
+        json!({ "match": { "prefix": "/idle" }, "route": { "cluster": "upstream", "idle_timeout": "0.1s", "prefix_rewrite": "/slow" } }),
     ]);
     let fault = json!({
         "name": "fault",
@@ -127,6 +134,11 @@ fn policy(url: &str, at_once: u64, expire: &str, more: &str) -> String {
 }
 
 async fn chain(at_once: u64, expire: &str, more: &str) -> Chain {
+    chain_of(1, at_once, expire, more).await
+}
+
+/// A chain with so many workers and slots.
+pub async fn chain_of(workers: u32, at_once: u64, expire: &str, more: &str) -> Chain {
     let (up, raw) = (
         upstream::serve(Router::new().fallback(answer)).await,
         raw().await,
@@ -136,7 +148,8 @@ async fn chain(at_once: u64, expire: &str, more: &str) -> Chain {
     plugin["sidecar"]["timeout"] = json!("10s");
     let chain = Chain::with(policy, |envoy| {
         let routes = move |config: &mut Value| routes(config, raw);
-        envoy.upstream(up).plugin(plugin).patch(routes)
+        let envoy = envoy.upstream(up).plugin(plugin).patch(routes);
+        envoy.workers(workers)
     })
     .await;
     chain.envoy.has_rules().await;
@@ -191,6 +204,9 @@ async fn a_stream_that_ends_by_itself_frees_its_slot() {
         ("GET /cut", "", 200),
         ("GET /again", "", 503),
         ("GET /late", "", 504),
+        ("GET /idle", "", 200),
+        // Its filters end before those of the next request begin.
+        ("GET /moved", "", 200),
         ("GET /closed", "", 503),
         ("GET /raw/reset", "", 503),
         ("POST /raw/early", "content-length: 1000000\r\n", 200),
