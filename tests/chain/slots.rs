@@ -4,8 +4,9 @@
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::body::Body;
-use axum::http::{HeaderValue, Response, StatusCode, Uri};
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderValue, Request, Response, StatusCode, Uri};
+use h2::client::{ResponseFuture, SendRequest};
 use serde_json::{Value, json};
 use sluicegate_tests::client::client;
 use sluicegate_tests::envoy::{MANAGER, PLUGIN, at};
@@ -279,28 +280,27 @@ async fn a_client_that_hangs_up_in_any_phase_leaves_its_slot_free() {
     chain.envoy.is_well().await;
 }
 
+/// Sends a request over HTTP/2.
+fn start(send: &mut SendRequest<Bytes>, path: &str) -> ResponseFuture {
+    let request = Request::get(format!("http://h{path}")).header("x-user", "u");
+    let sent = send.send_request(request.body(()).unwrap(), true);
+    sent.unwrap().0
+}
+
 #[tokio::test]
 async fn streams_of_http_2_free_their_slots_each_by_itself() {
     let chain = chain(4, FOREVER, "").await;
     let stream = TcpStream::connect(("127.0.0.1", chain.envoy.port))
         .await
         .unwrap();
-    let (send, connection) = h2::client::handshake(stream).await.unwrap();
+    let (mut send, connection) = h2::client::handshake(stream).await.unwrap();
     let connection = tokio::spawn(connection);
-    let start = async |path: &str| {
-        let mut ready = send.clone().ready().await.unwrap();
-        let request = axum::http::Request::get(format!("http://h{path}")).header("x-user", "u");
-        ready
-            .send_request(request.body(()).unwrap(), true)
-            .unwrap()
-            .0
-    };
-    let whole = start("/sse?1").await.await.unwrap();
+    let whole = start(&mut send, "/sse?1").await.unwrap();
     assert_eq!(whole.status(), 200);
     let mut body = whole.into_body();
     while body.data().await.is_some() {}
     uses(&chain, 0, "the whole response").await;
-    let (first, second) = (start("/hang").await, start("/slow").await);
+    let (first, second) = (start(&mut send, "/hang"), start(&mut send, "/slow"));
     let mut body = second.await.unwrap().into_body();
     body.data().await.unwrap().unwrap();
     uses(&chain, 2, "two are open").await;
@@ -309,9 +309,9 @@ async fn streams_of_http_2_free_their_slots_each_by_itself() {
     drop(body);
     uses(&chain, 0, "a reset in the middle").await;
     let rest = [
-        start("/hang").await,
-        start("/hang").await,
-        start("/hang").await,
+        start(&mut send, "/hang"),
+        start(&mut send, "/hang"),
+        start(&mut send, "/hang"),
     ];
     uses(&chain, 3, "three are open").await;
     connection.abort();
@@ -447,12 +447,7 @@ pub async fn serial_http_2(port: u16, count: usize, path: &str) -> usize {
     let mut denied = 0;
     for _ in 0..count {
         send = send.ready().await.unwrap();
-        let request = axum::http::Request::get(format!("http://h{path}")).header("x-user", "u");
-        let answer = send
-            .send_request(request.body(()).unwrap(), true)
-            .unwrap()
-            .0;
-        let answer = answer.await.unwrap();
+        let answer = start(&mut send, path).await.unwrap();
         denied += usize::from(answer.status() == 429);
         let mut body = answer.into_body();
         while body.data().await.is_some() {}
