@@ -14,6 +14,7 @@
 //! | `status.rs` | quota, window, remaining and reset of a verdict; pure |
 //! | `denials.rs` | denial certificates: cached denials, for as long as they are exact |
 //! | `leases.rs`, `leases/` | decisions from units that were taken in advance |
+//! | `holds.rs` | the slots in use, for operators; pure |
 //! | `slots.rs` | how long slots are in use, and who waits for one |
 //! | `epoch.rs` | the policy in force and its counters; their replacement while requests are served |
 
@@ -23,6 +24,7 @@ mod denials;
 mod effective;
 mod epoch;
 mod filters;
+mod holds;
 mod leases;
 mod losses;
 mod overridden;
@@ -35,6 +37,7 @@ mod status;
 
 pub use denials::Denials;
 pub use epoch::{Epoch, PolicyHandle};
+pub use holds::{OfLimit, Wanted, read_vm};
 pub use overrides::Overrides;
 pub use plan::{Basis, Fallback, Plan};
 pub use receipts::Receipt;

@@ -66,4 +66,4 @@ pub use source::{PolicyError, PolicySource};
 pub use store::{
     CredentialFiles, Endpoint, RedisOptions, RedisStore, RedisUrl, StoreAddress, TlsFiles, Topology,
 };
-pub use window_file::window_name;
+pub use window_file::{window_name, window_quota};

@@ -24,12 +24,13 @@ fn shadow(limit: &str, key: &str) -> Value {
 /// A sidecar to which every kind of event has happened, and the parts that it needs.
 async fn experienced() -> (Sidecar, Redis) {
     let mut redis = Redis::start().await;
-    // Only a token bucket has a burst, and only limits with leases have series of leases.
+    // Only a token bucket has a burst, and only limits with leases or slots have series of these.
     let pooled = "algorithm: fixed_window, windows: [{ quota: 5000, per: 1h }], lease: {}";
     let policy = Policy::on(redis.url())
         .window("per-key", "sliding_log", 2, "1h")
         .window("bucket", "token_bucket", 5, "1m")
-        .limit("pooled", pooled);
+        .limit("pooled", pooled)
+        .window("streams", "concurrency", 2, "30s");
     let sidecar = Sidecar::alone(&ruled(&policy.text())).await;
     live_through_everything(&sidecar, &mut redis).await;
     (sidecar, redis)

@@ -22,6 +22,7 @@
 //! | `slots_long` | ten thousand requests of one client |
 //! | `slots_again` | a request that slots alone deny, before a fake sidecar |
 //! | `socket` | the sidecar behind a Unix socket |
+//! | `holds` | whose slots are in use, and what became of them |
 //! | `top` | who is being denied, by page and command |
 //! | `trouble` | what a sidecar tells of trouble on our side |
 //! | `documents` | the commands, policies and the 429 of README and other pages, the Lua filter of `docs/filter.md` |
@@ -68,6 +69,7 @@ mod filter_chain;
 mod fleet;
 mod flood;
 mod from_a_clone;
+mod holds;
 mod hostile;
 mod in_envoy;
 mod in_force;

@@ -15,6 +15,7 @@ mod fleet;
 mod lost;
 pub mod operator;
 mod recipes;
+mod slots;
 mod switch;
 
 use fleet::Fleet;

@@ -5,6 +5,9 @@ use std::fmt;
 /// The header: `0.1.0 configuration=2d0f3b8e61a4`.
 pub const FILTER_HEADER: &str = "sluicegate-filter";
 
+/// The header by which a filter says who it is where slots are taken, renewed or freed: [`crate::RulesReport::vm`].
+pub const VM_HEADER: &str = "sluicegate-vm";
+
 const CONFIGURATION: &str = " configuration=";
 const MAX_VERSION_BYTES: usize = 32;
 /// Digits of a configuration's fingerprint, and of the digest of rules.

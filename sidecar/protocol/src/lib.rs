@@ -14,6 +14,7 @@
 //! | `field_error.rs` | which field of a request is wrong, and why |
 //! | `problem.rs` | problems and their codes |
 //! | `filter_info.rs` | what a filter tells of itself |
+//! | `holds.rs` | the slots that are in use |
 //! | `leases.rs` | units that a filter may spend without asking, and what became of them |
 //! | `rules.rs` | how filters get the rules that a policy has |
 //! | `overrides.rs` | overrides of a limit for single keys |
@@ -23,6 +24,7 @@ mod answer;
 mod entries;
 mod field_error;
 mod filter_info;
+mod holds;
 mod integer;
 mod leases;
 mod overrides;
@@ -35,7 +37,8 @@ pub use answer::{
     Answer, CalendarUnit, LimitStatus, Listed, PolicyVersion, Settled, Verdict, WasReset,
     WithoutStore,
 };
-pub use filter_info::{DIGEST_DIGITS, FILTER_HEADER, FilterInfo, is_digits};
+pub use filter_info::{DIGEST_DIGITS, FILTER_HEADER, FilterInfo, VM_HEADER, is_digits};
+pub use holds::{HOLDS_PATH, HoldList, ListedHold, MAX_LISTED_HOLDS};
 pub use leases::{LEASES_HEADER, LeasePart, MAX_PARTS, PartReport};
 pub use overrides::{
     Author, ListedOverride, MAX_BY_BYTES, MAX_REASON_BYTES, OverrideList, OverrideSource,

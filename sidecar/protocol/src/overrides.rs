@@ -87,6 +87,16 @@ impl fmt::Display for OverrideTerms {
     }
 }
 
+impl OverrideTerms {
+    /// The same, for a limit of which the quota is what may be in use `at_once`: `500 at once`.
+    pub fn allowance(&self, at_once: bool) -> String {
+        match self.quota.filter(|_| at_once) {
+            Some(quota) => format!("{quota} at once"),
+            None => self.to_string(),
+        }
+    }
+}
+
 /// The quota of one window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -218,10 +228,20 @@ pub struct ListedOverride {
     /// What the key may take.
     #[serde(flatten)]
     pub terms: OverrideTerms,
+    /// Whether the limit has `algorithm: concurrency`: then the quota is what may be in use at once.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub at_once: bool,
     /// Where it is stored.
     pub source: OverrideSource,
     /// Whether it is in force.
     pub state: OverrideState,
+}
+
+impl ListedOverride {
+    /// What the key may take, in short form.
+    pub fn allowance(&self) -> String {
+        self.terms.allowance(self.at_once)
+    }
 }
 
 /// The body that answers `GET /v1/overrides`.

@@ -14,7 +14,7 @@ use sluicegate_protocol::{Check, Decision, LimitStatus, Settled, Verdict, Withou
 use super::Failure;
 use super::checks::{COST, Checks, refused, used};
 use super::exit::{self, Exit};
-use super::output::{Output, Span, UNTIL_CHANGED};
+use super::output::{Output, Span, UNTIL_CHANGED, window};
 use super::stdout::{eprint, not_written, print, write};
 use super::target::{Decider, Target};
 use taken::{Units, settle, undo};
@@ -247,17 +247,12 @@ fn text(verdict: &Verdict<'_>) -> String {
 
 /// The units left in the window that decided.
 fn left(status: &LimitStatus<'_>) -> String {
-    if status.at_once {
-        return format!(
-            "limit `{}` has {} of {} at once left",
-            status.limit, status.remaining, status.quota
-        );
-    }
+    let LimitStatus {
+        remaining, quota, ..
+    } = status;
+    let window = window(status.window_ms, status.at_once);
     format!(
-        "limit `{}` has {} of {} left in a window of {}",
-        status.limit,
-        status.remaining,
-        status.quota,
-        Span(status.window_ms)
+        "limit `{}` has {remaining} of {quota} {window}",
+        status.limit
     )
 }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::slice;
 
 use serde_json::json;
-use sluicegate::policy::{Expanded, Files, Policy, window_name};
+use sluicegate::policy::{Expanded, Files, Policy, window_quota};
 use sluicegate::telemetry::subject::Subject;
 use sluicegate_protocol::{Whom, part_of};
 use sluicegate_rules::config::{self, ConfigError};
@@ -364,7 +364,7 @@ fn tell(question: &Question, check: &ResolvedCheck, policy: Option<&Policy>, tex
         None => line!(text, "    the policy has no such limit"),
         Some(limit) => {
             for window in &limit.windows {
-                line!(text, "    {} per {}", window.quota, window_name(window));
+                line!(text, "    {}", window_quota(window));
             }
             if let Some(percent) = question.most(check) {
                 let most = part_of(limit.most(), percent);
@@ -382,7 +382,7 @@ fn tell(question: &Question, check: &ResolvedCheck, policy: Option<&Policy>, tex
                 line!(
                     text,
                     "    the policy overrides this for the key: {}, until {until}; `sluicegate override list` also shows the overrides in the store",
-                    one.terms
+                    one.terms.allowance(limit.expire_us().is_some())
                 );
             }
         }

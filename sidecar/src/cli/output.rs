@@ -71,6 +71,14 @@ impl fmt::Display for Span {
     }
 }
 
+/// Where units are left: `left in a window of 1m`, `at once left`.
+pub fn window(window_ms: u64, at_once: bool) -> String {
+    match at_once {
+        true => "at once left".to_owned(),
+        false => format!("left in a window of {}", Span(window_ms)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -79,7 +79,7 @@ fn row(one: &ListedOverride) -> Vec<String> {
             None => "-".to_owned(),
         },
         text(&one.subject),
-        one.terms.to_string(),
+        one.allowance(),
         text(&one.terms.until),
         source.to_owned(),
         state.to_owned(),
@@ -97,6 +97,7 @@ mod tests {
         let list = r#"{"overrides":[
             {"limit":"per-key","key":"a\u001b[2J","subject":"0123456789abcdef0123","unlimited":true,"source":"store","state":"in_force","by":"ann"},
             {"limit":"l","all_keys":true,"unlimited":true,"source":"policy","state":"in_force"},
+            {"limit":"l","key":"c","quota":40,"at_once":true,"source":"store","state":"in_force"},
             {"limit":"l","subject":"ba9876543210ba987654","blocked":true,"source":"store","state":"in_force"},
             {"limit":"l","key":"b","subject":"ba987654321001234567","windows":[{"quota":5,"per":"1s"}],"until":"2026-11-22T03:00:00Z","source":"policy","state":"ended"}]}"#;
         let list = serde_json::from_str(list).unwrap();

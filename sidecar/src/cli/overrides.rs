@@ -76,7 +76,10 @@ impl Remove {
             false => "the store has no such override",
         };
         let still = match &answer.in_policy {
-            Some(one) => format!("; the policy file has an override for it: {}", one.terms),
+            Some(one) => format!(
+                "; the policy file has an override for it: {}",
+                one.allowance()
+            ),
             None => String::new(),
         };
         print(&format!("{removed}{still}\n"))
@@ -192,7 +195,8 @@ impl Set {
         };
         print(&format!(
             "limit `{}`, {whom}: {} {until}{replaced}; it takes effect on all sidecars within a second\n{hint}",
-            now.limit, now.terms
+            now.limit,
+            now.allowance()
         ))
     }
 }

@@ -6,7 +6,7 @@ use sluicegate_protocol::{Code, Decision, LimitStatus, PEEK_PATH, Verdict};
 use super::Failure;
 use super::admin::AdminPort;
 use super::checks::{COST, LimitSubject, check, cost, refused};
-use super::output::{Output, Span, UNTIL_CHANGED};
+use super::output::{Output, Span, UNTIL_CHANGED, window};
 use super::target::{Decider, Target};
 
 /// How often to look again when other callers took or returned units between two looks.
@@ -36,6 +36,9 @@ struct Left {
     limit: String,
     quota: u64,
     window_ms: u64,
+    /// Units are slots, of which nobody knows when they will be free: `retry_after_ms` is an estimate.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    at_once: bool,
     /// Units that one call can take now.
     remaining: u64,
     /// Milliseconds until one call can take one unit more than `remaining`; none if no call ever can.
@@ -93,9 +96,10 @@ async fn look(decider: &Decider, (limit, key): (&str, &str), cost: u64) -> Resul
             quota: now.quota,
             window_ms: now.window_ms,
             remaining: now.remaining,
+            at_once: now.at_once,
             // Under constant traffic `remaining` changes with each look; then this time is for a value close to it.
-            next_unit_ms,
-            reset_ms: known(&now, |of| of.reset_ms),
+            next_unit_ms: next_unit_ms.filter(|_| !now.at_once),
+            reset_ms: known(&now, |of| of.reset_ms).filter(|_| !now.at_once),
             cost,
             retry_after_ms: known(&room, |of| of.retry_after_ms),
             limit: now.limit.into_owned(),
@@ -117,15 +121,21 @@ fn status(verdict: Verdict<'static>, decider: &Decider) -> Result<LimitStatus<'s
 }
 
 fn text(left: &Left) -> String {
-    let mut text = format!(
-        "limit `{}`: {} of {} left in a window of {}\n",
-        left.limit,
-        left.remaining,
-        left.quota,
-        Span(left.window_ms)
-    );
+    let Left {
+        limit,
+        remaining,
+        quota,
+        cost,
+        ..
+    } = left;
+    let window = window(left.window_ms, left.at_once);
+    let mut text = format!("limit `{limit}`: {remaining} of {quota} {window}\n");
+    let about = if left.at_once { "about " } else { "" };
     if let Some(due @ 1..) = left.retry_after_ms {
-        text += &format!("{} units available in {}\n", left.cost, Span(due));
+        text += &format!("{cost} units available in {about}{}\n", Span(due));
+    }
+    if left.at_once && left.retry_after_ms.is_some() {
+        return text;
     }
     if let Some(next @ 1..) = left.next_unit_ms {
         text += &format!("next unit available in {}\n", Span(next));
@@ -147,6 +157,7 @@ mod tests {
             limit: "yt".to_owned(),
             quota: 100,
             window_ms: 86_400_000,
+            at_once: false,
             remaining: 40,
             next_unit_ms: Some(90_000),
             reset_ms: Some(7_200_000),
@@ -169,5 +180,19 @@ mod tests {
         let all =
             "limit `yt`: 100 of 100 left in a window of 1day\nthe whole quota is available now\n";
         assert_eq!(text(&whole), all);
+        let slots = Left {
+            at_once: true,
+            next_unit_ms: None,
+            reset_ms: None,
+            retry_after_ms: Some(2_000),
+            ..left()
+        };
+        let some = "limit `yt`: 40 of 100 at once left\n50 units available in about 2s\n";
+        assert_eq!(text(&slots), some);
+        let blocked = Left {
+            retry_after_ms: None,
+            ..slots
+        };
+        assert!(text(&blocked).ends_with("blocked until an operator changes that\n"));
     }
 }

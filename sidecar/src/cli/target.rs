@@ -80,7 +80,7 @@ impl Decider {
         let listed = match self {
             Self::Here(store) => {
                 let entries: Vec<_> = entries.iter().cloned().map(Ok).collect();
-                store.service.settle(&entries).await
+                store.service.settle(&entries, None).await
             }
             Self::Sidecar(client, _) => {
                 let body = json!({ "settles": entries });

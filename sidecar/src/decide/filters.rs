@@ -238,6 +238,12 @@ impl Filters {
         self.list_where(|_| true, sidecar, policy, now_us)
     }
 
+    /// The node id of the Envoy of this filter.
+    pub fn node_of(&self, vm: &str) -> Option<String> {
+        let filters = lock(&self.known);
+        filters.get(vm).map(|known| known.state.node.clone())
+    }
+
     fn list_where(
         &self,
         is_listed: impl Fn(&Known) -> bool,

@@ -265,6 +265,7 @@ impl Overrides {
         now_ms: u64,
     ) -> ListedOverride {
         let (limit, whom, source) = named;
+        let acts_on = policy.limit(&policy.acts_on(limit, whom).0);
         ListedOverride {
             limit: limit.to_owned(),
             key: match whom {
@@ -274,6 +275,7 @@ impl Overrides {
             subject: Subject::of_whom(whom),
             all_keys: matches!(whom, Whom::AllKeys(_)),
             terms: one.terms.clone(),
+            at_once: acts_on.is_some_and(|limit| limit.expire_us().is_some()),
             source,
             state: self.state(policy, named, one, now_ms),
         }

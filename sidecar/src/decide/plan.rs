@@ -147,6 +147,30 @@ impl<'a> Plan<'a> {
         self.batch.decisions.iter().zip(limits)
     }
 
+    /// Limits with how many of their slots had ended, as outcomes found. Of a decision with several limits of slots, the first is told.
+    pub fn ended<'p>(
+        &'p self,
+        outcomes: &'p [Option<Outcome>],
+    ) -> impl Iterator<Item = (&'p Limit, u64)> {
+        let answered = self
+            .open
+            .iter()
+            .zip(outcomes)
+            .filter_map(|(open, outcome)| {
+                let ended = outcome.as_ref()?.ended;
+                let checks = if ended > 0 {
+                    open.all.checks.as_slice()
+                } else {
+                    &[]
+                };
+                let limit = checks
+                    .iter()
+                    .find(|check| check.limit.expire_us().is_some())?;
+                Some((limit.limit.as_ref(), ended))
+            });
+        answered
+    }
+
     /// The checks that leases might have decided and the store did, with its outcomes, and whether the check decided.
     pub fn for_leases<'p>(
         &'p self,

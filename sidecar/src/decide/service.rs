@@ -6,17 +6,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use sluicegate_protocol::{Answer, Read, RulesState, UNKNOWN_HEADER, Verdict};
+use sluicegate_protocol::{Answer, Read, RulesState, UNKNOWN_HEADER, VM_HEADER, Verdict};
 use tokio::runtime::Handle;
 
 use super::backend::Backend;
 use super::denials::Denials;
 use super::epoch::PolicyHandle;
 use super::filters::Filters;
+use super::holds::{Moment, read_vm};
 use super::leases::Leases;
 use super::plan::{Basis, Drawn, Plan};
 use super::slots::Slots;
 use crate::clock;
+use crate::lock::lock;
 use crate::random;
 use crate::store::batch::Batcher;
 use crate::store::{Outage, Store};
@@ -33,6 +35,7 @@ mod overrides;
 mod past_overrides;
 mod rules;
 mod settle;
+mod slots;
 mod stored_overrides;
 mod waiting;
 
@@ -177,11 +180,15 @@ impl Service {
                 metrics.count_refused(refusal);
             }
         }
+        for (limit, ended) in plan.ended(&outcomes) {
+            if let Some(slots) = epoch.metrics.slots(&limit.name) {
+                slots.expired.inc_by(ended);
+            }
+        }
         let mut decided = plan.verdicts(&outcomes, &fallbacks, clock::now_us());
         for decided in &mut decided {
-            if let Verdict::Denied(status) = &mut decided.verdict
-                && status.at_once
-                && !status.until_changed
+            if is_denied_by_slots(&decided.verdict)
+                && let Verdict::Denied(status) = &mut decided.verdict
             {
                 status.retry_after_ms = self.slots.retry_ms(&status.limit, status.quota);
             }
@@ -204,6 +211,12 @@ impl Service {
                 && (request.wait_ms > 0 || basis.names_unknown);
             if !asks_again {
                 epoch.metrics.count(decided, decision, now_us);
+            }
+            if let (Verdict::Admitted(status), Some(decision)) = (&decided.verdict, decision)
+                && !status.receipt.is_empty()
+            {
+                let vm = header(VM_HEADER).and_then(read_vm);
+                self.note_granted(&epoch, decision, &status.receipt, vm);
             }
             if let (Source::Store, Some(decision)) = (decided.source, decision) {
                 self.denials.hold(moment, decision, &decided.verdict);
@@ -292,7 +305,9 @@ impl Service {
             let info = families.rules.with_label_values(&labels);
             info.set(1.0);
         }
-        self.metrics.text(&epoch.policy, &self.store.facts())
+        let slots = lock(&self.slots.holds).of_limits(Moment::now());
+        self.metrics
+            .text(&epoch.policy, &self.store.facts(), &slots)
     }
 
     /// The number of sidecars that divide the limits among them; 0 if the store was never reached.

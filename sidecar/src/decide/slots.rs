@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
+use super::holds::Holds;
 use crate::lock::lock;
 
 /// For how long a denial by slots may be cached at most: one may be freed at any moment.
@@ -25,6 +26,8 @@ pub struct Slots {
     waiting: Mutex<HashMap<Subject, (usize, Arc<Notify>)>>,
     /// How long slots of a limit are in use, in microseconds.
     means_us: Mutex<HashMap<String, f64>>,
+    /// Those in use.
+    pub holds: Mutex<Holds>,
 }
 
 /// Waits for slots of a limit and key, from its creation on.

@@ -1,4 +1,4 @@
-// The rows of the table of limits. Pure.
+// The rows of the tables of limits and of slots. Pure.
 
 /** The limits of the policy, and others that had decisions in the last minutes. Denying limits come first; otherwise rows keep their order. */
 export function limits({ policy, denying, top, now_ms, up_ms }, history) {
@@ -22,4 +22,17 @@ export function limits({ policy, denying, top, now_ms, up_ms }, history) {
     };
   });
   return rows.sort((a, b) => b.denies - a.denies);
+}
+
+/** Limits that are shown with their slots. */
+const SHOWN = 8;
+
+/** The limits with the most slots in use, and whose the oldest is: its Envoy's node id, its filter, or the sidecar that granted it. */
+export function slots(all) {
+  const rows = all.map(({ in_use, oldest }) => {
+    const { limit: name, subject, consumer, since_seconds, node, vm, granted_by, outlived = false } = oldest;
+    const who = node || (vm ? `filter ${vm.slice(0, 8)}` : `sidecar ${granted_by}`);
+    return { name, in_use, subject: consumer ?? subject, for_ms: since_seconds * 1_000, outlived, who };
+  });
+  return rows.sort((a, b) => b.in_use - a.in_use).slice(0, SHOWN);
 }

@@ -1,7 +1,7 @@
 // The live page: asks the sidecar for a snapshot every second, keeps its samples and shows it. Text is set as text, never as markup.
 
 import { Chart, Spark } from "./chart.js";
-import { limits } from "./limits.js";
+import { limits, slots } from "./limits.js";
 import { ALL, RateHistory } from "./rates.js";
 import { capital, clock, event as described, leasesText, limitName, percent, rate, requests, reservesText, rulesText, summarize, span } from "./summary.js";
 
@@ -100,6 +100,17 @@ function show_limits(all, now) {
   });
   rows(byId("pick"), picks, (option, limit) => setText(option, limit === ALL ? "all limits" : limitName(limit)));
   byId("pick").selectedIndex = picks.indexOf(selected);
+}
+
+function show_slots() {
+  const all = slots(snapshot.slots);
+  byId("slots").hidden = all.length === 0;
+  rows(byId("slots-rows"), all, (row, { name, in_use, subject, for_ms, outlived, who }) => {
+    [name, in_use, subject, `${span(for_ms)}${outlived ? ", outlived" : ""}`, who].forEach((text, at) => {
+      const cell = row.children[at];
+      setText(cell.querySelector("code") ?? cell, String(text));
+    });
+  });
 }
 
 /** Events that are shown without a click. */
@@ -203,6 +214,7 @@ function show() {
   show_status(summarize({ now, ...disconnected, store, policy, limits: all, total, failing, top: snapshot.top.limits, events, up: up_ms + now - now_ms }));
   show_chart(now);
   show_limits(all, now);
+  show_slots();
   show_top();
   show_store(now);
   show_policy();

@@ -8,7 +8,7 @@ use super::contents::Policy;
 use super::counted::started_anew;
 use super::limits::Limit;
 use super::rules::RuleSets;
-use super::window_file::window_name;
+use super::window_file::{window_name, window_quota};
 
 /// Each change, such as "per-tenant: quota 20 -> 40", in the order of the names. What cannot be seen in a running sidecar,
 /// such as comments, is "no limit changed".
@@ -142,6 +142,10 @@ fn of_limit(before: &Limit, after: &Limit) -> Vec<String> {
         before.max_requested_quota != after.max_requested_quota,
     );
     note("lease", before.lease != after.lease);
+    if let (Some(old), Some(new)) = (before.expire_us(), after.expire_us()) {
+        note("expire", old != new);
+        note("longest", before.longest_us != after.longest_us);
+    }
     note(
         "whether rules settle it",
         before.is_settled != after.is_settled,
@@ -158,11 +162,11 @@ fn of_limit(before: &Limit, after: &Limit) -> Vec<String> {
     found
 }
 
-/// A window, such as "sliding_log 20 per 10m" or "token_bucket 5 per 1s with burst 9".
+/// A window, such as "sliding_log 20 per 10m", "concurrency 32 at once" or "token_bucket 5 per 1s with burst 9".
 pub fn describe_window(spec: &BucketSpec) -> String {
-    let (name, quota, burst) = (spec.name(), spec.quota, spec.most_at_once());
-    let window = format!("{name} {quota} per {}", window_name(spec));
-    match burst == quota {
+    let burst = spec.most_at_once();
+    let window = format!("{} {}", spec.name(), window_quota(spec));
+    match burst == spec.quota {
         true => window,
         false => format!("{window} with burst {burst}"),
     }
@@ -177,6 +181,7 @@ mod tests {
     fn each_change_is_named_and_so_are_counts_that_start_at_zero() {
         let one = "l: { algorithm: sliding_log, windows: [{ quota: 20, per: 10m }] }";
         let other = "m: { algorithm: token_bucket, windows: [{ quota: 5, per: 1s }] }";
+        let slots = "s: { algorithm: concurrency, windows: [{ quota: 4, per: 30s }] }";
         for [before, after, expected] in rows(
             "sliding_log, windows: [{ quota: 20 | sliding_log, windows: [{ quota: 40 | l: quota 20 -> 40
              sliding_log | fixed_window | l: no longer sliding_log 20 per 10m, now fixed_window 20 per 10m, whose counts start at zero
@@ -184,6 +189,10 @@ mod tests {
              per: 10m }] | per: 10m }, { quota: 90, per: 1h }] | l: now sliding_log 90 per 1h, whose counts start at zero
              quota: 5, | quota: 5, burst: 9, | m: burst 5 -> 9
              quota: 5, per: 1s | quota: 5, burst: 9, per: 2s | m: no longer token_bucket 5 per 1s, now token_bucket 5 per 2s with burst 9, whose counts start at zero
+             sliding_log, windows: [{ quota: 20, per: 10m | concurrency, windows: [{ quota: 32, per: 30s | l: no longer sliding_log 20 per 10m, now concurrency 32 at once, whose counts start at zero
+             quota: 4, | quota: 8, | s: quota 4 -> 8
+             per: 30s | per: 1m | s: expire changed
+             per: 30s }] | per: 30s }], longest: 1h | s: longest changed
              per: 10m }] | per: 10m }], when_store_is_down: deny | l: when_store_is_down changed
              per: 10m }] | per: 10m }], overrides: [{ key: k, blocked: true }] | l: overrides changed
              per: 10m }] | per: 10m }], enforce: false | l: no longer enforced
@@ -194,7 +203,7 @@ mod tests {
              limits: | denial_ttl: 2s\\nlimits: | denial_ttl 1s -> 2s
              limits: | # A comment.\\nlimits: | no limit changed",
         ) {
-            let text = format!("limits:\n  {one}\n  {other}\n");
+            let text = format!("limits:\n  {one}\n  {other}\n  {slots}\n");
             assert!(text.contains(&before), "{before}");
             let next = text.replacen(&before, &after.replace("\\n", "\n"), 1);
             let [old, new] = [&text, &next].map(|text| Policy::parse(text).unwrap());

@@ -15,6 +15,12 @@ impl Limit {
     pub fn with_quotas(&self, quotas: &[WindowQuota]) -> Result<Vec<BucketSpec>, String> {
         let mut windows = self.windows.clone();
         for quota in quotas {
+            if self.expire_us().is_some() && quota.window != NamedWindow::Only {
+                return Err(format!(
+                    "`windows`: limit `{}` counts what is in use at once, which has no `per`: give `quota` alone",
+                    self.name
+                ));
+            }
             let mut fitting = windows.iter_mut().filter(|spec| quota.window.fits(spec));
             let (Some(spec), None) = (fitting.next(), fitting.next()) else {
                 return Err(self.which_window(quota.window));

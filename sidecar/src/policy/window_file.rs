@@ -184,13 +184,24 @@ fn length(us: u64) -> String {
     }
 }
 
-/// A window's name, for people and metric labels: `1m`, `month Europe/Berlin`.
+/// A window's name, for people and metric labels: `1m`, `month Europe/Berlin`, `at once`.
 pub fn window_name(spec: &BucketSpec) -> String {
     match spec.algorithm.calendar() {
         Some(calendar) => format!("{} {}", calendar.unit().name(), calendar.time_zone()),
+        None if spec.algorithm == Algorithm::Slots => AT_ONCE.to_owned(),
         None => humantime::format_duration(Duration::from_micros(spec.window_us)).to_string(),
     }
 }
+
+/// What a window admits, for people: `20 per 10m`, `32 at once`.
+pub fn window_quota(spec: &BucketSpec) -> String {
+    let name = window_name(spec);
+    let per = if name == AT_ONCE { "" } else { "per " };
+    format!("{} {per}{name}", spec.quota)
+}
+
+/// In place of the length of a window that counts slots.
+const AT_ONCE: &str = "at once";
 
 /// A sixtieth of the window (a second for a minute), at least a millisecond.
 fn default_precision_us(window_us: u64) -> u64 {

@@ -11,10 +11,10 @@ use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use sluicegate_protocol::{
-    Answer, Code, FILTERS_PATH, FilterList, Listed, OPENAPI_PATH, OVERRIDES_PATH, OverrideList,
-    OverrideWasRemoved, OverrideWasSet, PEEK_PATH, RESET_PATH, RemoveOverride, Request, Resets,
-    SetOverride, TOP_PATH, Top, WasReset, read_decisions, read_remove_override, read_resets,
-    read_set_override,
+    Answer, Code, FILTERS_PATH, FilterList, HOLDS_PATH, HoldList, Listed, OPENAPI_PATH,
+    OVERRIDES_PATH, OverrideList, OverrideWasRemoved, OverrideWasSet, PEEK_PATH, RESET_PATH,
+    RemoveOverride, Request, Resets, SetOverride, TOP_PATH, Top, WasReset, read_decisions,
+    read_remove_override, read_resets, read_set_override,
 };
 use tokio::sync::Semaphore;
 use utoipa_axum::router::OpenApiRouter;
@@ -28,7 +28,7 @@ use super::describe::{Describe, of};
 use super::readiness::Readiness;
 use super::refusal::{Refusal, UNKNOWN_PATH, with_fallbacks};
 use super::web_pages::{BAD_HOST, NOT_JSON, ORIGIN_FIELD, foreign, only_json};
-use crate::decide::Service;
+use crate::decide::{Service, Wanted};
 use crate::page;
 
 const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -55,6 +55,12 @@ const UNCONFIRMED: Refusal = Refusal::of_server(
 const UNREAD: Refusal = Refusal::of_server(
     Code::StoreUnavailable,
     "the store's overrides have not been read since this sidecar started",
+);
+
+const BAD_HOLDS: Refusal = Refusal::new(
+    Code::BadQuery,
+    "query",
+    "a parameter is unknown: give `limit=NAME`, `subject=DIGITS` (or a consumer's name), both or none",
 );
 
 /// The state of the handlers.
@@ -87,6 +93,7 @@ pub(super) fn routes() -> OpenApiRouter<Admin> {
         .routes(routes!(metrics).refusing(&[NOT_ENCODED]))
         .routes(routes!(top))
         .routes(routes!(filters))
+        .routes(routes!(holds).refusing(&[BAD_HOLDS]))
         .tagged("admin")
         .with_token()
         .refusing(&[NO_TOKEN]);
@@ -249,6 +256,32 @@ async fn peek(State(admin): State<Admin>, body: Body) -> Result<Response, Refusa
 )]
 async fn filters(State(admin): State<Admin>) -> Response {
     ok(&admin.service.list_filters())
+}
+
+/// Which slots are in use
+///
+/// The slots of limits with `algorithm: concurrency` that this sidecar granted or renewed last, longest in use first. A slot that
+/// was freed through another sidecar is listed until it would have ended.
+#[utoipa::path(
+    get,
+    path = HOLDS_PATH,
+    params(
+        ("limit" = Option<String>, Query, description = "Only slots of this limit."),
+        ("subject" = Option<String>, Query, description = "Only slots of this key, by its 20 digits, or of this consumer."),
+    ),
+    responses((status = 200, description = "Whose they are, since when.", body = ref(of::<HoldList>()))),
+)]
+async fn holds(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Result<Response, Refusal> {
+    let mut wanted = Wanted::default();
+    let parameters = query.as_deref().unwrap_or_default().split('&');
+    for parameter in parameters.filter(|parameter| !parameter.is_empty()) {
+        match parameter.split_once('=') {
+            Some(("limit", limit)) => wanted.limit = Some(limit),
+            Some(("subject", subject)) => wanted.subject = Some(subject),
+            _ => return Err(BAD_HOLDS),
+        }
+    }
+    Ok(ok(&admin.service.list_holds(wanted)))
 }
 
 /// Most denied subjects, and subjects nearest to a limit

@@ -14,8 +14,8 @@ use serde::Serialize;
 use sluicegate_protocol::{
     Answer, Code, DECIDE_PATH, DECISIONS, FILTER_HEADER, FilterInfo, LimitStatus, Listed,
     OPENAPI_PATH, PROBLEM_JSON, Problem, ProblemDetails, RULES_HEADER, RULES_PATH, Read, Request,
-    RulesReport, SETTLE_PATH, Settled, Settles, UNAVAILABLE_RETRY_S, Verdict, WithoutStore,
-    read_decisions, read_settles,
+    RulesReport, SETTLE_PATH, Settled, Settles, UNAVAILABLE_RETRY_S, VM_HEADER, Verdict,
+    WithoutStore, read_decisions, read_settles,
 };
 use sluicegate_rules::write_denial;
 use tokio::sync::Semaphore;
@@ -27,7 +27,7 @@ use super::describe::{Describe, of};
 use super::refusal::{Refusal, with_fallbacks};
 use super::web_pages::{BAD_HOST, NOT_JSON, ORIGIN_FIELD, from_a_page, not_from_a_page};
 use crate::clock;
-use crate::decide::Service;
+use crate::decide::{Service, read_vm};
 
 /// In the query of `/v1/decide`: answer with the verdict as the HTTP status.
 const AS_STATUS: &str = "denied=";
@@ -84,9 +84,14 @@ pub(super) fn router(service: Arc<Service>, document: MethodRouter<Arc<Service>>
     request_body = ref(of::<Settles<'_>>()),
     responses((status = 200, description = "An outcome for each entry.", body = ref(of::<Listed<Settled>>()))),
 )]
-async fn settle(State(service): State<Arc<Service>>, body: Body) -> Result<Response, Refusal> {
+async fn settle(
+    State(service): State<Arc<Service>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Refusal> {
+    let vm = named(&headers)(VM_HEADER).and_then(read_vm);
     let body = whole(body, &LARGE_BODIES).await?;
-    Ok(ok(&service.settle(&read_settles(&body)?).await))
+    Ok(ok(&service.settle(&read_settles(&body)?, vm).await))
 }
 
 /// Take units from limits

@@ -16,8 +16,8 @@ use schemars::generate::SchemaSettings;
 use schemars::transform::RemoveRefSiblings;
 use serde_json::{Map, Value, json};
 use sluicegate_protocol::{
-    Answer, FilterList, Listed, OverrideList, OverrideWasRemoved, OverrideWasSet, ProblemDetails,
-    RemoveOverride, Request, Resets, SetOverride, Settled, Settles, Top, WasReset,
+    Answer, FilterList, HoldList, Listed, OverrideList, OverrideWasRemoved, OverrideWasSet,
+    ProblemDetails, RemoveOverride, Request, Resets, SetOverride, Settled, Settles, Top, WasReset,
 };
 use utoipa::openapi::ServerBuilder;
 use utoipa::openapi::path::PathItem;
@@ -75,6 +75,7 @@ fn schemas() -> Map<String, Value> {
     let mut generator = settings.into_generator();
     generator.subschema_for::<Answer<'_>>();
     generator.subschema_for::<FilterList>();
+    generator.subschema_for::<HoldList>();
     generator.subschema_for::<Listed<Settled>>();
     generator.subschema_for::<Listed<WasReset>>();
     generator.subschema_for::<OverrideList>();

@@ -10,11 +10,18 @@ use crate::clock;
 use crate::policy::consumer_of;
 
 /// An override was set.
-pub fn override_set(events: &EventLog, limit: &str, whom: &Whom, terms: &OverrideTerms) {
+pub fn override_set(
+    events: &EventLog,
+    limit: &str,
+    whom: &Whom,
+    terms: &OverrideTerms,
+    at_once: bool,
+) {
+    let allowance = terms.allowance(at_once);
     let until = terms.until.as_deref().unwrap_or("removed");
     let (subject, [by, reason]) = (shown(whom), [&terms.by, &terms.reason].map(given));
-    info!(target: "audit", limit, %subject, allowance = %terms, until, reason, by, "override set");
-    let detail = format!("{limit} of {subject}: {terms}, until {until}");
+    info!(target: "audit", limit, %subject, allowance, until, reason, by, "override set");
+    let detail = format!("{limit} of {subject}: {allowance}, until {until}");
     add(events, EventKind::OverrideSet, detail, by, reason);
 }
 
@@ -58,7 +65,7 @@ mod tests {
         let terms = r#"{"windows":[{"quota":500,"per":"1m"},{"quota":9,"per":"1s","burst":3}],"reason":"INC-7","by":"ann"}"#;
         let terms = serde_json::from_str(terms).unwrap();
         let whom = Whom::Key("worker-7".to_owned());
-        override_set(&events, "per-key", &whom, &terms);
+        override_set(&events, "per-key", &whom, &terms, false);
         let by_bob = Author {
             by: Some("bob".to_owned()),
             reason: None,

@@ -7,6 +7,7 @@
 //! | `metrics/limit.rs` | the metrics of one limit |
 //! | `metrics/decisions.rs` | the counts of one limit's decisions |
 //! | `metrics/leases.rs` | the metrics of one limit's leases |
+//! | `metrics/slots.rs` | the metrics of one limit's slots |
 //! | `metrics/windows.rs` | quotas and lengths of the limits' windows |
 
 mod decisions;
@@ -14,6 +15,7 @@ mod families;
 mod leases;
 mod limit;
 mod of_policy;
+mod slots;
 mod windows;
 
 use std::collections::BTreeMap;
@@ -25,6 +27,7 @@ use prometheus::{Encoder, Histogram, IntCounter, Registry, TextEncoder};
 use sluicegate_protocol::{FilterInfo, Top};
 
 use crate::clock;
+use crate::decide::OfLimit;
 use crate::lock::lock;
 use crate::policy::Policy;
 use crate::telemetry::history::{Counts, Failures};
@@ -175,6 +178,9 @@ impl Metrics {
             if limit.lease.is_some() {
                 of_limit.start_leases(&self.families);
             }
+            if limit.expire_us().is_some() {
+                of_limit.start_slots(&self.families);
+            }
             (limit.name.clone(), Arc::clone(of_limit))
         });
         let limits: Limits = limits.collect();
@@ -249,15 +255,20 @@ impl Metrics {
         lock(&self.keys).find(digits).map(str::to_owned)
     }
 
-    /// All metrics in Prometheus's text format. `policy`: the one in force.
+    /// All metrics in Prometheus's text format. `policy`: the one in force; `slots`: those in use by limit.
     ///
     /// # Errors
     /// A metric cannot be written as text.
-    pub fn text(&self, policy: &Policy, store: &StoreFacts) -> Result<Vec<u8>, prometheus::Error> {
+    pub fn text(
+        &self,
+        policy: &Policy,
+        store: &StoreFacts,
+        slots: &BTreeMap<String, OfLimit>,
+    ) -> Result<Vec<u8>, prometheus::Error> {
         let _one_at_a_time = lock(&self.scrape);
         windows::set(&self.families, policy, clock::unix_ms());
         self.set_store(store);
-        self.set_gauges_of_limits(policy);
+        self.set_gauges_of_limits(policy, slots);
         self.set_filters();
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
@@ -279,9 +290,9 @@ impl Metrics {
         families.round_trip.set(store.round_trip.as_secs_f64());
     }
 
-    /// Sets the gauges of limits and removes those of limits that the policy no longer has: of units that leases hold, with
-    /// the last unit.
-    fn set_gauges_of_limits(&self, policy: &Policy) {
+    /// Sets the gauges of limits and removes those of limits that the policy no longer has: of units that leases hold and of slots,
+    /// with the last one.
+    fn set_gauges_of_limits(&self, policy: &Policy, slots: &BTreeMap<String, OfLimit>) {
         let unknown = self.unknown_limits().len();
         self.families.unknown_limits.set(unknown as f64);
         let (known, now_us) = (self.known(), clock::now_us());
@@ -293,11 +304,18 @@ impl Metrics {
         }
         let units = &self.families.lease_held;
         units.reset();
+        let in_use = &self.families.slots_in_use;
+        in_use.reset();
         for (limit, of_limit) in lock(&self.known).iter() {
             let held = of_limit.leases.get().map(|leases| leases.held());
             // Units may still be on the way when a reload ends them.
             if let Some(held) = held.filter(|held| *held > 0 || policy.has(limit)) {
                 units.with_label_values(&[limit]).set(held as f64);
+            }
+            let used = slots.get(limit).map(|of_limit| of_limit.in_use);
+            if used.is_some() || (of_limit.slots.get().is_some() && policy.has(limit)) {
+                let used = used.unwrap_or_default();
+                in_use.with_label_values(&[limit]).set(used as f64);
             }
         }
     }

@@ -111,8 +111,8 @@ impl Service {
         };
         let replaced = self.change_overrides(set).await?;
         let (limit, whom) = &name;
-        audit::override_set(&self.events, limit, whom, &one.terms);
         let now = self.listed((limit, whom, OverrideSource::Store), &one);
+        audit::override_set(&self.events, limit, whom, &one.terms, now.at_once);
         Ok(OverrideWasSet {
             now,
             replaced,

@@ -15,8 +15,12 @@ use crate::decide::receipts::{self, Asked, Receipt};
 use crate::telemetry::verdict::Decided;
 
 impl Service {
-    /// Settles receipts; an outcome for each entry.
-    pub async fn settle(&self, asked: &[Result<Settle<'_>, Problem>]) -> Listed<Settled> {
+    /// Settles receipts; an outcome for each entry. `vm`: the filter that asks, if it says so.
+    pub async fn settle(
+        &self,
+        asked: &[Result<Settle<'_>, Problem>],
+        vm: Option<u128>,
+    ) -> Listed<Settled> {
         let epoch = self.policy.current();
         let asked = epoch.policy.renamed(asked, |entry| {
             if let Ok(entry) = entry {
@@ -42,7 +46,7 @@ impl Service {
             self.backend.renew(&renewals)
         );
         let (mut done, mut renewed) = (done.into_iter(), renewed.into_iter().flatten());
-        let (mut void, mut freed) = (Vec::new(), Vec::new());
+        let (mut void, mut slots) = (Vec::new(), Vec::new());
         let outcomes = read.into_iter().map(|entry| match entry {
             Err(problem) => Settled::Error(problem),
             Ok((_, Asked::Renewal(..))) => match renewed.next() {
@@ -51,7 +55,8 @@ impl Service {
                 Some(true) => Settled::Renewed,
             },
             Ok((asked, Asked::Settlement(receipt))) => {
-                let settled = match done.next().flatten() {
+                let done = done.next().flatten();
+                let settled = match done {
                     None => Settled::Unavailable,
                     Some(_) if asked.within_ms.is_some() => Settled::Renewed,
                     Some(Done::Nothing) => Settled::Unknown,
@@ -65,19 +70,11 @@ impl Service {
                 ) {
                     void.push((limit, key));
                 }
-                match (receipt, &settled) {
-                    (Receipt::Slots(id), Settled::Returned { units }) => {
-                        freed.push((
-                            limit,
-                            key,
-                            *units,
-                            clock::unix_us().saturating_sub(id.at_us()),
-                        ));
-                    }
-                    (Receipt::Slots(_), _) => {}
-                    (Receipt::Hold(_), settled) => {
+                match receipt {
+                    Receipt::Slots(id) => slots.extend(done.map(|done| (asked, id, done))),
+                    Receipt::Hold(_) => {
                         let now_us = clock::now_us();
-                        epoch.metrics.count_settled(asked, settled, now_us);
+                        epoch.metrics.count_settled(asked, &settled, now_us);
                     }
                 }
                 settled
@@ -85,8 +82,8 @@ impl Service {
         });
         let outcomes = outcomes.collect();
         self.denials.void(void);
-        for (limit, key, units, for_us) in freed {
-            self.slots.freed(limit, key, units, for_us);
+        for (asked, id, done) in slots {
+            self.note_settled(&epoch, asked, id, done, vm);
         }
         Listed { outcomes }
     }

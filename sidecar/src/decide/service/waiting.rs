@@ -1,18 +1,21 @@
 //! Decisions that wait for a slot.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use sluicegate_protocol::{Answer, Decision, Problem, Read, UNKNOWN_HEADER, Verdict};
+use sluicegate_protocol::{Answer, Decision, Problem, Read, UNKNOWN_HEADER, VM_HEADER, Verdict};
 use tokio::time::Instant;
 
 use super::Service;
 use crate::clock;
+use crate::decide::holds::read_vm;
 use crate::decide::slots::Waits;
 use crate::telemetry::verdict::{Decided, Source};
 
-/// Whether it is denied because all slots are in use, and nothing else denies it.
+/// Whether it is denied because all slots are in use, and nothing else denies it. A block has an end, or lasts until it is changed.
 pub(super) fn is_denied_by_slots(verdict: &Verdict<'_>) -> bool {
-    matches!(verdict, Verdict::Denied(status) if status.at_once && !status.until_changed)
+    matches!(verdict, Verdict::Denied(status)
+        if status.at_once && !status.until_changed && status.reset_ms == 0)
 }
 
 impl Service {
@@ -24,7 +27,8 @@ impl Service {
     ) -> Answer<'static> {
         if !request.settles.is_empty() {
             let settles: Vec<_> = request.settles.iter().cloned().map(Ok).collect();
-            self.settle(&settles).await;
+            self.settle(&settles, header(VM_HEADER).and_then(read_vm))
+                .await;
         }
         if request.wait_ms == 0 {
             return self.decide_now(request, header).await;
@@ -46,6 +50,7 @@ impl Service {
             .map(|one| self.waits(one))
             .collect();
         let mut answer = self.decide_now(request, &header).await;
+        let mut waited = BTreeMap::new();
         loop {
             let denied = answer.verdicts.iter().map(is_denied_by_slots);
             let denied: Vec<_> = denied
@@ -58,6 +63,11 @@ impl Service {
                 .collect();
             if still.is_empty() {
                 break;
+            }
+            for number in &denied {
+                if let Some(Verdict::Denied(status)) = answer.verdicts.get(*number) {
+                    waited.insert(*number, status.limit.to_string());
+                }
             }
             let freed = still.iter().map(|waits| Box::pin(waits.freed(until)));
             let (freed, index, _) = futures_util::future::select_all(freed).await;
@@ -83,6 +93,14 @@ impl Service {
             }
         }
         waits.clear();
+        let epoch = self.policy.current();
+        for (number, limit) in waited {
+            if let (Some(slots), Some(verdict)) =
+                (epoch.metrics.slots(&limit), answer.verdicts.get(number))
+            {
+                slots.count_wait(matches!(verdict, Verdict::Admitted(_)));
+            }
+        }
         self.count_denied_by_slots(request, &answer);
         answer
     }

@@ -14,6 +14,10 @@ const SECONDS: [f64; 13] = [
 const BATCH_DECISIONS: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
 /// Shares of a limit: finer where it is about to bind.
 const USED_RATIO: [f64; 8] = [0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0];
+/// How long a slot is in use, in seconds: from a quick request to a job of an hour.
+const HOLDING_SECONDS: [f64; 13] = [
+    0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0,
+];
 
 /// Declares [`Families`], which has a field for each row, and the function that registers them all. A row: the field and its
 /// type, the metric's name, `by` the names of its labels, `in` the buckets of a histogram, its help.
@@ -107,6 +111,14 @@ families! {
         "Units of leases that are neither spent nor returned yet.";
     lease_refusals: IntCounterVec = "sluicegate_lease_refusals_total" by ["limit", "reason"],
         "Times that a key got no lease, by reason.";
+    slots: IntCounterVec = "sluicegate_slots_total" by ["limit", "event"],
+        "Slots that were granted and freed, that had expired before anybody freed them, and that a renewal revived.";
+    slots_in_use: GaugeVec = "sluicegate_slots_in_use" by ["limit"],
+        "Slots in use that this sidecar granted or renewed last.";
+    slot_seconds: HistogramVec = "sluicegate_slot_holding_seconds" by ["limit"] in HOLDING_SECONDS,
+        "How long slots were in use that were freed.";
+    slot_waits: IntCounterVec = "sluicegate_slot_waits_total" by ["limit", "verdict"],
+        "Decisions that waited for a slot, by their verdict.";
     filter_info: GaugeVec = "sluicegate_filter_info" by ["version", "configuration"],
         "Always 1; filters that announced themselves in the last minute, by version and configuration.";
     filter_rules: GaugeVec = "sluicegate_filter_rules" by ["state"],

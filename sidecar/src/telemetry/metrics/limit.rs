@@ -9,6 +9,7 @@ use super::decisions::DecisionCounters;
 use super::families::Families;
 use super::leases::LeaseMetrics;
 use super::lock;
+use super::slots::SlotMetrics;
 use crate::policy::consumer_of;
 use crate::telemetry::labels::{Outcome, SettleOutcome, Source};
 use crate::telemetry::subject::Subject;
@@ -25,6 +26,8 @@ pub struct LimitMetrics {
     unknown_settles: IntCounter,
     /// If a policy has had leases for it.
     pub(super) leases: OnceLock<Arc<LeaseMetrics>>,
+    /// If a policy has had it count slots.
+    pub(super) slots: OnceLock<Arc<SlotMetrics>>,
     used: Histogram,
     subjects: Mutex<Subjects>,
     /// Of all limits.
@@ -78,6 +81,7 @@ impl LimitMetrics {
                 .settles
                 .with_label_values(&[limit, SettleOutcome::Unknown.name()]),
             leases: OnceLock::new(),
+            slots: OnceLock::new(),
             used: families.used.with_label_values(&[limit]),
             subjects: Mutex::default(),
             keys,
@@ -89,6 +93,12 @@ impl LimitMetrics {
         let new = || Arc::new(LeaseMetrics::new(families, &self.decisions.limit));
         self.leases.get_or_init(new);
         self.decisions.count(Outcome::Admitted, Source::Lease, 0);
+    }
+
+    /// Makes the series of its slots, at 0.
+    pub(super) fn start_slots(&self, families: &Families) {
+        let new = || Arc::new(SlotMetrics::new(families, &self.decisions.limit));
+        self.slots.get_or_init(new);
     }
 
     /// The policy does not have it any more.

@@ -1,6 +1,7 @@
 //! The windows of the limits in force: quota, length and burst, so that a panel can show use against the limit.
 
 use prometheus::GaugeVec;
+use sluicegate_engine::Algorithm;
 
 use super::families::Families;
 use crate::policy::{Policy, window_name};
@@ -19,9 +20,12 @@ pub fn set(families: &Families, policy: &Policy, unix_ms: u64) {
         let labels = [limit, &window_name(spec)];
         // Quotas and windows are under 2^53, where doubles are exact.
         let set = |gauges: &GaugeVec, value| gauges.with_label_values(&labels).set(value);
-        let length_us = spec.length_us(unix_ms.saturating_mul(1_000));
         set(&families.quota, spec.quota as f64);
-        set(&families.window_seconds, length_us as f64 / 1e6);
+        // What is in use at once has no time.
+        if spec.algorithm != Algorithm::Slots {
+            let length_us = spec.length_us(unix_ms.saturating_mul(1_000));
+            set(&families.window_seconds, length_us as f64 / 1e6);
+        }
         if spec.is_level() {
             set(&families.burst, spec.most_at_once() as f64);
         }
@@ -75,6 +79,15 @@ window_seconds{limit="l",window="1s"} 1"#;
 quota{limit="l",window="1m"} 100
 window_seconds{limit="l",window="1m"} 60"#;
         assert_eq!(after(&[TOKENS], 0).join("\n"), tokens);
+    }
+
+    #[test]
+    fn slots_have_a_quota_and_no_time() {
+        let slots = "\n  l: { algorithm: concurrency, windows: [{ quota: 32, per: 30s }] }";
+        assert_eq!(
+            after(&[slots], 0),
+            [r#"quota{limit="l",window="at once"} 32"#]
+        );
     }
 
     #[test]

@@ -1,0 +1,97 @@
+//! Which slots are in use: noted as they come and go, listed for operators.
+
+use sluicegate_engine::{Done, SlotId};
+use sluicegate_protocol::{Decision, HoldList, Settle};
+
+use super::Service;
+use crate::clock;
+use crate::decide::epoch::Epoch;
+use crate::decide::holds::{Moment, OfLimit, Wanted};
+use crate::decide::receipts::Receipt;
+use crate::lock::lock;
+
+impl Service {
+    /// Notes the slots that an admitted decision has taken.
+    pub(super) fn note_granted(
+        &self,
+        epoch: &Epoch,
+        decision: &Decision<'_>,
+        receipts: &[String],
+        vm: Option<u128>,
+    ) {
+        for (index, (check, text)) in decision.checks.iter().zip(receipts).enumerate() {
+            let limit = epoch.policy.limit(&check.limit);
+            let limit = limit.filter(|limit| limit.expire_us().is_some());
+            // Checks of one limit and key have one receipt together.
+            let is_noted = receipts.iter().take(index).any(|noted| noted == text);
+            let Some(limit) = limit.filter(|_| !is_noted) else {
+                continue;
+            };
+            if let Some(Receipt::Slots(id)) = Receipt::read(text) {
+                let mut holds = lock(&self.slots.holds);
+                holds.note(id, Some(limit), &check.key, vm, Moment::now());
+                if let Some(slots) = epoch.metrics.slots(&limit.name) {
+                    slots.granted.inc_by(id.units());
+                }
+            }
+        }
+    }
+
+    /// Notes what became of slots that were freed or renewed.
+    pub(super) fn note_settled(
+        &self,
+        epoch: &Epoch,
+        asked: &Settle<'_>,
+        id: SlotId,
+        done: Done,
+        vm: Option<u128>,
+    ) {
+        let (limit, key) = (asked.limit.as_ref(), asked.key.as_ref());
+        let metrics = epoch.metrics.slots(limit);
+        let mut holds = lock(&self.slots.holds);
+        if asked.within_ms.is_some() {
+            holds.note(id, epoch.policy.limit(limit), key, vm, Moment::now());
+        } else {
+            holds.remove(id);
+        }
+        drop(holds);
+        match done {
+            Done::Returned(units) => {
+                let for_us = clock::unix_us().saturating_sub(id.at_us());
+                self.slots.freed(limit, key, units, for_us);
+                if let Some(slots) = metrics {
+                    slots.count_freed(units, for_us);
+                }
+            }
+            Done::Added(units) => {
+                if let Some(slots) = metrics {
+                    slots.revived.inc_by(units);
+                }
+            }
+            Done::Nothing => {}
+        }
+    }
+
+    /// The slots in use that this sidecar knows.
+    pub fn list_holds(&self, wanted: Wanted<'_>) -> HoldList {
+        let (mut holds, more) = lock(&self.slots.holds).list(wanted, Moment::now());
+        for hold in &mut holds {
+            hold.node = hold.vm.as_deref().and_then(|vm| self.filters.node_of(vm));
+        }
+        HoldList {
+            sidecar: self.number(),
+            holds,
+            more,
+        }
+    }
+
+    /// The same of each limit that has some: how many, and the oldest.
+    pub fn slots_in_use(&self) -> impl Iterator<Item = OfLimit> {
+        let of_limits = lock(&self.slots.holds).of_limits(Moment::now());
+        of_limits.into_values().map(|mut of_limit| {
+            let oldest = &mut of_limit.oldest;
+            oldest.node = oldest.vm.as_deref().and_then(|vm| self.filters.node_of(vm));
+            of_limit
+        })
+    }
+}
