@@ -147,7 +147,7 @@ async fn slots_that_nobody_frees_are_counted_and_so_are_those_that_come_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn waits_for_a_slot_are_counted_by_how_they_ended() {
     let (sidecar, _redis) = sidecar(1, "").await;
-    let mut receipt = take(&sidecar, "streams", "mallory").await["receipt"][0].take();
+    let receipt = take(&sidecar, "streams", "mallory").await["receipt"][0].take();
     let waits = async |verdict: &str| {
         let labels = format!("{{limit=\"streams\",verdict=\"{verdict}\"}}");
         let name = format!("sluicegate_slot_waits_total{labels}");
@@ -161,12 +161,14 @@ async fn waits_for_a_slot_are_counted_by_how_they_ended() {
     };
     assert_eq!(wait(1).await["outcome"], "denied");
     assert_eq!((waits("denied").await, waits("admitted").await), (1.0, 0.0));
+    settle(&sidecar, &receipt, "units").await;
     // It may be freed before the other asks, who then need not wait.
     eventually("one waits and is admitted", async || {
+        let receipt = take(&sidecar, "streams", "mallory").await["receipt"][0].take();
         let (waited, freed) = tokio::join!(wait(1_000), settle(&sidecar, &receipt, "units"));
         let outcomes = (&waited["outcome"], &freed["units"]);
         assert_eq!(outcomes, (&json!("admitted"), &json!(1)));
-        receipt = waited["receipt"][0].clone();
+        settle(&sidecar, &waited["receipt"][0], "units").await;
         waits("admitted").await == 1.0
     })
     .await;
