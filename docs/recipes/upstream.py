@@ -1,6 +1,7 @@
 """An upstream that speaks the protocols of docs/recipes.md: `python3 docs/recipes/upstream.py 8000`.
 
-The request says what the answer costs: `x-tokens: 300` in place of 120 tokens, `x-status: 401`, `x-wait-ms: 50`.
+The request says what the answer costs: `x-tokens: 300` in place of 120 tokens, `x-status: 401`, `x-wait-ms: 50`. WebSockets
+are echoed, and `/events/` has no end.
 """
 
 import json
@@ -16,6 +17,10 @@ class Upstream(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self):
+        if self.headers.get("upgrade") == "websocket":
+            return self.echo()
+        if self.path.startswith("/events/"):
+            return self.endless()
         self.answer("text/plain", b"x" * int(self.headers.get("x-tokens", 120)))
 
     def do_POST(self):
@@ -46,6 +51,29 @@ class Upstream(BaseHTTPRequestHandler):
     def events(self, events):
         data = (event if isinstance(event, str) else json.dumps(event) for event in events)
         self.answer("text/event-stream", "".join(f"data: {event}\n\n" for event in data).encode())
+
+    def echo(self):
+        """What a WebSocket sends comes back as it is, until it is closed."""
+        self.close_connection = True
+        self.send_response(101)
+        self.send_header("connection", "upgrade")
+        self.send_header("upgrade", "websocket")
+        self.end_headers()
+        while data := self.connection.recv(4096):
+            self.connection.sendall(data)
+
+    def endless(self):
+        """Events until the client has gone."""
+        self.close_connection = True
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        try:
+            while True:
+                self.wfile.write(b"data: {}\n\n")
+                time.sleep(0.1)
+        except OSError:
+            pass
 
     def answer(self, media, body, headers=None):
         time.sleep(int(self.headers.get("x-wait-ms", 0)) / 1000)

@@ -18,6 +18,8 @@
 //! | `cluster` | the sidecar on a Redis Cluster |
 //! | `consumers` | named consumers, from the command that adds them to the 429 |
 //! | `metrics` | the metrics endpoint and its documentation, and promtool's check |
+//! | `slots` | how many at once: every way in which a slot is freed |
+//! | `slots_again` | a request that slots alone deny, before a fake sidecar |
 //! | `socket` | the sidecar behind a Unix socket |
 //! | `holds` | whose slots are in use, and what became of them |
 //! | `top` | who is being denied, by page and command |
@@ -95,6 +97,8 @@ mod route_cleared;
 mod settled;
 mod settled_long;
 mod shutdown;
+mod slots;
+mod slots_again;
 mod socket;
 mod sources;
 mod stall;

@@ -6,9 +6,12 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use sluicegate_tests::client::client;
 use sluicegate_tests::process::{eventually, repository};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use super::support::{Chain, filters};
 use sluicegate_tests::documents::{blocks, text};
+use sluicegate_tests::envoy::{MANAGER, at};
 
 /// The page's upstream, which ends with this.
 struct Upstream(std::process::Child, u16);
@@ -48,7 +51,10 @@ async fn chain(title: &str, upstream: &Upstream) -> Chain {
         let mut block: Value = serde_saphyr::from_str(block).unwrap();
         serde_json::from_value(block["http_filters"].take()).unwrap()
     });
-    let patch = move |config: &mut Value| drop(filters(config).splice(0..0, before));
+    let patch = move |config: &mut Value| {
+        at(config, MANAGER)["upgrade_configs"] = json!([{ "upgrade_type": "websocket" }]);
+        filters(config).splice(0..0, before);
+    };
     let policy = |url: &str| format!("store: {url}\n{}", blocks[0]);
     Chain::with(policy, |envoy| {
         let planned = envoy.upstream(upstream.1);
@@ -213,4 +219,118 @@ async fn queries_bytes_and_milliseconds() {
         render.sidecar.metric(name).await >= 280.0
     })
     .await;
+}
+
+/// Sends these requests, whose answers have no end; their statuses. Each runs until its answer is dropped.
+async fn open(chain: &Chain, path: &str, user: &str, count: usize) -> Vec<reqwest::Response> {
+    let mut opened = Vec::new();
+    for _ in 0..count {
+        let request = client().get(chain.envoy.url(path)).header("x-user", user);
+        opened.push(request.send().await.unwrap());
+    }
+    opened
+}
+
+fn statuses(answers: &[reqwest::Response]) -> Vec<u16> {
+    answers
+        .iter()
+        .map(|answer| answer.status().as_u16())
+        .collect()
+}
+
+/// Opens a WebSocket: the connection, if it is one.
+async fn socket(chain: &Chain, user: &str) -> Option<TcpStream> {
+    let mut stream = TcpStream::connect(("127.0.0.1", chain.envoy.port))
+        .await
+        .unwrap();
+    let head = format!(
+        "GET /socket HTTP/1.1\r\nhost: h\r\nx-user: {user}\r\nconnection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: x\r\nsec-websocket-version: 13\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.windows(4).any(|end| end == b"\r\n\r\n") {
+        assert_ne!(stream.read_buf(&mut answer).await.unwrap(), 0);
+    }
+    let status = String::from_utf8_lossy(&answer[9..12]).into_owned();
+    if status == "429" {
+        return None;
+    }
+    assert_eq!(status, "101");
+    stream.write_all(b"word").await.unwrap();
+    let mut echo = [0; 4];
+    stream.read_exact(&mut echo).await.unwrap();
+    Some(stream)
+}
+
+#[tokio::test]
+async fn websockets_of_a_user() {
+    let upstream = upstream();
+    let chain = chain("WebSockets", &upstream).await;
+    let mut sockets = Vec::new();
+    for _ in 0..10 {
+        sockets.push(socket(&chain, "one").await.unwrap());
+    }
+    assert!(socket(&chain, "one").await.is_none());
+    assert!(socket(&chain, "other").await.is_some());
+    drop(sockets.pop());
+    eventually("a closed socket is free", async || {
+        socket(&chain, "one").await.is_some()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn server_sent_events() {
+    let upstream = upstream();
+    let chain = chain("Server-sent", &upstream).await;
+    let mut streams = open(&chain, "/events/a", "one", 5).await;
+    assert_eq!(statuses(&streams), [200, 200, 200, 200, 429]);
+    let denied = streams.pop().unwrap();
+    assert!(denied.headers().contains_key("retry-after"));
+    let told = denied.text().await.unwrap();
+    assert!(
+        told.contains("event-streams") && told.contains("at once"),
+        "{told}"
+    );
+    drop(streams.pop());
+    eventually("a stream that has ended is free", async || {
+        statuses(&open(&chain, "/events/a", "one", 1).await) == [200]
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn exports_four_at_once_and_a_hundred_a_day() {
+    let upstream = upstream();
+    let chain = chain("Exports", &upstream).await;
+    let export = async |wait_ms: &str| {
+        let fields = [("x-tenant", "t"), ("x-wait-ms", wait_ms)];
+        send(&chain, "/exports", json!({}), &fields)
+            .await
+            .status()
+            .as_u16()
+    };
+    let all = futures_util::future::join_all((0..7).map(|_| export("2000"))).await;
+    let admitted = all.iter().filter(|status| **status == 200).count() as u64;
+    assert_eq!(
+        (
+            admitted,
+            all.iter().filter(|status| **status == 429).count()
+        ),
+        (4, 3),
+        "{all:?}"
+    );
+    // Those that found no slot cost none of the hundred.
+    for _ in admitted..100 {
+        eventually("an export", async || export("0").await == 200).await;
+    }
+    assert_eq!(export("0").await, 429);
+}
+
+#[tokio::test]
+async fn connections_of_an_address() {
+    let upstream = upstream();
+    let chain = chain("Connections of an address", &upstream).await;
+    let streams = open(&chain, "/events/a", "any", 21).await;
+    assert_eq!(statuses(&streams), [vec![200; 20], vec![429]].concat());
 }

@@ -4,7 +4,7 @@ use super::expiry::every_algorithm;
 use super::lua::Lua;
 use super::made::{SECOND, START_US, one};
 use redis::Commands;
-use sluicegate_engine::{Algorithm, Bucket};
+use sluicegate_engine::{Algorithm, Bucket, Guard, Settlements, SlotId};
 
 /// Bytes of a bucket, as the document computes them.
 fn estimate(bucket: &Bucket, entries: u64) -> u64 {
@@ -46,6 +46,35 @@ fn the_estimate_is_within_a_quarter_of_what_redis_uses() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn the_estimate_for_slots_likewise() {
+    let mut lua = Lua::start();
+    let bucket = super::made::bucket(
+        "sg:{subject}:slots",
+        Algorithm::Slots,
+        1_000_000,
+        86_400 * SECOND,
+    );
+    let key = 56 + (bucket.key.len() as u64 + 4).next_multiple_of(8);
+    let mut slots = 0;
+    for size in [1, 10, 128, 200, 2_000] {
+        for number in slots..size {
+            let id = SlotId::new(1, START_US, 7, SECOND, u128::from(number) << 64);
+            let mut renewal = Settlements::default();
+            renewal.return_to(Guard::Renew(id), [bucket.clone()]);
+            lua.settle(Some(START_US), &renewal).unwrap();
+        }
+        slots = size;
+        let measured: Option<u64> = lua.ask(&["MEMORY", "USAGE", &bucket.key, "SAMPLES", "0"]);
+        let measured = measured.expect("the key is there") as f64;
+        let estimate = (key + slots * if slots > 128 { 125 } else { 40 }) as f64;
+        assert!(
+            (0.75..=1.25).contains(&(estimate / measured)),
+            "{slots}: {estimate}, not {measured}"
+        );
+    }
 }
 
 /// Blocks whose records have all expired are deleted while the log is in use, not only when its key expires.

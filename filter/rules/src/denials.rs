@@ -14,6 +14,8 @@ use crate::question::{Question, ResolvedCheck};
 
 /// Most denials cached by one VM for one configuration; each takes about a quarter of a kilobyte.
 const CAPACITY: usize = 4_096;
+/// Most denials by slots: each release goes through them.
+const CAPACITY_OF_SLOTS: usize = 256;
 
 /// For how long a denial is cached of limits that no document has told: the next document, or another sidecar's, may end them.
 const UNTOLD_MS: u64 = 1_000;
@@ -28,6 +30,8 @@ pub struct DenialCache {
     /// When the first answer of that version arrived.
     since_us: u64,
     certificates: Certificates,
+    /// Denials by slots, which last for milliseconds.
+    of_slots: Certificates,
     /// By key. Shadow denials, and those of too many keys, are under the empty key, which no check has.
     unreported: BTreeMap<String, Vec<CachedDenials<'static>>>,
 }
@@ -39,6 +43,7 @@ impl Default for DenialCache {
             version: PolicyVersion::default(),
             since_us: 0,
             certificates: Certificates::new(CAPACITY),
+            of_slots: Certificates::new(CAPACITY_OF_SLOTS),
             unreported: BTreeMap::new(),
         }
     }
@@ -47,13 +52,16 @@ impl Default for DenialCache {
 impl DenialCache {
     /// The verdicts on a question, if all of its decisions are cached.
     pub fn covering(&mut self, question: &Question, now_us: u64) -> Option<Vec<Verdict<'static>>> {
-        if self.certificates.is_empty() {
+        if self.certificates.is_empty() && self.of_slots.is_empty() {
             return None;
         }
         let mut denied = Vec::with_capacity(question.decisions());
         for (_, checks) in decisions(question) {
             let fingerprint = fingerprint_of(question, checks);
-            denied.push(self.certificates.covering(&fingerprint, now_us)?);
+            let covering =
+                |certificates: &Certificates| certificates.covering(&fingerprint, now_us);
+            let by_rate = covering(&self.certificates);
+            denied.push(by_rate.or_else(|| covering(&self.of_slots))?);
         }
         for (limit_status, (shadow, checks)) in denied.iter().zip(decisions(question)) {
             if let Some(check) = checks.get(limit_status.check) {
@@ -136,8 +144,21 @@ impl DenialCache {
                     hold_ms,
                     ..limit_status.clone()
                 };
-                self.certificates.hold(&fingerprint, &limit_status, times);
+                let certificates = if limit_status.at_once {
+                    &mut self.of_slots
+                } else {
+                    &mut self.certificates
+                };
+                certificates.hold(&fingerprint, &limit_status, times);
             }
+        }
+    }
+
+    /// Slots of this limit and key are free again.
+    pub fn released(&mut self, limit: &str, key: &str, now_us: u64) {
+        if self.of_slots.held(now_us) > 0 {
+            let is_over = |other: &str, of: &str| (other, of) == (limit, key);
+            self.of_slots.end(is_over);
         }
     }
 

@@ -1,5 +1,5 @@
 //! What the sidecar must learn of streams that have ended or still live: sent together, and again until it has confirmed them. To
-//! send one twice is harmless, since a receipt is settled once. Pure.
+//! send one twice is harmless, since a receipt is settled once. Those that free slots are sent at once, the others gather. Pure.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use sluicegate_protocol::{Settle, Settles};
 
 use crate::config;
-use crate::rule::RuleSet;
+use crate::settle::{Hold, Reserves};
 use crate::stats::OfSettle;
 
 /// Most that wait; then the oldest is dropped, and what it was about stays reserved.
@@ -23,15 +23,12 @@ const RETRY_US: (u64, u64) = (100_000, 3_200_000);
 /// One receipt, and what became of its stream.
 #[derive(Debug)]
 pub struct Fact {
-    pub(crate) limit: String,
-    pub(crate) key: String,
-    pub(crate) receipt: String,
+    pub(crate) of: Rc<Reserves>,
+    /// The index of the hold with the receipt.
+    pub(crate) hold: usize,
     pub(crate) what: What,
     /// An earlier callout with it was not answered: it may have been settled.
     pub(crate) in_doubt: bool,
-    /// By which it is counted.
-    pub(crate) rules: Rc<RuleSet>,
-    pub(crate) rule: usize,
 }
 
 /// What became of a stream.
@@ -39,8 +36,12 @@ pub struct Fact {
 pub(crate) enum What {
     /// It has ended, and used this much of what it had reserved.
     Settle { units: u64, reserved: u64 },
+    /// It has ended, and all that it had reserved stays. The hold ends, which would live for minutes.
+    Keep,
+    /// It has ended, and its slots are free.
+    Free,
     /// It lives.
-    Renew { within_ms: u64 },
+    Live { within_ms: u64 },
 }
 
 /// Facts that wait for the sidecar.
@@ -52,12 +53,16 @@ pub struct Facts {
     /// When the next callout may be sent, if it is not 0.
     due_us: u64,
     retry_us: u64,
+    /// One that waits frees slots.
+    is_urgent: bool,
 }
 
 impl Facts {
-    /// Adds facts.
-    pub fn add(&mut self, facts: Vec<Fact>, now_us: u64) {
+    /// Adds facts. Whether a callout should be sent at once, and none was before.
+    pub fn add(&mut self, facts: Vec<Fact>, now_us: u64) -> bool {
+        let was_urgent = self.is_urgent;
         for fact in facts {
+            self.is_urgent |= matches!(fact.what, What::Free);
             if self.waiting.len() >= MAX_WAITING
                 && let Some(oldest) = self.waiting.pop_front()
             {
@@ -65,9 +70,33 @@ impl Facts {
             }
             self.waiting.push_back(fact);
         }
-        if self.due_us == 0 && !self.waiting.is_empty() {
+        if self.is_urgent && self.retry_us == 0 {
+            self.due_us = now_us.max(1);
+        } else if self.due_us == 0 && !self.waiting.is_empty() {
             self.due_us = now_us.saturating_add(GATHER_US);
         }
+        self.is_urgent && !was_urgent && self.retry_us == 0 && self.sent.is_empty()
+    }
+
+    /// How many signs of living streams may be added: half of the places are for what has ended.
+    pub fn room(&self) -> usize {
+        (MAX_WAITING / 2).saturating_sub(self.waiting.len())
+    }
+
+    /// Copies of those that free slots of such limits and keys and are not confirmed: for a question about them, so that its client
+    /// does not wait for slots that it has given back itself. None whose stream's last sign is on its way: that would renew slots
+    /// which are free.
+    pub fn releases(&self, is_asked: impl Fn(&str, &str) -> bool) -> Vec<Settle<'_>> {
+        let is_renewed = |fact: &Fact| {
+            let is_sign = |sent: &&Fact| matches!(sent.what, What::Live { .. });
+            let mut signs = self.sent.iter().filter(is_sign);
+            signs.any(|sent| Rc::ptr_eq(&sent.of, &fact.of))
+        };
+        let all = self.sent.iter().chain(&self.waiting);
+        let releases = all.filter(|fact| matches!(fact.what, What::Free) && !is_renewed(fact));
+        let copies = releases.filter_map(Fact::settle);
+        let asked = copies.filter(|settle| is_asked(&settle.limit, &settle.key));
+        asked.take(MAX_SENT).collect()
     }
 
     /// Takes all that is not confirmed, for others to send.
@@ -89,22 +118,20 @@ impl Facts {
         if self.waiting.is_empty() || !self.sent.is_empty() || now_us < self.due_us {
             return None;
         }
-        let count = self.waiting.len().min(MAX_SENT);
-        self.sent.extend(self.waiting.drain(..count));
-        let settles = self.sent.iter().map(|fact| Settle {
-            limit: fact.limit.as_str().into(),
-            key: fact.key.as_str().into(),
-            receipt: fact.receipt.as_str().into(),
-            units: match fact.what {
-                What::Settle { units, .. } => Some(units),
-                What::Renew { .. } => None,
-            },
-            within_ms: match fact.what {
-                What::Settle { .. } => None,
-                What::Renew { within_ms } => Some(within_ms),
-            },
-        });
-        let settles = settles.collect();
+        while self.sent.len() < MAX_SENT
+            && let Some(fact) = self.waiting.pop_front()
+        {
+            // After a release, a sign of the stream would renew slots that are free.
+            if !matches!(fact.what, What::Live { .. }) || !fact.of.is_over.get() {
+                self.sent.push(fact);
+            }
+        }
+        self.is_urgent &= !self.waiting.is_empty();
+        if self.sent.is_empty() {
+            self.due_us = 0;
+            return None;
+        }
+        let settles = self.sent.iter().filter_map(Fact::settle).collect();
         serde_json::to_vec(&Settles { settles }).ok()
     }
 
@@ -123,7 +150,7 @@ impl Facts {
                 _ => {
                     failed = true;
                     // The next sign of a living stream is as good.
-                    if matches!(fact.what, What::Settle { .. }) {
+                    if matches!(fact.what, What::Settle { .. } | What::Free) {
                         let in_doubt = true;
                         again.push_back(Fact { in_doubt, ..fact });
                     }
@@ -143,7 +170,7 @@ impl Facts {
             0
         } else if failed {
             now_us.saturating_add(self.retry_us)
-        } else if self.waiting.len() >= MAX_SENT {
+        } else if self.is_urgent || self.waiting.len() >= MAX_SENT {
             now_us
         } else {
             now_us.saturating_add(GATHER_US)
@@ -152,6 +179,29 @@ impl Facts {
 }
 
 impl Fact {
+    fn hold(&self) -> Option<&Hold> {
+        self.of.hold(self.hold)
+    }
+
+    /// As the sidecar takes it.
+    fn settle(&self) -> Option<Settle<'_>> {
+        let hold = self.hold()?;
+        let check = hold.check()?;
+        let (units, within_ms) = match self.what {
+            What::Settle { units, .. } => (Some(units), None),
+            What::Free => (Some(0), None),
+            What::Keep => (None, Some(1)),
+            What::Live { within_ms } => (None, Some(within_ms)),
+        };
+        Some(Settle {
+            limit: self.of.rules.limit_name(check.rule, check.limit).into(),
+            key: check.key.as_str().into(),
+            receipt: hold.receipt.as_str().into(),
+            units,
+            within_ms,
+        })
+    }
+
     /// It was dropped, or came too late: what it says is not known to the store.
     fn count_lost(&self) {
         if let What::Settle { units, reserved } = self.what {
@@ -161,12 +211,17 @@ impl Fact {
     }
 
     fn count(&self, counter: OfSettle, more: u64) {
-        self.rules.counters.count_settle(self.rule, counter, more);
+        if let Some(check) = self.hold().and_then(Hold::check) {
+            let counters = &self.of.rules.counters;
+            counters.count_settle(check.rule, counter, more);
+        }
     }
 
     fn count_outcome(&self, outcome: &Value) {
         let units = outcome.get("units").and_then(Value::as_u64).unwrap_or(0);
         match word(outcome) {
+            // The sidecar counts slots.
+            _ if matches!(self.what, What::Free) => {}
             "returned" => self.count(OfSettle::UnitsReturned, units),
             "charged" => self.count(OfSettle::UnitsCharged, units),
             "renewed" => {}

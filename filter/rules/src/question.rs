@@ -66,6 +66,13 @@ impl Question {
         usize::from(!self.checks.is_empty()) + self.shadows.len()
     }
 
+    /// Whether a check asks for this limit and key.
+    pub fn asks(&self, limit: &str, key: &str) -> bool {
+        let shadows = self.shadows.iter().flat_map(|shadow| &shadow.checks);
+        let mut checks = self.checks.iter().chain(shadows);
+        checks.any(|check| check.key == key && self.limit_name(check) == limit)
+    }
+
     /// A number for the limit and key of each enforced check. Two that collide share a bound on waiting requests, and no more.
     pub fn subjects(&self) -> Vec<u64> {
         let subject = |check: &ResolvedCheck| {

@@ -1,8 +1,10 @@
-//! Units that a request has reserved, and what it has used of them, which is known when its stream ends.
+//! Units that a request has reserved, and what it has used of them, which is known when its stream ends; and slots, which it holds
+//! until then.
 
 mod ended;
+mod hold;
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, LazyCell, OnceCell, RefCell};
 use std::rc::Rc;
 
 use sluicegate_protocol::{Verdict, part_of};
@@ -14,6 +16,7 @@ use crate::question::{Question, ResolvedCheck};
 use crate::rule::RuleSet;
 use crate::stats::OfSettle;
 use ended::{End, Ended};
+pub(crate) use hold::{Hold, Slots};
 
 /// How a check is settled.
 #[derive(Debug)]
@@ -63,19 +66,16 @@ pub type Property<'p> = &'p dyn Fn(&[&str]) -> Option<Vec<u8>>;
 /// What an admitted request has reserved, until its stream ends.
 #[derive(Debug)]
 pub struct Reserves {
-    rules: Rc<RuleSet>,
+    pub(crate) rules: Rc<RuleSet>,
     /// Those of one limit and key are one hold.
     holds: Vec<Hold>,
     /// Headers of the response that tell usage.
     headers: RefCell<Vec<(String, Found)>>,
+    began_us: u64,
     /// When the holds are renewed next.
     renew_us: Cell<u64>,
-}
-
-#[derive(Debug)]
-struct Hold {
-    receipt: String,
-    checks: Vec<ResolvedCheck>,
+    /// The stream has ended.
+    pub(crate) is_over: Cell<bool>,
 }
 
 impl SettleRule {
@@ -123,6 +123,12 @@ impl RuleSet {
 }
 
 impl Question {
+    /// How the slots of a check's limit live, if it has any.
+    fn slots(&self, check: &ResolvedCheck) -> Option<Slots> {
+        let rule = self.rules.rules.get(check.rule)?;
+        rule.limits.get(check.limit)?.slots
+    }
+
     /// What the sidecar's verdicts on it have reserved.
     pub fn reserves(
         &self,
@@ -141,10 +147,7 @@ impl Question {
                 match holds.iter_mut().find(|hold| hold.receipt == *receipt) {
                     _ if receipt.is_empty() => {}
                     Some(hold) => hold.checks.push(check.clone()),
-                    None => holds.push(Hold {
-                        receipt: receipt.clone(),
-                        checks: vec![check.clone()],
-                    }),
+                    None => holds.push(Hold::new(receipt, check)),
                 }
             }
         };
@@ -159,13 +162,20 @@ impl Question {
         for shadow in &self.shadows {
             add(verdicts.next(), &mut shadow.checks.iter());
         }
-        holds.retain(|hold| hold.checks.iter().any(|check| check.reserved.is_some()));
+        for hold in &mut holds {
+            let slots = hold.checks.iter().find_map(|check| self.slots(check));
+            // A receipt that no check asks for is one of slots.
+            let is_asked = hold.checks.iter().any(|check| check.reserved.is_some());
+            hold.slots = slots.or((!is_asked).then_some(Slots::UNTOLD));
+        }
         (!holds.is_empty()).then(|| {
             let reserves = Reserves {
                 rules: Rc::clone(&self.rules),
                 holds,
                 headers: RefCell::default(),
+                began_us: now_us,
                 renew_us: Cell::new(0),
+                is_over: Cell::new(false),
             };
             reserves.live_at(now_us);
             Rc::new(reserves)
@@ -189,20 +199,34 @@ impl Reserves {
         self.headers.replace(told.collect());
     }
 
+    /// The limits and keys of its slots.
+    pub fn slots(&self) -> impl Iterator<Item = (&str, &str)> {
+        let holds = self.holds.iter().filter(|hold| hold.slots.is_some());
+        let checks = holds.filter_map(Hold::check);
+        checks.map(|check| {
+            let limit = self.rules.limit_name(check.rule, check.limit);
+            (limit, check.key.as_str())
+        })
+    }
+
+    pub(crate) fn hold(&self, hold: usize) -> Option<&Hold> {
+        self.holds.get(hold)
+    }
+
     /// The request has not reached the upstream: all comes back.
-    pub fn unused(&self) -> Vec<Fact> {
+    pub fn unused(self: &Rc<Self>) -> Vec<Fact> {
         self.facts(&|_, _| Otherwise::Units(0))
     }
 
     /// Its stream has ended.
-    pub fn ended(&self, property: Property<'_>) -> Vec<Fact> {
-        let end = End::of(property);
+    pub fn ended(self: &Rc<Self>, property: Property<'_>) -> Vec<Fact> {
+        let end = LazyCell::new(|| End::of(property));
         let headers = self.headers.borrow();
         let metadata = OnceCell::new();
         self.facts(&|check, rule| {
             let told = Ended {
                 property,
-                is_reached: end != End::NotReached,
+                is_reached: *end != End::NotReached,
                 headers: &headers,
                 metadata: &metadata,
                 before: check
@@ -218,7 +242,7 @@ impl Reserves {
             if told.is_odd.get() || usage.is_some_and(|usage| usage > most) {
                 count(OfSettle::Odd);
             }
-            let (counter, otherwise) = match (usage, end) {
+            let (counter, otherwise) = match (usage, *end) {
                 (Some(usage), _) => {
                     let units = amount::whole(usage, rule.max);
                     (OfSettle::Known, Otherwise::Units(units))
@@ -235,9 +259,17 @@ impl Reserves {
     }
 
     /// What the sidecar is told of each hold.
-    fn facts(&self, used: &dyn Fn(&ResolvedCheck, &SettleRule) -> Otherwise) -> Vec<Fact> {
+    fn facts(
+        self: &Rc<Self>,
+        used: &dyn Fn(&ResolvedCheck, &SettleRule) -> Otherwise,
+    ) -> Vec<Fact> {
+        self.is_over.set(true);
         let mut facts = Vec::new();
-        for hold in &self.holds {
+        for (index, hold) in self.holds.iter().enumerate() {
+            if hold.slots.is_some() {
+                facts.push(self.fact(index, What::Free));
+                continue;
+            }
             let (mut units, mut reserved, mut is_kept) = (0_u64, 0_u64, true);
             for check in &hold.checks {
                 let cost = self.rules.most_reserved(check);
@@ -256,54 +288,58 @@ impl Reserves {
                 });
             }
             let what = if is_kept {
-                // Nothing more comes of the hold, which would live for minutes.
-                What::Renew { within_ms: 1 }
+                if let Some(check) = hold.check() {
+                    let counters = &self.rules.counters;
+                    counters.count_settle(check.rule, OfSettle::UnitsKept, reserved);
+                }
+                What::Keep
             } else {
                 What::Settle { units, reserved }
             };
-            let fact = self.fact(hold, what);
-            if let Some(fact) = fact.as_ref().filter(|_| is_kept) {
-                let counters = &self.rules.counters;
-                counters.count_settle(fact.rule, OfSettle::UnitsKept, reserved);
-            }
-            facts.extend(fact);
+            facts.push(self.fact(index, what));
         }
         facts
     }
 
-    fn fact(&self, hold: &Hold, what: What) -> Option<Fact> {
-        let check = hold.checks.iter().find(|check| check.reserved.is_some())?;
-        Some(Fact {
-            limit: self.rules.limit_name(check.rule, check.limit).to_owned(),
-            key: check.key.clone(),
-            receipt: hold.receipt.clone(),
+    fn fact(self: &Rc<Self>, hold: usize, what: What) -> Fact {
+        Fact {
+            of: Rc::clone(self),
+            hold,
             what,
             in_doubt: false,
-            rules: Rc::clone(&self.rules),
-            rule: check.rule,
-        })
+        }
+    }
+
+    /// For how long a hold lives without a sign of its stream.
+    fn within_ms(&self, hold: &Hold) -> Option<u64> {
+        let rules = hold.checks.iter();
+        let rules = rules.filter_map(|check| self.rules.settle_rule(check));
+        let settled = rules.map(|rule| rule.within_ms).max();
+        hold.slots.map(|slots| slots.expire_ms).or(settled)
     }
 
     /// The next sign of the living stream is due after a third of the time that its holds live without one.
     fn live_at(&self, now_us: u64) {
-        let within_ms = self.settle_rules().map(|rule| rule.within_ms).min();
-        let third_us = within_ms.unwrap_or(0).saturating_mul(1_000) / 3;
+        let within_ms = self.holds.iter().filter_map(|hold| self.within_ms(hold));
+        let third_us = within_ms.min().unwrap_or(0).saturating_mul(1_000) / 3;
         self.renew_us.set(now_us.saturating_add(third_us));
     }
 
     /// Signs of the living stream, if they are due.
-    pub fn renewals(&self, now_us: u64) -> Vec<Fact> {
+    pub fn renewals(self: &Rc<Self>, now_us: u64) -> Vec<Fact> {
         if self.renew_us.get() > now_us {
             return Vec::new();
         }
         self.live_at(now_us);
-        let renew = |hold: &Hold| {
-            let checks = hold.checks.iter();
-            let rules = checks.filter_map(|check| self.rules.settle_rule(check));
-            let within_ms = rules.map(|rule| rule.within_ms).max()?;
-            self.fact(hold, What::Renew { within_ms })
+        let lived_ms = now_us.saturating_sub(self.began_us) / 1_000;
+        let renew = |(index, hold): (usize, &Hold)| {
+            if hold.is_outlived_at(lived_ms, &self.rules.counters) {
+                return None;
+            }
+            let within_ms = self.within_ms(hold)?;
+            Some(self.fact(index, What::Live { within_ms }))
         };
-        self.holds.iter().filter_map(renew).collect()
+        self.holds.iter().enumerate().filter_map(renew).collect()
     }
 }
 

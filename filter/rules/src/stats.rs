@@ -127,6 +127,7 @@ fixed! {
     ERROR_UNKNOWN_CLUSTER = ERROR_UNKNOWN_CLUSTER,
     CONFIGURATION_REFUSED = CONFIGURATION_REFUSED,
     ADMITTED_BY_LEASE = "admitted_by_lease",
+    SLOTS_OUTLIVED = "slots_outlived",
 }
 
 /// Also counted for announcements, before there may be any rules.

@@ -2,7 +2,7 @@
 //!
 //! Nothing here knows how many requests one call asks for, or who makes the call.
 
-use sluicegate_protocol::{Answer, CachedDenials, Decision, Request};
+use sluicegate_protocol::{Answer, CachedDenials, Decision, Request, Settle};
 
 use crate::leases::Taken;
 use crate::question::{Question, ResolvedCheck};
@@ -26,10 +26,13 @@ pub fn read_answer(body: &[u8], decisions: usize) -> Result<Answer<'_>, VerdictE
     }
 }
 
-/// The body of `POST /v1/decide` for what was not taken from leases of these questions, with a report of cached denials.
+/// The body of `POST /v1/decide` for what was not taken from leases of these questions, with a report of cached denials and slots
+/// that are free. With `wait_ms`, only for the enforced rules: their decisions wait so long for a slot.
 pub fn question_body<'q>(
     questions: impl IntoIterator<Item = (&'q Question, &'q Taken)>,
     denied: &[CachedDenials<'_>],
+    settles: Vec<Settle<'_>>,
+    wait_ms: Option<u64>,
 ) -> Vec<u8> {
     let mut decisions = Vec::new();
     for (question, taken) in questions {
@@ -40,7 +43,8 @@ pub fn question_body<'q>(
             decision.traceparent = question.traceparent.as_deref().map(Into::into);
             decisions.push(decision);
         }
-        for shadow in &question.shadows {
+        let shadows = question.shadows.iter().filter(|_| wait_ms.is_none());
+        for shadow in shadows {
             let rule = question.rules.rule_name(shadow.rule);
             decisions.push(question.decision(&shadow.checks, Some(rule)));
         }
@@ -49,8 +53,8 @@ pub fn question_body<'q>(
     serde_json::to_vec(&Request {
         decisions,
         denied: denied.to_vec(),
-        settles: Vec::new(),
-        wait_ms: None,
+        settles,
+        wait_ms,
     })
     .unwrap_or_default()
 }

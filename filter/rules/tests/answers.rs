@@ -284,7 +284,13 @@ fn a_shadow_rule_is_counted_as_what_it_would_have_done_and_never_denies() {
     let both = rules(&format!("{shadow},{enforced}"));
     let asked = question(&both, &get("/", &[]));
     assert_eq!(asked.decisions(), 2);
-    let body = String::from_utf8(question_body([(&asked, &Taken::default())], &[])).unwrap();
+    let body = String::from_utf8(question_body(
+        [(&asked, &Taken::default())],
+        &[],
+        Vec::new(),
+        None,
+    ))
+    .unwrap();
     assert!(body.ends_with(r#""shadow":"s"}]}"#), "{body}");
     let table = "
         admitted | denied | 0 | admitted shadow_denied

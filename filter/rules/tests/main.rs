@@ -12,6 +12,7 @@
 //! | `pushed` | requests before the first rules, and the set of a request |
 //! | `rule_sets` | several rule sets at once |
 //! | `settle` | reserves, and what the end of a stream tells |
+//! | `slots` | how many at once |
 //! | `upstreams`, `upstream_queries`, `readers` | rules beside models of servers |
 #![allow(
     clippy::unwrap_used,
@@ -34,6 +35,7 @@ mod pushed;
 mod readers;
 mod rule_sets;
 mod settle;
+mod slots;
 mod support;
 mod upstream_queries;
 mod upstreams;

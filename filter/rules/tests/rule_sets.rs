@@ -26,7 +26,7 @@ fn later() -> Rules {
 }
 
 fn body_of(question: &Question) -> String {
-    let body = question_body([(question, &Taken::default())], &[]);
+    let body = question_body([(question, &Taken::default())], &[], Vec::new(), None);
     String::from_utf8(body).unwrap()
 }
 

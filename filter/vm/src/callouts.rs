@@ -19,8 +19,8 @@ use sluicegate_protocol::{
     UNKNOWN_HEADER, Verdict,
 };
 use sluicegate_rules::{
-    BatchLimits, CalloutId, CalloutQueue, Conclusion, Evaluation, HeaderFields, LeaseReport,
-    Question, Reserves, RuleSet, Taken, TickClock, VerdictError, question_body, read_answer,
+    Batch, BatchLimits, CalloutQueue, Conclusion, Evaluation, HeaderFields, LeaseReport, Question,
+    Reserves, RuleSet, Taken, TickClock, VerdictError, question_body, read_answer,
 };
 
 use crate::host::{CurrentRequest, Host};
@@ -50,6 +50,10 @@ const RENEWAL_TIMEOUT: Duration = Duration::from_secs(1);
 const LATE_TURNS: u64 = 4;
 const MAX_LATE: Duration = Duration::from_secs(10);
 
+/// How long the sidecar may wait for slots that are given back, before requests are denied that lack no more than these: what
+/// another worker has freed may be on its way. The sidecar decides once more then, which takes as long as any decision may.
+const WAIT_MS: u64 = 10;
+
 /// How often the filter announces its version and configuration to the sidecar: `sluicegate_filter_info` in its metrics. The
 /// first time is a second after the start, with or without requests, so that a wrong `sidecar.cluster` is noticed at once.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(15);
@@ -75,10 +79,25 @@ pub enum Decision {
     Waits(Rc<Waiter>),
 }
 
+/// The requests that a callout is for: none if it carries only a report.
+#[derive(Default)]
+struct Asking {
+    batch: Option<Batch<Rc<Waiter>>>,
+    /// Those that slots alone have denied, with the verdicts that say so.
+    again: Vec<(Rc<Waiter>, Vec<Verdict<'static>>)>,
+}
+
+impl Asking {
+    fn questions(&self) -> impl Iterator<Item = (&Question, &Taken)> {
+        let batch = self.batch.iter().flat_map(|batch| &batch.waiters);
+        let again = self.again.iter().map(|(waiter, _)| waiter);
+        batch.chain(again).filter_map(|waiter| waiter.asked())
+    }
+}
+
 /// A callout in flight, by Envoy's token.
 struct SentCallout {
-    /// `None` for a callout that carries only a report.
-    callout: Option<CalloutId>,
+    asking: Asking,
     sent_us: u64,
     timeout_us: u64,
     report: Vec<CachedDenials<'static>>,
@@ -305,6 +324,7 @@ impl<H: Host> Callouts<H> {
             self.wakeup.drain();
             let now_us = self.now_us();
             self.release_early(now_us);
+            self.settling.send(&self.plugin, now_us);
             self.send_batches(now_us);
             self.send_renewal(now_us);
             self.deliver();
@@ -355,9 +375,10 @@ impl<H: Host> Callouts<H> {
         if self.settling.awaits(token) {
             let body = self.plugin.host.answer(headers, body_size).ok();
             let now_us = self.now_us();
-            return self
-                .settling
+            self.settling
                 .answered(&self.plugin, body.as_deref(), now_us);
+            self.shorten_tick();
+            return;
         }
         let Some(sent) = self.sent.borrow_mut().remove(&token) else {
             return;
@@ -386,15 +407,30 @@ impl<H: Host> Callouts<H> {
                 return;
             };
             drop(queue);
-            let waiters = batch.waiters.iter();
-            let questions = waiters.filter_map(|waiter| waiter.asked());
             let leases = self.plugin.leases.borrow_mut().report(now_us, false);
             let untold = self.rules.is_untold();
-            let head = (Some(batch.id), untold.then(|| self.announcement(now_us)));
+            let announcement = untold.then(|| self.announcement(now_us));
             let late_us = LATE_TURNS * self.clock.get().late_us(now_us);
             let timeout_us = batch.timeout_us + late_us.min(as_us(MAX_LATE));
-            self.post(now_us, head, questions, leases, timeout_us);
+            let asking = Asking {
+                batch: Some(batch),
+                ..Asking::default()
+            };
+            self.post(now_us, (asking, announcement), leases, timeout_us);
         }
+    }
+
+    /// Asks once more for requests that slots alone have denied. It is a callout beside those of the queue, so that no other request
+    /// waits for it.
+    fn ask_again(&self, again: Vec<(Rc<Waiter>, Vec<Verdict<'static>>)>) {
+        if again.is_empty() {
+            return;
+        }
+        let now_us = self.now_us();
+        let leases = self.plugin.leases.borrow_mut().report(now_us, false);
+        let timeout_us = self.plugin.timeout_us() + WAIT_MS * 1_000;
+        let asking = Asking { batch: None, again };
+        self.post(now_us, (asking, None), leases, timeout_us);
     }
 
     /// Asks for more units of leased keys, in a callout of its own: the sidecar may ask the store before it answers.
@@ -406,16 +442,18 @@ impl<H: Host> Callouts<H> {
         let leases = self.plugin.leases.borrow_mut().report(now_us, true);
         if leases.asks() {
             let timeout_us = self.plugin.timeout_us().max(as_us(RENEWAL_TIMEOUT));
-            self.post(now_us, (None, None), std::iter::empty(), leases, timeout_us);
+            self.post(now_us, (Asking::default(), None), leases, timeout_us);
         } else {
             self.plugin.leases.borrow_mut().failed(leases, now_us);
         }
     }
 
     /// The stream of a request that has reserved units has ended: after it has passed, or not.
-    pub fn settle(&self, reserves: &Reserves, passed: bool) {
+    pub fn settle(&self, reserves: &Rc<Reserves>, passed: bool) {
         let now_us = self.now_us();
-        self.settling.ended(&self.plugin, reserves, passed, now_us);
+        if (self.settling).ended(&self.plugin, reserves, passed, now_us) {
+            self.wakeup.notify();
+        }
         self.shorten_tick();
     }
 
@@ -432,7 +470,9 @@ impl<H: Host> Callouts<H> {
         let mut reports = self.plugin.leases.borrow_mut().has_report(now_us);
         let every_second = is_due(&self.reported_us, REPORT_EVERY);
         if every_second {
-            self.settling.renew(now_us);
+            if self.settling.renew(now_us) {
+                self.wakeup.notify();
+            }
             reports |= self.plugin.denials.borrow().has_report();
         }
         let often = self.rules.reports_often();
@@ -445,9 +485,13 @@ impl<H: Host> Callouts<H> {
         let announcement = announces.then(|| self.announcement(now_us));
         if reports || announcement.is_some() {
             let leases = self.plugin.leases.borrow_mut().report(now_us, false);
-            let head = (None, announcement);
             let timeout_us = self.plugin.timeout_us();
-            self.post(now_us, head, std::iter::empty(), leases, timeout_us);
+            self.post(
+                now_us,
+                (Asking::default(), announcement),
+                leases,
+                timeout_us,
+            );
         }
         if every_second {
             self.plugin.flush_counters();
@@ -460,19 +504,25 @@ impl<H: Host> Callouts<H> {
         (&self.plugin.announcement, rules)
     }
 
-    fn post<'q>(
+    fn post(
         &self,
         now_us: u64,
-        (callout, announcement): (Option<CalloutId>, Option<(&str, String)>),
-        questions: impl Iterator<Item = (&'q Question, &'q Taken)>,
+        (asking, announcement): (Asking, Option<(&str, String)>),
         leases: LeaseReport,
         timeout_us: u64,
     ) {
         let report = self.plugin.denials.borrow_mut().report();
-        let body = question_body(questions, &report);
+        let wait_ms = (!asking.again.is_empty()).then_some(WAIT_MS);
+        let facts = self.settling.facts();
+        let asks = |limit: &str, key: &str| {
+            let mut questions = asking.questions();
+            questions.any(|(question, _)| question.asks(limit, key))
+        };
+        let body = question_body(asking.questions(), &report, facts.releases(asks), wait_ms);
+        drop(facts);
         let spent = PartReport::write_all(&leases.parts);
         let sent = SentCallout {
-            callout,
+            asking,
             sent_us: now_us,
             timeout_us,
             report,
@@ -523,14 +573,16 @@ impl<H: Host> Callouts<H> {
         let answered_us = body.is_ok().then(|| self.queue_us(times.answered_us));
         let is_over = times.answered_us.saturating_sub(sent.sent_us) >= sent.timeout_us;
         let mut queue = self.queue.borrow_mut();
-        let waiters = sent.callout.map_or_else(Vec::new, |callout| {
+        let Asking { batch, again } = sent.asking;
+        let waiters = batch.map_or_else(Vec::new, |Batch { id: callout, .. }| {
             if matches!(body, Err(VerdictError::Timeout)) && is_over {
                 queue.retry(callout, self.queue_us(times.answered_us));
             }
             queue.complete(callout, answered_us)
         });
         drop(queue);
-        let answer = body.and_then(|body| read_answer(body, waiters.iter().map(decisions).sum()));
+        let asked = waiters.iter().map(decisions).sum::<usize>() + again.len();
+        let answer = body.and_then(|body| read_answer(body, asked));
         let mut leases = self.plugin.leases.borrow_mut();
         let mut most_ms = 0;
         match &answer {
@@ -547,34 +599,64 @@ impl<H: Host> Callouts<H> {
         }
         drop(leases);
         self.shorten_tick();
-        let mut from = 0;
+        let (mut from, mut denied) = (0, Vec::new());
         for waiter in &waiters {
             let Some((question, taken)) = waiter.asked() else {
                 continue;
             };
             let to = from + decisions(waiter);
-            let mut reserves = None;
-            let verdicts = match &answer {
+            match &answer {
                 Ok(answer) => {
                     let answered = answer.verdicts.get(from..to).unwrap_or_default();
-                    reserves = question.reserves(answered, taken, times.answered_us);
-                    Ok(taken.verdicts(question, answered))
+                    if waiter.waits() && taken.is_denied_by_slots(question, answered) {
+                        let owned = answered.iter().cloned().map(Verdict::into_owned);
+                        denied.push((Rc::clone(waiter), owned.collect()));
+                    } else {
+                        self.answered(waiter, answered, (answered, most_ms), times);
+                    }
                 }
-                Err(why) => Err(why.clone()),
-            };
-            if let Ok(verdicts) = &verdicts {
-                let mut denials = self.plugin.denials.borrow_mut();
-                denials.learn(question, most_ms, verdicts, times);
-            }
-            self.conclude(waiter, verdicts.as_deref().map_err(Clone::clone));
-            match reserves {
-                Some(reserves) if waiter.state.get() == State::Over => {
-                    self.settle(&reserves, false);
-                }
-                Some(reserves) => self.settling.keep(waiter, reserves),
-                None => {}
+                Err(why) => self.conclude(waiter, Err(why.clone())),
             }
             from = to;
+        }
+        for (index, (waiter, mut verdicts)) in again.into_iter().enumerate() {
+            let is_made = |verdict: &&Verdict<'_>| {
+                matches!(verdict, Verdict::Admitted(_) | Verdict::Denied(_))
+            };
+            // Whatever comes in place of a verdict, the first one stands.
+            let made = answer.as_ref().ok().and_then(|answer| {
+                let verdict = answer.verdicts.get(index).filter(is_made)?;
+                *verdicts.first_mut()? = verdict.clone().into_owned();
+                Some(verdict)
+            });
+            let news = made.map(std::slice::from_ref).unwrap_or_default();
+            self.answered(&waiter, &verdicts, (news, most_ms), times);
+        }
+        self.ask_again(denied);
+    }
+
+    /// Concludes for a request by the verdicts on what was asked for, and keeps what they have reserved. `news`: those of this answer,
+    /// and for how long denials among them may be cached.
+    fn answered(
+        &self,
+        waiter: &Rc<Waiter>,
+        answered: &[Verdict<'_>],
+        (news, most_ms): (&[Verdict<'_>], u64),
+        times: CallTimes,
+    ) {
+        let Some((question, taken)) = waiter.asked() else {
+            return;
+        };
+        let reserves = question.reserves(answered, taken, times.answered_us);
+        let verdicts = taken.verdicts(question, answered);
+        let mut denials = self.plugin.denials.borrow_mut();
+        denials.learn(question, most_ms, &taken.verdicts(question, news), times);
+        drop(denials);
+        self.conclude(waiter, Ok(&verdicts));
+        match reserves {
+            Some(reserves) if waiter.state.get() == State::Over => self.settle(&reserves, false),
+            Some(reserves) => self.settling.keep(waiter, reserves),
+            None => {}
         }
     }
 

@@ -1,6 +1,6 @@
 //! What requests have reserved, until the sidecar knows what they have used.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -43,32 +43,41 @@ impl Settling {
         let _ = waiter.reserves.set(reserves);
     }
 
-    /// The current stream, which has reserved this, has ended: after its request has passed, or not.
+    /// The current stream, which has reserved this, has ended: after its request has passed, or not. Whether to send facts at once.
     pub fn ended<H: Host>(
         &self,
         plugin: &Plugin<H>,
-        reserves: &Reserves,
+        reserves: &Rc<Reserves>,
         passed: bool,
         now_us: u64,
-    ) {
+    ) -> bool {
+        for (limit, key) in reserves.slots() {
+            let mut denials = plugin.denials.borrow_mut();
+            denials.released(limit, key, now_us);
+        }
         let facts = if passed {
             reserves.ended(&|path| plugin.host.property(path))
         } else {
             reserves.unused()
         };
-        self.facts.borrow_mut().add(facts, now_us);
+        self.facts.borrow_mut().add(facts, now_us)
     }
 
-    /// Adds signs of the streams that still live, and what configurations that are gone have left.
-    pub fn renew(&self, now_us: u64) {
-        let mut facts = LEFT.take();
+    /// Adds signs of the streams that still live, and what configurations that are gone have left. Whether to send facts at once.
+    pub fn renew(&self, now_us: u64) -> bool {
+        let (mut facts, room) = (LEFT.take(), self.facts.borrow().room());
         self.living.borrow_mut().retain(|reserves| {
             let reserves = reserves.upgrade();
-            let renewals = reserves.as_ref().map(|reserves| reserves.renewals(now_us));
-            facts.extend(renewals.into_iter().flatten());
+            if let Some(reserves) = reserves.as_ref().filter(|_| facts.len() < room) {
+                facts.extend(reserves.renewals(now_us));
+            }
             reserves.is_some()
         });
-        self.facts.borrow_mut().add(facts, now_us);
+        self.facts.borrow_mut().add(facts, now_us)
+    }
+
+    pub fn facts(&self) -> Ref<'_, Facts> {
+        self.facts.borrow()
     }
 
     /// Sends facts, if any are due and none are on their way.

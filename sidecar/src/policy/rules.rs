@@ -32,6 +32,8 @@ pub struct RuleSets {
     pub(super) names: Arc<BTreeSet<String>>,
     /// The lines that a document has for each.
     lines: BTreeMap<String, String>,
+    /// Those that name a limit of slots.
+    with_slots: BTreeSet<String>,
     /// Those of them whose units some rule settles.
     pub(super) settled: BTreeSet<String>,
     /// The names of shadow rules, each with one of the limits that it asks for.
@@ -140,7 +142,7 @@ impl RuleSets {
         }
         let (mut sets, mut lines, mut windows) =
             (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let mut shadows = BTreeSet::new();
+        let (mut shadows, mut with_slots) = (BTreeSet::new(), BTreeSet::new());
         let (mut mistakes, mut expressions, mut bytes) = (Vec::new(), 0, 0);
         let (mut names, mut settled) = (BTreeSet::new(), BTreeSet::new());
         for (name, set) in file {
@@ -159,6 +161,12 @@ impl RuleSets {
                 Some((limit.to_owned(), windows))
             });
             let of_set: BTreeMap<_, _> = of_set.collect();
+            let known = |limit| limits.get(limit).copied().flatten();
+            if named_limits(&read)
+                .any(|(_, limit)| known(limit).and_then(Limit::expire_us).is_some())
+            {
+                with_slots.insert(name.clone());
+            }
             for (_, rule, check) in walk::checks(&read.rules).filter(|(_, rule, _)| rule.shadow) {
                 let limits = walk::limit_names("", check).into_iter();
                 shadows.extend(limits.map(|(_, limit)| (rule.name.clone(), limit.to_owned())));
@@ -215,6 +223,7 @@ impl RuleSets {
             names: Arc::new(names),
             settled,
             lines,
+            with_slots,
             shadows,
         })
     }
@@ -240,8 +249,13 @@ impl RuleSets {
             let sets = self.lines.iter().filter(|(name, _)| is_wanted(name));
             lines.extend(sets.map(|(_, text)| text.as_str()));
         }
+        let format = if self.with_slots.iter().any(|name| is_wanted(name)) {
+            document::FORMAT
+        } else {
+            document::FORMAT_WITHOUT_SLOTS
+        };
         let mut head = json!({
-            "format": document::FORMAT, "digest": self.digest, "lines": lines.lines().count(),
+            "format": format, "digest": self.digest, "lines": lines.lines().count(),
         });
         if let (Some(head), Value::Object(told)) = (head.as_object_mut(), told) {
             head.extend(told);
@@ -251,12 +265,18 @@ impl RuleSets {
 }
 
 /// Quota and length of each of a limit's windows, as verdicts have them. The length of a calendar's window changes: without it
-/// the filter takes what the verdict says.
+/// the filter takes what the verdict says. Of slots also how long they are renewed.
 fn windows_of(limit: &Limit) -> Value {
     let fixed = |spec: &&BucketSpec| spec.algorithm.calendar().is_none();
     let windows = limit.windows.iter().filter(fixed);
-    let pair = |spec: &BucketSpec| json!([spec.most_at_once(), spec.refill_us(0).div_ceil(1_000)]);
-    windows.map(pair).collect()
+    let numbers = |spec: &BucketSpec| {
+        let length_ms = spec.refill_us(0).div_ceil(1_000);
+        match limit.expire_us() {
+            None => json!([spec.most_at_once(), length_ms]),
+            Some(_) => json!([spec.most_at_once(), length_ms, limit.longest_us / 1_000]),
+        }
+    };
+    windows.map(numbers).collect()
 }
 
 fn joined(lines: &[(usize, Value)]) -> Result<String, String> {

@@ -117,7 +117,7 @@ pub fn ask(rules: &Rules, request: &FakeRequest) {
             if question.checks.len() > sluicegate_protocol::MAX_CHECKS {
                 return;
             }
-            let body = question_body([(&question, &Taken::default())], &[]);
+            let body = question_body([(&question, &Taken::default())], &[], Vec::new(), None);
             // The queue counts with the load to stay under the sidecar's bound.
             assert!(body.len() <= 64 + question.load().bytes, "{question:?}");
             let read = sluicegate_protocol::read_decisions(&body).expect("a body");

@@ -241,7 +241,7 @@ fn key_index(check: &ResolvedCheck) -> usize {
 
 /// The checks that the sidecar is not asked for.
 fn taken_checks<'q>(question: &'q Question, taken: &Taken) -> Vec<&'q ResolvedCheck> {
-    let body = question_body([(question, taken)], &[]);
+    let body = question_body([(question, taken)], &[], Vec::new(), None);
     let read = read_decisions(&body).expect("a body");
     assert_eq!(read.decisions.len(), taken.decisions_to_ask(question));
     let is_asked = !question.checks.is_empty() && !taken.covers_enforced(question);

@@ -166,7 +166,12 @@ fn written_by_anybody(input: &mut Input<'_>) {
 fn written_by_the_filter(input: &mut Input<'_>) {
     let questions = input.list(5, question);
     let taken = Taken::default();
-    let body = question_body(questions.iter().map(|one| (one, &taken)), &[]);
+    let body = question_body(
+        questions.iter().map(|one| (one, &taken)),
+        &[],
+        Vec::new(),
+        None,
+    );
     let read = read_decisions(&body).expect("a body");
     let mut decisions = read.decisions.into_iter();
     for question in &questions {

@@ -28,7 +28,9 @@ use crate::rule::RuleSet;
 
 /// The newest format that this version reads. A field or value of rules that earlier filters do not know gets the next number,
 /// and documents whose rules have it: all others stay readable for these filters.
-pub const FORMAT: u64 = 1;
+pub const FORMAT: u64 = 2;
+/// Of sets without a limit of slots, whose `windows` have a third number.
+pub const FORMAT_WITHOUT_SLOTS: u64 = 1;
 /// Most bytes of a document.
 pub const MAX_BYTES: usize = 256 * 1024;
 /// Most bytes of a line: reading one must not take long.

@@ -12,6 +12,7 @@ use crate::query::ParameterNames;
 use crate::reply::LimitTexts;
 use crate::request_view::ViewOptions;
 use crate::rule::{Rule, RuleSet};
+use crate::settle::Slots;
 use crate::stats::Counters;
 
 /// Most rules. More are hard to reason about, and each has counters in Envoy, which are never freed.
@@ -23,7 +24,8 @@ pub(super) struct Builder {
     reply: Reply,
     upstream: Upstream,
     semicolon: Option<QuerySemicolon>,
-    /// For each limit, a list of its windows: quota, and length in milliseconds.
+    /// For each limit, a list of its windows: quota, and length in milliseconds. For slots also how long they are renewed: then the
+    /// length is how long they live.
     windows: Value,
     pub rules: Vec<Rule>,
     counters: Counters,
@@ -91,7 +93,9 @@ impl Builder {
         let (checks, limits) = checks::compile(&mut file, &variables)?;
         let limits = limits
             .iter()
-            .map(|limit| LimitTexts::new(&name, limit, self.windows_of(limit)))
+            .map(|limit| {
+                LimitTexts::new(&name, limit, self.windows_of(limit), self.slots_of(limit))
+            })
             .collect();
         let reply = file.inner("reply")?.map(replies::compile).transpose()?;
         file.end()?;
@@ -111,6 +115,14 @@ impl Builder {
         let listed = self.windows.get(limit).and_then(Value::as_array);
         let pair = |pair: &Value| Some((pair.get(0)?.as_u64()?, pair.get(1)?.as_u64()?));
         listed.into_iter().flatten().filter_map(pair).collect()
+    }
+
+    fn slots_of(&self, limit: &str) -> Option<Slots> {
+        let window = self.windows.get(limit)?.get(0)?;
+        Some(Slots {
+            expire_ms: window.get(1)?.as_u64()?,
+            longest_ms: window.get(2)?.as_u64()?,
+        })
     }
 
     pub fn finish(self) -> RuleSet {

@@ -39,6 +39,13 @@ impl Taken {
         !self.checks.is_empty() && self.checks.len() == question.checks.len()
     }
 
+    /// Whether slots alone deny the enforced checks, by these verdicts on what was asked for.
+    pub fn is_denied_by_slots(&self, question: &Question, answered: &[Verdict<'_>]) -> bool {
+        let is_asked = !question.checks.is_empty() && !self.covers_enforced(question);
+        matches!(answered.first(), Some(Verdict::Denied(status))
+            if is_asked && status.at_once && !status.until_changed)
+    }
+
     /// Number of decisions that are asked for.
     pub fn decisions_to_ask(&self, question: &Question) -> usize {
         question.decisions() - usize::from(self.covers_enforced(question))

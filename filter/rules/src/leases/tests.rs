@@ -168,7 +168,7 @@ fn of_several_checks_those_with_a_part_are_taken_and_the_rest_is_asked_for() {
     let mut leases = leases(&[part(1, "m", 8, 100 * MS)]);
     let taken = leases.take(&both, 10 * MS, 50 * MS);
     assert!(!taken.covers_all(&both) && taken.decisions_to_ask(&both) == 1);
-    let body = question_body([(&both, &taken)], &[]);
+    let body = question_body([(&both, &taken)], &[], Vec::new(), None);
     let asked = r#"{"decisions":[{"checks":[{"limit":"l","key":"k"}]}]}"#;
     assert_eq!(String::from_utf8(body).unwrap(), asked);
     let status = |remaining| LimitStatus {
@@ -227,7 +227,7 @@ fn shadow_rules_are_asked_for() {
     let mut leases = leases(&[part(1, "l", 8, 100 * MS)]);
     let taken = leases.take(&both, 10 * MS, 50 * MS);
     assert!(!taken.covers_all(&both) && taken.decisions_to_ask(&both) == 1);
-    let body = String::from_utf8(question_body([(&both, &taken)], &[])).unwrap();
+    let body = String::from_utf8(question_body([(&both, &taken)], &[], Vec::new(), None)).unwrap();
     assert!(
         body.contains("trial") && !body.contains(r#""key":"k""#),
         "{body}"

@@ -19,10 +19,29 @@ pub fn write_denial(text: &mut String, limit: &str, status: &LimitStatus<'_>, co
         text.push_str("limit `");
         text.push_str(limit);
         text.push_str("` denies this request until its operator changes that");
+    } else if status.at_once {
+        write_slots(text, limit, status, cost);
     } else {
         write_window(text, limit, status);
         write_state(text, status, cost);
     }
+}
+
+/// Of slots, which are given back when requests end: nobody knows when that is.
+fn write_slots(text: &mut String, limit: &str, status: &LimitStatus<'_>, cost: u64) {
+    text.push_str("limit `");
+    text.push_str(limit);
+    text.push_str("` allows ");
+    number(text, status.quota);
+    text.push_str(" at once, this request needs ");
+    number(text, cost);
+    text.push_str(", ");
+    number(text, status.remaining);
+    text.push_str(match status.remaining {
+        1 => " is free; try again when another one has ended, by an estimate in ",
+        _ => " are free; try again when others have ended, by an estimate in ",
+    });
+    write_wait(text, status.retry_after_ms);
 }
 
 /// The beginning of the text, which is the same for all denials by a window.
@@ -50,8 +69,11 @@ pub(super) fn write_state(text: &mut String, status: &LimitStatus<'_>, cost: u64
         1 => " is left; the same request is admitted in ",
         _ => " are left; the same request is admitted in ",
     });
-    // Rounded up, by a tenth at most from ten seconds on, since a retry before would be denied; `retry_after_ms` is exact.
-    let wait_ms = status.retry_after_ms;
+    write_wait(text, status.retry_after_ms);
+}
+
+/// Rounded up, by a tenth at most from ten seconds on, since a retry before would be denied; `retry_after_ms` is exact.
+fn write_wait(text: &mut String, wait_ms: u64) {
     let mut long = UNITS.iter().filter(|(unit, _)| *unit > 1_000);
     let step = long.find(|(unit, _)| wait_ms / 10 >= *unit);
     let step = step.map_or(1_000, |(unit, _)| *unit);

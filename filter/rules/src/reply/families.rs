@@ -20,11 +20,17 @@ pub(super) fn write(
     fields: &mut HeaderFields,
 ) {
     let [limit, remaining, reset] = names(family, unit);
+    // Of slots, only an estimate tells when some are free.
+    let until_ms = if status.at_once {
+        status.retry_after_ms
+    } else {
+        status.reset_ms
+    };
     fields.add_number(limit, status.quota);
     fields.add_number(remaining, status.remaining);
     fields.add(reset, |text| match family {
-        Headers::Anthropic => date(text, system_s().saturating_add(seconds(status.reset_ms))),
-        _ => duration(text, status.reset_ms),
+        Headers::Anthropic => date(text, system_s().saturating_add(seconds(until_ms))),
+        _ => duration(text, until_ms),
     });
 }
 

@@ -50,7 +50,9 @@ impl Reply {
         if matches!(self.headers, Headers::Legacy | Headers::Both) {
             fields.add_number("x-ratelimit-limit", limit_status.quota);
             fields.add_number("x-ratelimit-remaining", limit_status.remaining);
-            fields.add_number("x-ratelimit-reset", seconds(limit_status.reset_ms));
+            if !limit_status.at_once {
+                fields.add_number("x-ratelimit-reset", seconds(limit_status.reset_ms));
+            }
         }
     }
 }
@@ -74,7 +76,7 @@ fn policies<'a>(
             text.push_str(", ");
         }
         if is_own {
-            policy(text, &texts.policy, window);
+            policy(text, &texts.policy, window, limit_status.at_once);
         } else {
             text.push_str(&texts.policies);
         }
@@ -82,27 +84,36 @@ fn policies<'a>(
 }
 
 /// `"per-key/60s";q=100;w=60`. The draft's windows are whole seconds; `w` is optional and left out for others. `name` is the
-/// beginning of the policy's name ([`policy_name`]).
-pub(super) fn policy(text: &mut String, name: &str, (quota, window_ms): (u64, u64)) {
-    policy_name(text, name, window_ms);
+/// beginning of the policy's name ([`policy_name`]). Slots have no window: `"streams";q=32;qu="concurrent-requests"`.
+pub(super) fn policy(text: &mut String, name: &str, (quota, window_ms): (u64, u64), at_once: bool) {
+    policy_name(text, name, window_ms, at_once);
     parameter(text, ";q=", quota);
-    if let Some(seconds) = whole_seconds(window_ms) {
+    if at_once {
+        text.push_str(";qu=\"concurrent-requests\"");
+    } else if let Some(seconds) = whole_seconds(window_ms) {
         parameter(text, ";w=", seconds);
     }
 }
 
 /// `"per-key/60s";r=12;t=30`: the remaining quota, and for how many seconds to rely on no more than that. For an
 /// admission, `t` is the time until the whole quota is available again; for a denial it equals retry-after, because `t`
-/// must not ask for a longer wait than `Retry-After` does (draft-ietf-httpapi-ratelimit-headers, "Server Behavior").
+/// must not ask for a longer wait than `Retry-After` does (draft-ietf-httpapi-ratelimit-headers, "Server Behavior"). When slots are
+/// free again, nobody knows.
 fn available(text: &mut String, name: &str, limit_status: &LimitStatus<'_>, until_ms: u64) {
-    policy_name(text, name, limit_status.window_ms);
+    policy_name(text, name, limit_status.window_ms, limit_status.at_once);
     parameter(text, ";r=", limit_status.remaining);
-    parameter(text, ";t=", seconds(until_ms));
+    if !limit_status.at_once {
+        parameter(text, ";t=", seconds(until_ms));
+    }
 }
 
 /// `"per-key/60s"`, `"per-key/1500ms"`: a limit can have several windows, and each is a policy of its own. The name of
 /// a limit has no slash, so policy names are unique. `name` is `"per-key/`.
-fn policy_name(text: &mut String, name: &str, window_ms: u64) {
+fn policy_name(text: &mut String, name: &str, window_ms: u64, at_once: bool) {
+    if at_once {
+        text.push_str(name.trim_end_matches('/'));
+        return text.push('"');
+    }
     text.push_str(name);
     let (length, unit) = match whole_seconds(window_ms) {
         Some(seconds) => (seconds, "s\""),
@@ -154,7 +165,7 @@ mod tests {
     /// `RateLimit-Policy` and `RateLimit`.
     fn written(limit: &str, limit_status: &LimitStatus<'_>, until_ms: u64) -> (String, String) {
         let (mut first, mut second) = (String::new(), String::new());
-        let texts = LimitTexts::new("rule", limit, Vec::new());
+        let texts = LimitTexts::new("rule", limit, Vec::new(), None);
         policies(&mut first, &texts, [&texts].into_iter(), limit_status);
         available(&mut second, &texts.policy, limit_status, until_ms);
         (first, second)

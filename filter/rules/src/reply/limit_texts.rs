@@ -12,6 +12,7 @@ use super::header_fields::number;
 use super::header_style::policy;
 use super::problem::Problem;
 use crate::key::subject;
+use crate::settle::Slots;
 
 /// Stands for the text of a denial. No name contains it.
 const DETAIL: &str = "*";
@@ -33,6 +34,8 @@ pub(crate) struct LimitTexts {
     pub windows: Vec<(u64, u64)>,
     /// What `RateLimit-Policy` lists for them: `"per-key/2s";q=5;w=2, "per-key/60s";q=100;w=60`.
     pub policies: String,
+    /// How its slots live, if it has any.
+    pub slots: Option<Slots>,
     /// The problem detail of a denial: the bytes before and after its human-readable text.
     problem: (String, String),
     /// The window that denied last, and its problem detail up to the numbers of a denial.
@@ -42,14 +45,14 @@ pub(crate) struct LimitTexts {
 }
 
 impl LimitTexts {
-    pub fn new(rule: &str, limit: &str, windows: Vec<(u64, u64)>) -> Self {
+    pub fn new(rule: &str, limit: &str, windows: Vec<(u64, u64)>, slots: Option<Slots>) -> Self {
         let name = format!("\"{limit}/");
         let mut policies = String::new();
         for window in &windows {
             if !policies.is_empty() {
                 policies.push_str(", ");
             }
-            policy(&mut policies, &name, *window);
+            policy(&mut policies, &name, *window, slots.is_some());
         }
         let problem = Problem::new(429, DETAIL, Some(limit)).to_json();
         let problem = problem.trim_end_matches('}');
@@ -60,6 +63,7 @@ impl LimitTexts {
             policy: name,
             windows,
             policies,
+            slots,
             problem: (before.to_owned(), after.to_owned()),
             window: RefCell::default(),
             last: RefCell::default(),
@@ -84,7 +88,7 @@ impl LimitTexts {
             write_denial(&mut text, &self.name, limit_status, cost);
             return text;
         }
-        if limit_status.until_changed {
+        if limit_status.until_changed || limit_status.at_once {
             text.push_str(&self.problem.0);
             write_denial(&mut text, &self.name, limit_status, cost);
             text.push_str(&self.problem.1);
@@ -103,6 +107,11 @@ impl LimitTexts {
             text.push_str(&last.1);
             write_state(&mut text, limit_status, cost);
             text.push_str(&self.problem.1);
+        }
+        if limit_status.at_once {
+            text.push_str(",\"kind\":\"concurrent-requests\"");
+        }
+        if !limit_status.until_changed {
             text.push_str(",\"retry_after_ms\":");
             number(&mut text, limit_status.retry_after_ms);
         }

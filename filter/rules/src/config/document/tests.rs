@@ -156,7 +156,7 @@ fn a_wrong_head_is_refused() {
 
 #[test]
 fn another_format_is_refused_before_anything_is_compiled() {
-    let text = small().replace(r#""format":1"#, r#""format":2,"more":{}"#);
+    let text = small().replace(r#""format":1"#, r#""format":3,"more":{}"#);
     let document = Document::new(text.into_bytes()).unwrap();
     let error = document.check().unwrap_err();
     assert_eq!(error.field, "format");
