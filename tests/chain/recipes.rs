@@ -53,9 +53,12 @@ async fn chain(title: &str, upstream: &Upstream) -> Chain {
     });
     let patch = move |config: &mut Value| {
         at(config, MANAGER)["upgrade_configs"] = json!([{ "upgrade_type": "websocket" }]);
+        // A stall of this machine is no outage, in which requests would pass.
+        let ours = &mut filters(config)[0]["typed_config"]["config"]["configuration"]["value"];
+        ours["sidecar"]["timeout"] = json!("2s");
         filters(config).splice(0..0, before);
     };
-    let policy = |url: &str| format!("store: {url}\n{}", blocks[0]);
+    let policy = |url: &str| format!("store: {url}\nstore_timeout: 1s\n{}", blocks[0]);
     Chain::with(policy, |envoy| {
         let planned = envoy.upstream(upstream.1);
         planned.plugin(None).patch(patch)

@@ -676,7 +676,7 @@ impl Run {
             units: Some(cost.saturating_sub(units)),
             within_ms: None,
         })];
-        let answer = timeout(Duration::from_secs(2), service.service.settle(&asked)).await;
+        let answer = timeout(Duration::from_secs(2), service.service.settle(&asked, None)).await;
         let outcomes = answer.map_or_else(|_| Vec::new(), |listed| listed.outcomes);
         let returned = match outcomes.first() {
             Some(Settled::Returned { units }) => *units,
