@@ -153,8 +153,8 @@ impl Judge<'_> {
         Uses::of(all, returned)
     }
 
-    /// What was used beyond reserves and may have been charged when a request was admitted already: by those under way at that
-    /// moment. A share does not know what was charged.
+    /// What may have been charged when a request was admitted already: what those that were under way at that moment used beyond
+    /// their reserves. A share does not know what was charged.
     pub(crate) fn charged_beside(&self, uses: &[Use], number: usize, span: Time) -> u64 {
         let one = &uses[number];
         let when = (one.from, one.to);
@@ -163,7 +163,9 @@ impl Judge<'_> {
         let since = if unknown { span.0 } else { one.from };
         let before = uses[..number].iter().rev();
         let charged = before.take_while(|other| other.to >= since);
-        let charged = charged.filter(|other| other.charged && other.certain);
+        // Who reserves nothing may have been admitted before all of these.
+        let charged = charged.filter(|other| other.charged || one.units == 0);
+        let charged = charged.filter(|other| other.certain);
         charged.map(|other| other.units).sum()
     }
 

@@ -110,6 +110,17 @@ fn a_window_is_over_by_what_those_under_way_at_one_moment_used_beyond_their_rese
 }
 
 #[test]
+fn who_reserves_nothing_may_have_been_admitted_before_who_takes_the_rest() {
+    for (from, wrong) in [(S + 5, 0), (S + 20, 1)] {
+        let mut nothing = reserves(S + 30, 0);
+        nothing.from = from;
+        let mut rest = reserves(S + 10, 4);
+        rest.from = S;
+        assert_eq!(self::wrong(vec![rest, nothing]).len(), wrong, "{from}");
+    }
+}
+
+#[test]
 fn a_debt_that_is_not_charged_is_wrong() {
     for told in [Told::Charged(2), Told::Charged(4), Told::Returned(0)] {
         let units = match told {
