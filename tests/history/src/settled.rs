@@ -154,12 +154,15 @@ impl Judge<'_> {
     }
 
     /// What may have been charged when a request was admitted already: what those that were under way at that moment used beyond
-    /// their reserves. A share does not know what was charged.
+    /// their reserves. A share does not know what was charged, nor does a window that the clock runs through again.
     pub(crate) fn charged_beside(&self, uses: &[Use], number: usize, span: Time) -> u64 {
         let one = &uses[number];
         let when = (one.from, one.to);
-        let unknown =
-            self.once_more(when, span.0) > 0 || self.disturbing(span, |one| one.once_more) > 0;
+        let back = |(at, by): &(u64, i64)| *by < 0 && meets((*at, *at), span);
+        let stepped = self.clocks.iter().any(back);
+        let unknown = stepped
+            || self.once_more(when, span.0) > 0
+            || self.disturbing(span, |one| one.once_more) > 0;
         let since = if unknown { span.0 } else { one.from };
         let before = uses[..number].iter().rev();
         let charged = before.take_while(|other| other.to >= since);

@@ -97,6 +97,18 @@ fn a_window_is_over_by_what_those_under_way_at_one_moment_used_beyond_their_rese
         let is_over = |wrong: &Wrong| matches!(wrong, Wrong::Over { units, .. } if *units > 4);
         assert!(found.len() == 1 && is_over(&found[0]), "{found:?}");
     }
+    // A window that the clock runs through again does not know of it.
+    for (by_ms, wrong) in [(-25_000, 0), (5, 1)] {
+        let mut step = settles(4 * S, 0, 0, Told::Ended);
+        step.what = What::Clock(by_ms);
+        let charged = settles(32 * S, 0, 12, Told::Charged(10));
+        let mut log = vec![reserves(31 * S, 2), charged, step, reserves(35 * S, 2)];
+        (log[2].from, log[2].to) = (33 * S, 33 * S);
+        if by_ms < 0 {
+            log[3] = reserves(58 * S, 2);
+        }
+        assert_eq!(of_four(Algorithm::Fixed, log).len(), wrong, "{by_ms}");
+    }
     // A settle whose answer was lost may have charged, or not.
     let lost = |told| {
         vec![
