@@ -196,15 +196,7 @@ impl Judge<'_> {
             let mut ended = None;
             for (number, step) in steps {
                 let at = self.history.log[*number].when();
-                let back = step.used.map(|used| {
-                    let back = |units: u64| units.saturating_sub(used);
-                    (back(reserved.0), back(reserved.1))
-                });
-                let more = step.used.map(|used| {
-                    let more = |units: u64| used.saturating_sub(units);
-                    (more(reserved.1), more(reserved.0))
-                });
-                let (units, (mut least, mut most)) = match step.told {
+                let told = match step.told {
                     Told::Ended => {
                         ended = ended.or(Some(at));
                         continue;
@@ -220,29 +212,27 @@ impl Judge<'_> {
                         is_answered = true;
                         continue;
                     }
-                    // More was used than was reserved, and not charged.
-                    Told::Returned(units) if more.is_some_and(|more| more.0 > 0) => {
-                        (units, more.unwrap_or_default())
-                    }
-                    Told::Returned(units) => (units, back.unwrap_or_default()),
-                    Told::Charged(units) => (units, more.unwrap_or_default()),
+                    Told::Returned(units) => [units, 0],
+                    Told::Charged(units) => [0, units],
                 };
-                let held = matches!(step.told, Told::Charged(_))
-                    || subject.constant
-                        && subject
-                            .counted
-                            .iter()
-                            .all(|counted| self.holds(counted, when, at));
-                if is_settled {
-                    most = 0;
-                }
-                if is_settled || !exact || !held {
-                    least = 0;
+                let [back, more] = step.used.map_or([(0, 0); 2], |used| due(reserved, used));
+                let mut counted = subject.counted.iter();
+                let holds = subject.constant && counted.all(|one| self.holds(one, when, at));
+                // Of what has left its window nothing comes back; and all is settled once.
+                for (units, (least, most), is_certain) in
+                    [(told[0], back, holds), (told[1], more, true)]
+                {
+                    let least = if exact && is_certain && !is_settled {
+                        least
+                    } else {
+                        0
+                    };
+                    let most = if is_settled { 0 } else { most };
+                    if units < least || units > most {
+                        report.add(of, at, Wrong::Settled { units, least, most });
+                    }
                 }
                 (is_settled, is_answered) = (true, true);
-                if units < least || units > most {
-                    report.add(of, at, Wrong::Settled { units, least, most });
-                }
             }
             // What a VM knows dies with it.
             let ends = |at: Time| {
@@ -264,6 +254,13 @@ impl Judge<'_> {
             _ => taken.0 + bucket.per_us > at.1,
         }
     }
+}
+
+/// The fewest and the most units that come back, and that are charged, of so many that were reserved at least and at most.
+fn due((least, most): (u64, u64), used: u64) -> [(u64, u64); 2] {
+    let back = |reserved: u64| reserved.saturating_sub(used);
+    let more = |reserved: u64| used.saturating_sub(reserved);
+    [(back(least), back(most)), (more(most), more(least))]
 }
 
 /// The step that settled.
