@@ -232,7 +232,7 @@ world-mutations: ## the faults of tests/world/mutations, each of which a world h
 	@tests/world/mutations/run
 
 engine-long: setup-test ## run a million generated calls of each algorithm through the model, Rust and Lua
-	@SLUICEGATE_STEPS=1000000 $(CARGO_TEST) --release -p sluicegate-tests --test core -- engine::agreement
+	@SLUICEGATE_STEPS=1000000 $(CARGO_TEST) --release -p sluicegate-tests --test core -- engine::agreement engine::slots
 
 release: setup-release ## build a release into target/release-artifacts: archives, filter, images, chart, bills of materials, checksums (half an hour on two cores)
 	@deploy/release/build

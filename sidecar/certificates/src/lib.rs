@@ -93,7 +93,8 @@ impl Certificates {
         // Without an end, nothing comes nearer.
         let passes = u64::from(!denial.status.until_changed);
         let passed_ms = now_us.saturating_sub(denial.answered_us) / 1_000 * passes;
-        let left = |ms: u64| ms.saturating_sub(passed_ms).max(1);
+        // Of slots, nobody knows when they reset: that is 0.
+        let left = |ms: u64| ms.saturating_sub(passed_ms).max(ms.min(1));
         Some(LimitStatus {
             reset_ms: left(denial.status.reset_ms),
             retry_after_ms: left(denial.status.retry_after_ms),
@@ -236,6 +237,13 @@ mod tests {
             "not 2,010,000: the call took 10 ms"
         );
         assert!(certificates.covering("b", 1_510_000).is_none());
+        let slots = LimitStatus {
+            reset_ms: 0,
+            ..status(20, 1)
+        };
+        certificates.hold("s", &slots, TIMES);
+        let later = certificates.covering("s", 1_012_000).unwrap();
+        assert_eq!((later.retry_after_ms, later.reset_ms), (1, 0));
     }
 
     #[test]

@@ -130,8 +130,11 @@ fn text(left: &Left) -> String {
     } = left;
     let window = window(left.window_ms, left.at_once);
     let mut text = format!("limit `{limit}`: {remaining} of {quota} {window}\n");
-    let about = if left.at_once { "about " } else { "" };
     if let Some(due @ 1..) = left.retry_after_ms {
+        let (about, due) = match left.at_once {
+            true => ("about ", due.next_multiple_of(1_000)),
+            false => ("", due),
+        };
         text += &format!("{cost} units available in {about}{}\n", Span(due));
     }
     if left.at_once && left.retry_after_ms.is_some() {

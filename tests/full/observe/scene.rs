@@ -111,6 +111,7 @@ pub fn policy(store: &str, plenty: u32) -> String {
          \x20 pooled:\n    algorithm: sliding_window\n    windows: [{{ quota: 100000, per: 10m }}]\n    lease: {{}}\n\
          \x20 bucket:\n    algorithm: token_bucket\n    windows: [{{ quota: 600, per: 1m, burst: {BURST} }}]\n\
          \x20 settled:\n    algorithm: sliding_window\n    windows: [{{ quota: 100000, per: 10m }}]\n\
+         \x20 streams:\n    algorithm: concurrency\n    windows: [{{ quota: 100, per: 5s }}]\n\
          \x20 everyone:\n    when_store_is_down: deny\n    algorithm: sliding_window\n    windows: [{{ quota: {plenty}, per: 1m }}]\n\
          rules: {}\n",
         rules()
@@ -168,8 +169,37 @@ fn traffic(envoy: &Envoy, sidecar_port: u16, noisy: &Arc<AtomicBool>) -> Vec<Joi
     // A key that is hot enough for leases. Not all of a lease at once, or it would be empty whenever somebody looks.
     let pooled = json!({ "checks": [{ "limit": "pooled", "key": "hot" }] });
     let pooled = json!({ "decisions": vec![pooled; 5] }).to_string();
-    tasks.push(each(60, &always, client().post(url).body(pooled)));
+    tasks.push(each(60, &always, client().post(&url).body(pooled)));
+    // More than one at a time, so that some are in use whenever somebody looks.
+    tasks.extend((0..3).map(|_| streams(sidecar_port)));
     tasks
+}
+
+/// Takes a slot, and frees it half a second later, again and again.
+fn streams(sidecar_port: u16) -> JoinHandle<()> {
+    let call = move |path: &str, body: Value| {
+        let url = format!("http://127.0.0.1:{sidecar_port}{path}");
+        client().post(url).body(body.to_string()).send()
+    };
+    tokio::spawn(async move {
+        loop {
+            let check = json!({ "limit": "streams", "key": "viewer" });
+            let taken = call(
+                "/v1/decide",
+                json!({ "decisions": [{ "checks": [check] }] }),
+            )
+            .await;
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            // The sidecar may be away.
+            let Ok(taken) = taken else { continue };
+            let taken = taken.text().await.unwrap_or_default();
+            let taken: Value = serde_json::from_str(&taken).unwrap_or_default();
+            let receipt = &taken["verdicts"][0]["receipt"][0];
+            let entry =
+                json!({ "limit": "streams", "key": "viewer", "receipt": receipt, "units": 0 });
+            let _ = call("/v1/settle", json!({ "settles": [entry] })).await;
+        }
+    })
 }
 
 /// Sends a request `per_second` times a second while `when` is true.

@@ -37,6 +37,7 @@ fn policy(redis: &str, quota: u64) -> String {
         .limit("per-client", &limit("sliding_log", &both))
         .limit("search", &search)
         .limit("strict", &limit("sliding_log", "{ quota: 1, per: 1h }"))
+        .limit("uploads", &limit("concurrency", "{ quota: 9, per: 1h }"))
         .text();
     let key = json!([{ "header": "x-api-key" }]);
     let rules = json!([
@@ -113,6 +114,7 @@ async fn the_page_shows_an_engineer_what_happens() {
                 "stop sidecar" => sidecar.signal("STOP"),
                 "continue sidecar" => sidecar.signal("CONT"),
                 "deny strict" => answer = decide(&sidecar, "strict").await,
+                "hold slots" => answer = decide(&sidecar, "uploads").await,
                 "unknown limit" => answer = decide(&sidecar, "nowhere").await,
                 "change overrides" => set_and_remove_overrides(&sidecar).await,
                 "signal sidecar" => {

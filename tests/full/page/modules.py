@@ -143,6 +143,24 @@ def leases(page, folder, monitor):
         assert found == line, (state, found)
 
 
+# Limits with slots, and the rows that they must give: those with the most slots first.
+HOLD = {"limit": "l", "subject": "0123456789abcdef0123", "slots": 1, "since_seconds": 61, "ends_in_seconds": 9, "granted_by": "2f1ba85c"}
+VM = "5f0c6b1a9d3e4f2c8b7a6d5e4f3c2b1a"
+SLOTS = [
+    ({"in_use": 3, "oldest": HOLD}, ["l", 3, "0123456789abcdef0123", 61_000, False, "sidecar 2f1ba85c"]),
+    ({"in_use": 2, "oldest": {**HOLD, "vm": VM, "consumer": "acme"}}, ["l", 2, "acme", 61_000, False, "filter 5f0c6b1a"]),
+    ({"in_use": 0, "oldest": {**HOLD, "vm": VM, "node": "gateway-0", "outlived": True}}, ["l", 0, "0123456789abcdef0123", 61_000, True, "gateway-0"]),
+]
+
+
+def slots(page, folder, monitor):
+    """the table of slots says how many are in use, and whose the oldest is"""
+    found = page.evaluate("""async (all) => (await import("/page/limits.js")).slots(all)
+        .map(({ name, in_use, subject, for_ms, outlived, who }) => [name, in_use, subject, for_ms, outlived, who])""", [of for of, _ in reversed(SLOTS)])
+    assert found == [row for _, row in SLOTS], found
+    assert page.evaluate("""async (all) => (await import("/page/limits.js")).slots(all).length""", [SLOTS[0][0]] * 9) == 8
+
+
 # Which filters have which rules, and the line that it must give.
 RULES = [
     ((None, {}), ""),
@@ -343,4 +361,4 @@ def names(page, folder, monitor):
         assert lines == 1, (size, lines)
 
 
-IN_ORDER = [sentences, leases, rules, samples, failing, many, listed, means, axes, flags, names]
+IN_ORDER = [sentences, leases, slots, rules, samples, failing, many, listed, means, axes, flags, names]

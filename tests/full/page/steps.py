@@ -98,6 +98,12 @@ def views(page, folder, monitor):
     """on a screen and on a phone, light and dark, nothing is cut off, too pale or unreachable"""
     within(10, "the outage is over", lambda: text(page, "#now-unavailable") == "0/s")
     assert text(page, "#chip") == "Clients over a limit"
+    assert not page.locator("#slots").is_visible(), "nobody has a slot"
+    ask("hold slots")
+    within(SECONDS, "slots", page.locator("#slots").is_visible)
+    limit, in_use, subject, _, who = page.locator("#slots-rows tr").locator("th, td").all_text_contents()
+    assert (limit, in_use, len(subject)) == ("uploads", "2", 20) and who.startswith("sidecar "), (limit, in_use, subject, who)
+    assert "concurrency 9 at once" in text(page, "#limits-rows tr:last-child")
     page.evaluate("document.activeElement.blur()")
     for theme in ("light", "dark"):
         page.emulate_media(color_scheme=theme)
@@ -114,10 +120,10 @@ def reordered(page, folder, monitor):
     """the keyboard's focus stays on its limit when another one starts to deny"""
     order = lambda: page.locator("#limits-rows .name").all_text_contents()
     focused = lambda: page.evaluate("document.activeElement.textContent")
-    assert order() == ["per-client", "search", "strict"], order()
+    assert order() == ["per-client", "search", "strict", "uploads"], order()
     page.locator("#limits-rows .name", has_text="search").focus()
     ask("deny strict")
-    within(SECONDS, "strict before search", lambda: order() == ["per-client", "strict", "search"])
+    within(SECONDS, "strict before search", lambda: order() == ["per-client", "strict", "search", "uploads"])
     assert focused() == "search", focused()
 
 

@@ -178,3 +178,23 @@ async fn the_page_tells_what_leases_hold_only_where_a_limit_has_some() {
         assert_eq!(shown["leases"], json!(leases), "{shown}");
     }
 }
+
+#[tokio::test]
+async fn the_page_tells_of_slots_only_where_some_are_in_use() {
+    let policy = "limits: { a: { algorithm: concurrency, windows: [{ quota: 9, per: 1h }] } }";
+    let sidecar = Sidecar::alone(policy).await;
+    let slots = async || snapshot(&sidecar, 0).await["slots"].take();
+    assert_eq!(slots().await, json!([]));
+    for key in [1, 2, 2] {
+        decide(&sidecar, "a", key).await;
+    }
+    let shown = slots().await;
+    let (oldest, all) = (&shown[0]["oldest"], shown.as_array().unwrap().len());
+    assert_eq!((&shown[0]["in_use"], all), (&json!(3), 1), "{shown}");
+    assert_eq!(
+        (&oldest["limit"], &oldest["slots"]),
+        (&json!("a"), &json!(1))
+    );
+    // printf %s 1 | sha256sum | cut -c1-20
+    assert_eq!(oldest["subject"], "6b86b273ff34fce19d6b", "{shown}");
+}
