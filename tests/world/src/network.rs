@@ -159,7 +159,7 @@ impl Network {
             return ("504", Vec::new());
         }
         let (asked, from) = (read_settles(&call.body).expect("facts"), passed_us());
-        let answer = timeout(call.timeout, next.1.settle(&asked)).await;
+        let answer = timeout(call.timeout, next.1.settle(&asked, None)).await;
         for (number, entry) in asked.iter().flatten().enumerate() {
             let outcome = answer.as_ref().ok().map(|listed| &listed.outcomes[number]);
             match (entry.within_ms, outcome) {
