@@ -108,6 +108,7 @@ mod tests {
                 "LIMIT    KEY         SUBJECT               ALLOWANCE   UNTIL                 SOURCE  STATE     BY   REASON",
                 "per-key  a\\u{1b}[2J  0123456789abcdef0123  unlimited   -                     store   in force  ann  -",
                 "l        (all keys)  -                     unlimited   -                     policy  in force  -    -",
+                "l        c           -                     40 at once  -                     store   in force  -    -",
                 "l        -           ba9876543210ba987654  blocked     -                     store   in force  -    -",
                 "l        b           ba987654321001234567  quota 5/1s  2026-11-22T03:00:00Z  policy  ended     -    -",
             ]
