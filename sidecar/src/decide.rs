@@ -16,6 +16,7 @@
 //! | `leases.rs`, `leases/` | decisions from units that were taken in advance |
 //! | `holds.rs` | the slots in use, for operators; pure |
 //! | `slots.rs` | how long slots are in use, and who waits for one |
+//! | `unclaimed.rs` | frees slots that nobody was told of |
 //! | `epoch.rs` | the policy in force and its counters; their replacement while requests are served |
 
 mod backend;
@@ -34,6 +35,7 @@ mod receipts;
 mod service;
 mod slots;
 mod status;
+mod unclaimed;
 
 pub use denials::Denials;
 pub use epoch::{Epoch, PolicyHandle};

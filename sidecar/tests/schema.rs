@@ -171,6 +171,7 @@ fn counters() -> String {
         error_unknown_cluster | requests without a verdict, and announcements, because Envoy has no cluster with the name in `sidecar.cluster`
         configuration_refused | plugin configurations that the filter refused: the one before stays in force until Envoy restarts
         admitted_by_lease | of the admitted, those that needed no callout: the sidecar had lent units in advance
+        slots_outlived | requests that went on longer than the `longest` of a limit of how many at once, each counted once for each limit: their slots are not renewed any more
     ";
     let of_rule = "
         decisions | requests for which this rule had a check

@@ -52,6 +52,8 @@ pub enum Call {
     Decide(u64, Batch, Vec<Outcome>),
     /// Settlements, and what became of each.
     Settle(u64, Settlements, Vec<Done>),
+    /// Holds that are to live for so many milliseconds, and which of them did.
+    Renew(u64, Vec<(String, u64)>, Vec<bool>),
     /// A reset of these keys.
     Reset(Vec<String>),
     /// All data was lost.
@@ -375,8 +377,10 @@ impl Link {
             .serves(holds.iter().map(|(hold, _)| hold.as_str()))?;
         let renew = |state: &mut State, now_us| {
             let each = holds.iter();
-            each.map(|(hold, for_ms)| state.engine.renew(now_us, hold, for_ms * 1_000))
-                .collect()
+            let each = each.map(|(hold, for_ms)| state.engine.renew(now_us, hold, for_ms * 1_000));
+            let renewed: Vec<_> = each.collect();
+            state.note(|| Call::Renew(now_us, holds.to_vec(), renewed.clone()));
+            renewed
         };
         self.inner.call(self.inner.timeout, renew).await
     }

@@ -419,7 +419,7 @@ async fn documents_that_cannot_be_used_leave_the_rules_in_force() {
     };
     let documents = [
         (
-            with("bbbbbbbbbbbb", 2, &format!("{rule}\n")),
+            with("bbbbbbbbbbbb", 3, &format!("{rule}\n")),
             "upgrade the filter",
         ),
         (with("cccccccccccc", 1, ""), "lines arrived"),

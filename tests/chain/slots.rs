@@ -4,8 +4,9 @@
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::body::Body;
-use axum::http::{HeaderValue, Response, Uri};
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderValue, Request, Response, StatusCode, Uri};
+use h2::client::{ResponseFuture, SendRequest};
 use serde_json::{Value, json};
 use sluicegate_tests::client::client;
 use sluicegate_tests::envoy::{MANAGER, PLUGIN, at};
@@ -19,18 +20,23 @@ use super::settled::model;
 use super::support::{Chain, Policy, filters, pushed, sent, with_rules};
 
 /// How long a slot lives by itself: longer than a test.
-const FOREVER: &str = "10m";
+pub const FOREVER: &str = "10m";
 
 async fn answer(uri: Uri) -> Response<Body> {
-    if !matches!(uri.path(), "/" | "/grpc") {
-        return model(uri).await;
-    }
-    // Headers that are trailers too.
+    let headers = match uri.path() {
+        "/" => &[][..],
+        // Headers that are trailers too.
+        "/grpc" => &[("content-type", "application/grpc"), ("grpc-status", "14")],
+        "/moved" => &[("location", "http://h/json?1")],
+        _ => return model(uri).await,
+    };
     let mut response = Response::new(Body::empty());
-    for (name, value) in [("content-type", "application/grpc"), ("grpc-status", "14")] {
-        response
-            .headers_mut()
-            .insert(name, HeaderValue::from_static(value));
+    for (name, value) in headers {
+        let value = HeaderValue::from_static(value);
+        response.headers_mut().insert(*name, value);
+    }
+    if uri.path() == "/moved" {
+        *response.status_mut() = StatusCode::FOUND;
     }
     response
 }
@@ -98,6 +104,8 @@ fn routes(config: &mut Value, raw: u16) {
         json!({ "match": { "prefix": "/late" }, "route": { "cluster": "upstream", "timeout": "0.1s", "prefix_rewrite": "/hang" } }),
         json!({ "match": { "prefix": "/again" }, "route": { "cluster": "upstream", "prefix_rewrite": "/status/503",
             "retry_policy": { "retry_on": "5xx", "num_retries": 2 } } }),
+        json!({ "match": { "prefix": "/moved" }, "route": { "cluster": "upstream", "internal_redirect_policy": {} } }),
+        json!({ "match": { "prefix": "/idle" }, "route": { "cluster": "upstream", "idle_timeout": "0.1s", "prefix_rewrite": "/slow" } }),
     ]);
     let fault = json!({
         "name": "fault",
@@ -127,6 +135,11 @@ fn policy(url: &str, at_once: u64, expire: &str, more: &str) -> String {
 }
 
 async fn chain(at_once: u64, expire: &str, more: &str) -> Chain {
+    chain_of(1, at_once, expire, more).await
+}
+
+/// A chain with so many workers and slots.
+pub async fn chain_of(workers: u32, at_once: u64, expire: &str, more: &str) -> Chain {
     let (up, raw) = (
         upstream::serve(Router::new().fallback(answer)).await,
         raw().await,
@@ -136,7 +149,8 @@ async fn chain(at_once: u64, expire: &str, more: &str) -> Chain {
     plugin["sidecar"]["timeout"] = json!("10s");
     let chain = Chain::with(policy, |envoy| {
         let routes = move |config: &mut Value| routes(config, raw);
-        envoy.upstream(up).plugin(plugin).patch(routes)
+        let envoy = envoy.upstream(up).plugin(plugin).patch(routes);
+        envoy.workers(workers)
     })
     .await;
     chain.envoy.has_rules().await;
@@ -191,6 +205,9 @@ async fn a_stream_that_ends_by_itself_frees_its_slot() {
         ("GET /cut", "", 200),
         ("GET /again", "", 503),
         ("GET /late", "", 504),
+        ("GET /idle", "", 200),
+        // Its filters end before those of the next request begin.
+        ("GET /moved", "", 200),
         ("GET /closed", "", 503),
         ("GET /raw/reset", "", 503),
         ("POST /raw/early", "content-length: 1000000\r\n", 200),
@@ -263,28 +280,30 @@ async fn a_client_that_hangs_up_in_any_phase_leaves_its_slot_free() {
     chain.envoy.is_well().await;
 }
 
+/// Sends a request over HTTP/2.
+fn start(send: &mut SendRequest<Bytes>, user: &str, path: &str) -> ResponseFuture {
+    let request = Request::get(format!("http://h{path}")).header("x-user", user);
+    let sent = send.send_request(request.body(()).unwrap(), true);
+    sent.unwrap().0
+}
+
 #[tokio::test]
 async fn streams_of_http_2_free_their_slots_each_by_itself() {
     let chain = chain(4, FOREVER, "").await;
     let stream = TcpStream::connect(("127.0.0.1", chain.envoy.port))
         .await
         .unwrap();
-    let (send, connection) = h2::client::handshake(stream).await.unwrap();
+    let (mut send, connection) = h2::client::handshake(stream).await.unwrap();
     let connection = tokio::spawn(connection);
-    let start = async |path: &str| {
-        let mut ready = send.clone().ready().await.unwrap();
-        let request = axum::http::Request::get(format!("http://h{path}")).header("x-user", "u");
-        ready
-            .send_request(request.body(()).unwrap(), true)
-            .unwrap()
-            .0
-    };
-    let whole = start("/sse?1").await.await.unwrap();
+    let whole = start(&mut send, "u", "/sse?1").await.unwrap();
     assert_eq!(whole.status(), 200);
     let mut body = whole.into_body();
     while body.data().await.is_some() {}
     uses(&chain, 0, "the whole response").await;
-    let (first, second) = (start("/hang").await, start("/slow").await);
+    let (first, second) = (
+        start(&mut send, "u", "/hang"),
+        start(&mut send, "u", "/slow"),
+    );
     let mut body = second.await.unwrap().into_body();
     body.data().await.unwrap().unwrap();
     uses(&chain, 2, "two are open").await;
@@ -293,9 +312,9 @@ async fn streams_of_http_2_free_their_slots_each_by_itself() {
     drop(body);
     uses(&chain, 0, "a reset in the middle").await;
     let rest = [
-        start("/hang").await,
-        start("/hang").await,
-        start("/hang").await,
+        start(&mut send, "u", "/hang"),
+        start(&mut send, "u", "/hang"),
+        start(&mut send, "u", "/hang"),
     ];
     uses(&chain, 3, "three are open").await;
     connection.abort();
@@ -406,13 +425,13 @@ async fn a_slot_is_renewed_for_as_long_as_its_stream_lives_and_its_limit_allows(
 }
 
 /// How many of so many requests were denied, each sent when the answer to the one before had ended.
-pub async fn serial(port: u16, count: usize, path: &str, close: bool) -> usize {
+pub async fn serial(port: u16, user: &str, count: usize, path: &str, close: bool) -> usize {
     let client = client();
     let mut denied = 0;
     for _ in 0..count {
         let mut request = client
             .get(format!("http://127.0.0.1:{port}{path}"))
-            .header("x-user", "u");
+            .header("x-user", user);
         if close {
             request = request.header("connection", "close");
         }
@@ -424,19 +443,14 @@ pub async fn serial(port: u16, count: usize, path: &str, close: bool) -> usize {
 }
 
 /// Likewise, on one connection of HTTP/2.
-pub async fn serial_http_2(port: u16, count: usize, path: &str) -> usize {
+pub async fn serial_http_2(port: u16, user: &str, count: usize, path: &str) -> usize {
     let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     let (mut send, connection) = h2::client::handshake(stream).await.unwrap();
     tokio::spawn(connection);
     let mut denied = 0;
     for _ in 0..count {
         send = send.ready().await.unwrap();
-        let request = axum::http::Request::get(format!("http://h{path}")).header("x-user", "u");
-        let answer = send
-            .send_request(request.body(()).unwrap(), true)
-            .unwrap()
-            .0;
-        let answer = answer.await.unwrap();
+        let answer = start(&mut send, user, path).await.unwrap();
         denied += usize::from(answer.status() == 429);
         let mut body = answer.into_body();
         while body.data().await.is_some() {}
@@ -444,26 +458,25 @@ pub async fn serial_http_2(port: u16, count: usize, path: &str) -> usize {
     denied
 }
 
+/// Clients of so many requests each, one for each protocol, kind of response and use of connections.
+pub async fn all_are_admitted(chain: &Chain, count: usize) {
+    let port = chain.envoy.port;
+    for path in PATHS {
+        let denied = tokio::join!(
+            serial(port, "alice", count, path, false),
+            serial(port, "bob", count, path, true),
+            serial_http_2(port, "carol", count, path),
+        );
+        assert_eq!(denied, (0, 0, 0), "{path}");
+    }
+    uses(chain, 0, "all have ended").await;
+    chain.envoy.is_well().await;
+}
+
 /// With a length, chunked, and without a body.
 pub const PATHS: [&str; 3] = ["/json?1", "/sse?1", "/grpc"];
 
 #[tokio::test]
 async fn a_serial_client_never_waits_for_its_own_slot() {
-    let chain = chain(1, FOREVER, "").await;
-    for path in PATHS {
-        for close in [false, true] {
-            assert_eq!(
-                serial(chain.envoy.port, 200, path, close).await,
-                0,
-                "{path} {close}"
-            );
-        }
-        assert_eq!(
-            serial_http_2(chain.envoy.port, 200, path).await,
-            0,
-            "{path}"
-        );
-    }
-    uses(&chain, 0, "all have ended").await;
-    chain.envoy.is_well().await;
+    all_are_admitted(&chain(1, FOREVER, "").await, 200).await;
 }

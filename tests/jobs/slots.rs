@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::sidecar::Sidecar;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 use tokio::process::Child;
 
 use super::shell::{POLICY, Ran, Shell};
@@ -129,5 +131,38 @@ async fn a_command_whose_slot_may_be_lost_goes_on_unless_it_is_strict() {
     assert_eq!(ended.status.code(), Some(128 + 15));
     let told = String::from_utf8(ended.stderr).unwrap();
     assert!(told.contains("the slot may be lost"), "{told}");
+    free(&shell, 2).await;
+}
+
+/// Whoever asked is gone before the store has answered: nobody has the receipt.
+#[tokio::test]
+async fn slots_that_nobody_was_told_of_are_freed() {
+    let (mut shell, redis) = Shell::with_redis().await;
+    let policy = POLICY.replace(
+        "concurrency, windows: [{ quota: 2, per: 3s }]",
+        "concurrency, windows: [{ quota: 2, per: 1h }]",
+    );
+    let sidecar = Sidecar::with(&policy).store(Some(&redis.url()));
+    let sidecar = sidecar.start(shell.folder.path()).await;
+    shell.ask(&sidecar);
+    assert_eq!(shell.left("gpu", "").await, 2);
+    redis.pause();
+    let body = r#"{"decisions":[{"checks":[{"limit":"gpu","key":"k"}]}]}"#;
+    let head = format!(
+        "POST /v1/decide HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut asks = TcpStream::connect(("127.0.0.1", sidecar.port))
+        .await
+        .unwrap();
+    asks.write_all(head.as_bytes()).await.unwrap();
+    // Until the call has been sent.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    drop(asks);
+    redis.resume();
+    eventually("the call has run", async || {
+        shell.left("gpu", "").await == 1
+    })
+    .await;
     free(&shell, 2).await;
 }

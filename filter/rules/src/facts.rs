@@ -122,7 +122,7 @@ impl Facts {
             && let Some(fact) = self.waiting.pop_front()
         {
             // After a release, a sign of the stream would renew slots that are free.
-            if !matches!(fact.what, What::Live { .. }) || !fact.of.is_over.get() {
+            if !matches!(fact.what, What::Live { .. }) || fact.of.lives() {
                 self.sent.push(fact);
             }
         }

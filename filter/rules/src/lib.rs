@@ -15,7 +15,7 @@
 //! | `edges.rs` | white space and names as the coarsest reader takes them |
 //! | `key.rs` | builds keys from components |
 //! | `cost.rs`, `amount.rs` | the cost of a request, and numbers of units that it or its response tells |
-//! | `settle.rs`, `settle/ended.rs` | units that a request has reserved, and what it has used of them |
+//! | `settle.rs`, `settle/ended.rs`, `settle/hold.rs` | units that a request has reserved, and what it has used of them; slots |
 //! | `facts.rs` | what the sidecar must learn of streams that have ended |
 //! | `denials.rs`, `denials/unreported.rs` | the cache of denials, and reports of them to the sidecar |
 //! | `leases.rs`, `leases/part.rs`, `leases/taken.rs` | units that the sidecar has lent, from which requests are admitted without a callout |

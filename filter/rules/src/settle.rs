@@ -75,7 +75,7 @@ pub struct Reserves {
     /// When the holds are renewed next.
     renew_us: Cell<u64>,
     /// The stream has ended.
-    pub(crate) is_over: Cell<bool>,
+    is_over: Cell<bool>,
 }
 
 impl SettleRule {
@@ -197,6 +197,11 @@ impl Reserves {
             (name.clone(), number_of(value.as_deref().into_iter()))
         });
         self.headers.replace(told.collect());
+    }
+
+    /// Whether its stream has not ended.
+    pub fn lives(&self) -> bool {
+        !self.is_over.get()
     }
 
     /// The limits and keys of its slots.

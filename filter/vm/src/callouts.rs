@@ -612,7 +612,7 @@ impl<H: Host> Callouts<H> {
                         let owned = answered.iter().cloned().map(Verdict::into_owned);
                         denied.push((Rc::clone(waiter), owned.collect()));
                     } else {
-                        self.answered(waiter, answered, (answered, most_ms), times);
+                        self.answered(waiter, answered, (usize::MAX, most_ms), times);
                     }
                 }
                 Err(why) => self.conclude(waiter, Err(why.clone())),
@@ -624,24 +624,24 @@ impl<H: Host> Callouts<H> {
                 matches!(verdict, Verdict::Admitted(_) | Verdict::Denied(_))
             };
             // Whatever comes in place of a verdict, the first one stands.
-            let made = answer.as_ref().ok().and_then(|answer| {
-                let verdict = answer.verdicts.get(index).filter(is_made)?;
-                *verdicts.first_mut()? = verdict.clone().into_owned();
-                Some(verdict)
-            });
-            let news = made.map(std::slice::from_ref).unwrap_or_default();
+            let answer = answer.as_ref().ok();
+            let made = answer.and_then(|answer| answer.verdicts.get(index).filter(is_made));
+            if let Some((first, made)) = verdicts.first_mut().zip(made) {
+                *first = made.clone().into_owned();
+            }
+            let news = usize::from(made.is_some());
             self.answered(&waiter, &verdicts, (news, most_ms), times);
         }
         self.ask_again(denied);
     }
 
-    /// Concludes for a request by the verdicts on what was asked for, and keeps what they have reserved. `news`: those of this answer,
-    /// and for how long denials among them may be cached.
+    /// Concludes for a request by the verdicts on what was asked for, and keeps what they have reserved. `news`: how many of them
+    /// this answer has told, and for how long denials among these may be cached.
     fn answered(
         &self,
         waiter: &Rc<Waiter>,
         answered: &[Verdict<'_>],
-        (news, most_ms): (&[Verdict<'_>], u64),
+        (news, most_ms): (usize, u64),
         times: CallTimes,
     ) {
         let Some((question, taken)) = waiter.asked() else {
@@ -650,7 +650,8 @@ impl<H: Host> Callouts<H> {
         let reserves = question.reserves(answered, taken, times.answered_us);
         let verdicts = taken.verdicts(question, answered);
         let mut denials = self.plugin.denials.borrow_mut();
-        denials.learn(question, most_ms, &taken.verdicts(question, news), times);
+        let news = verdicts.get(..news).unwrap_or(&verdicts);
+        denials.learn(question, most_ms, news, times);
         drop(denials);
         self.conclude(waiter, Ok(&verdicts));
         match reserves {

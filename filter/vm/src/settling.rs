@@ -67,7 +67,7 @@ impl Settling {
     pub fn renew(&self, now_us: u64) -> bool {
         let (mut facts, room) = (LEFT.take(), self.facts.borrow().room());
         self.living.borrow_mut().retain(|reserves| {
-            let reserves = reserves.upgrade();
+            let reserves = reserves.upgrade().filter(|reserves| reserves.lives());
             if let Some(reserves) = reserves.as_ref().filter(|_| facts.len() < room) {
                 facts.extend(reserves.renewals(now_us));
             }

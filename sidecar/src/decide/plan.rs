@@ -5,7 +5,7 @@ mod open;
 
 use std::sync::Arc;
 
-use sluicegate_engine::{Batch, BatchBuilder, Bucket, Decision, Outcome, Take};
+use sluicegate_engine::{Batch, BatchBuilder, Bucket, Decision, Outcome, SlotId, Take};
 use sluicegate_protocol::{Decision as Asked, Problem, WithoutStore};
 
 use super::denials::{Denials, Moment};
@@ -174,6 +174,27 @@ impl<'a> Plan<'a> {
             let leasable = open.all.checks.iter().filter(|check| check.leasable);
             leasable.map(move |check| (*check, outcome, decided_by == Some(check.index)))
         })
+    }
+
+    /// The slots that decisions of the request want, by their index in it.
+    pub fn slots(&self) -> impl Iterator<Item = (usize, Bucket, SlotId)> {
+        self.open.iter().flat_map(|open| {
+            let decision = self.batch.decisions.get(open.batch_index);
+            let slots = decision.into_iter().flat_map(Decision::stores);
+            slots.filter_map(|slots| {
+                let bucket = self.batch.buckets.get(slots.bucket)?;
+                Some((open.index, bucket.clone(), slots.id))
+            })
+        })
+    }
+
+    /// The decisions of the request that the store has denied, by their index in it.
+    pub fn denied_by(&self, outcomes: &[Option<Outcome>]) -> Vec<usize> {
+        let answered = self.open.iter().filter_map(|open| {
+            let outcome = outcomes.get(open.batch_index)?.as_ref()?;
+            (!outcome.admitted).then_some(open.index)
+        });
+        answered.collect()
     }
 
     /// The verdicts, in the order of the request. An outcome is `None` if the store did not answer; then the fallback at the

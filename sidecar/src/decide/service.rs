@@ -17,6 +17,7 @@ use super::holds::{Moment, read_vm};
 use super::leases::Leases;
 use super::plan::{Basis, Drawn, Plan};
 use super::slots::Slots;
+use super::unclaimed::Unclaimed;
 use crate::clock;
 use crate::lock::lock;
 use crate::random;
@@ -48,7 +49,7 @@ pub struct Service {
     /// The policy in force.
     pub policy: PolicyHandle,
     store: Arc<Store>,
-    backend: Backend,
+    backend: Arc<Backend>,
     denials: Denials,
     leases: Arc<Leases>,
     slots: Slots,
@@ -93,12 +94,12 @@ impl Service {
         let share_limit = policy.current().policy.memory_limit / 4;
         Self {
             instance,
-            backend: Backend::new(
+            backend: Arc::new(Backend::new(
                 Arc::clone(&store),
                 batcher,
                 Outage::new(share_limit),
                 format!("{instance:x}"),
-            ),
+            )),
             policy,
             leases: Leases::new(store.is_shared().then(|| store.timeout())),
             store,
@@ -171,6 +172,7 @@ impl Service {
         }
         let store_asked = !plan.batch.decisions.is_empty();
         let parent = trace.as_ref().and_then(Trace::parent);
+        let mut unclaimed = Unclaimed::new(&self.backend, self.store.timeout() * 2, plan.slots());
         let (outcomes, fallbacks) = self.backend.decide(&plan, parent).await;
         for (check, outcome, decided) in plan.for_leases(&outcomes) {
             let refusal = self.leases.note(check, epoch.number, outcome, decided);
@@ -185,7 +187,16 @@ impl Service {
                 slots.expired.inc_by(ended);
             }
         }
+        let denied = match unclaimed.is_empty() {
+            true => Vec::new(),
+            false => plan.denied_by(&outcomes),
+        };
         let mut decided = plan.verdicts(&outcomes, &fallbacks, clock::now_us());
+        unclaimed.keep(|decision| {
+            let decided = decided.get(decision).map(|decided| &decided.verdict);
+            !matches!(decided, Some(Verdict::Admitted(_))) && !denied.contains(&decision)
+        });
+        drop(unclaimed);
         for decided in &mut decided {
             if is_denied_by_slots(&decided.verdict)
                 && let Verdict::Denied(status) = &mut decided.verdict

@@ -295,3 +295,48 @@ fn joined(lines: &[(usize, Value)]) -> Result<String, String> {
     }
     Ok(text)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use crate::policy::Policy;
+
+    #[test]
+    fn only_sets_with_slots_need_the_newer_format() {
+        let rule = |limit: &str| {
+            let check = format!("{{ limit: {limit}, key: [{{ constant: c }}] }}");
+            format!("{{ rules: [{{ name: r, when_unavailable: allow, checks: [{check}] }}] }}")
+        };
+        let (rates, streams) = (rule("opens"), rule("streams"));
+        let opens = "{ algorithm: sliding_log, windows: [{ quota: 9, per: 1m }] }";
+        let slots = "{ algorithm: concurrency, windows: [{ quota: 4, per: 30s }], longest: 1h }";
+        let policy = Policy::parse(&format!(
+            "limits: {{ opens: {opens}, streams: {slots} }}\nrules: {{ rates: {rates}, streams: {streams} }}"
+        ));
+        let policy = policy.unwrap();
+        let head_and_set = |names: &[&str], is_known| {
+            let names: Vec<_> = names.iter().map(|name| (*name).into()).collect();
+            let document = policy.rules.document(&names, is_known, Value::Null);
+            let mut lines = document
+                .lines()
+                .map(|line| serde_json::from_str(line).unwrap());
+            let (head, set): (Value, Value) =
+                (lines.next().unwrap(), lines.next().unwrap_or_default());
+            (head["format"].clone(), set["windows"].clone())
+        };
+        for (names, is_known, format, windows) in [
+            (&["rates"][..], false, 1, r#"{"opens":[[9,60000]]}"#),
+            (&["rates"], true, 1, "null"),
+            (&["streams"], false, 2, r#"{"streams":[[4,30000,3600000]]}"#),
+            (&[], false, 2, r#"{"opens":[[9,60000]]}"#),
+        ] {
+            let (needed, told) = head_and_set(names, is_known);
+            assert_eq!(
+                (needed, told.to_string()),
+                (format.into(), windows.to_owned()),
+                "{names:?}"
+            );
+        }
+    }
+}

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::{Algorithm, By, Check, Disturbance, Entry, Grant, History, Limit, Link, What};
+use crate::record::{
+    Algorithm, By, Check, Disturbance, Entry, Grant, History, Limit, Link, Settled, What,
+};
 use crate::uses::{Use, Uses};
 
 /// After this a change is in force everywhere: overrides are read every 0.4 s, denials cached for 1 s, calls take 0.3 s.
@@ -63,8 +65,12 @@ pub(crate) struct Subject {
     pub counted: Vec<Counted>,
     /// Every policy has it, and neither overrides, blocks nor requests' own quotas say anything about it.
     pub simple: bool,
-    /// All policies have the same of it, which counts no tokens; and it was never forgotten.
+    /// The same, and all policies have the same of it.
+    pub same: bool,
+    /// The same, it counts no tokens, and it was never forgotten.
     pub constant: bool,
+    /// If something is reserved: by time, the most that it may hold.
+    pub at_once: Vec<(Time, u64)>,
 }
 
 pub(crate) struct Judge<'a> {
@@ -83,8 +89,10 @@ pub(crate) struct Judge<'a> {
     pub clocks: Vec<(u64, i64)>,
     /// Everything that is no request.
     pub changes: Vec<&'a Entry>,
-    /// By the entry of the taking: from when on how much of it was returned.
-    pub returned: BTreeMap<usize, Vec<(u64, u64)>>,
+    /// By the entry of the taking, limit and key: the steps of its settlement, by their number in the log.
+    pub settled: BTreeMap<(usize, usize, usize), Vec<(usize, Settled)>>,
+    /// From when on how much of it was returned, as far as it may have been.
+    pub returned: BTreeMap<(usize, usize, usize), Vec<(u64, u64)>>,
     pub subjects: BTreeMap<(usize, usize), Subject>,
 }
 
@@ -108,6 +116,7 @@ impl<'a> Judge<'a> {
             deaths: Vec::new(),
             clocks: Vec::new(),
             changes: Vec::new(),
+            settled: BTreeMap::new(),
             returned: BTreeMap::new(),
             subjects: BTreeMap::new(),
         };
@@ -147,9 +156,11 @@ impl<'a> Judge<'a> {
                     judge.deaths.extend(had_share.then_some(entry.from));
                 }
                 What::Clock(by_ms) => judge.clocks.push((entry.from, by_ms * 1_000)),
-                What::GivenBack { entry: of, units } => {
-                    let of = judge.returned.entry(*of).or_default();
-                    of.push((entry.from, *units));
+                What::Settled(settled) => {
+                    let of = (settled.entry, settled.limit, settled.key);
+                    let of = judge.settled.entry(of).or_default();
+                    of.push((number, *settled));
+                    continue;
                 }
                 _ => {}
             }
@@ -175,6 +186,7 @@ impl<'a> Judge<'a> {
             let long = judge.outages.iter().filter(long);
             judge.gone = long.map(|one| (one.0, judge.known_by(one.1))).collect();
         }
+        judge.returned = judge.returned_units();
         let mut subjects = std::mem::take(&mut judge.subjects);
         for ((limit, key), subject) in &mut subjects {
             judge.complete(*limit, *key, subject);
@@ -194,11 +206,13 @@ impl<'a> Judge<'a> {
         subject.forgotten = self.forgotten(limit, key);
         subject.simple =
             count == self.history.policies.len() && overrides.is_empty() && !of().any(own);
-        subject.constant = subject.simple
+        subject.same = subject.simple && of().all(|of| Some(windows(of)) == first);
+        subject.constant = subject.same
             && subject.forgotten.is_empty()
-            && of().all(|of| {
-                Some(windows(of)) == first && !matches!(of.algorithm, Algorithm::Token(_))
-            });
+            && !of().any(|of| matches!(of.algorithm, Algorithm::Token(_)));
+        if subject.asked.iter().any(|(_, check)| check.most.is_some()) {
+            subject.at_once = self.at_once(limit, &overrides);
+        }
         let buckets = of().flat_map(|of| {
             of.windows.iter().map(move |window| Bucket {
                 limit,
@@ -212,7 +226,7 @@ impl<'a> Judge<'a> {
         buckets.dedup();
         let counted = buckets.into_iter().map(|bucket| Counted {
             bucket,
-            uses: Uses::of(self.uses(bucket, &subject.asked)),
+            uses: self.uses_with_settled(bucket, subject),
             claims: self.claims(bucket, &overrides),
         });
         subject.counted = counted.collect();
@@ -334,7 +348,7 @@ impl<'a> Judge<'a> {
     }
 
     /// By sidecar: from when to when it may decide on a limit by which policy. What the one in force lacks is kept of an earlier one.
-    fn deciding(&self, limit: usize) -> Vec<Vec<(u64, u64, usize)>> {
+    pub(crate) fn deciding(&self, limit: usize) -> Vec<Vec<(u64, u64, usize)>> {
         let spans_of = |spans: &Vec<(u64, u64, usize)>| {
             let mut last = None;
             let spans = spans.iter().map(|(from, to, version)| {
@@ -388,10 +402,10 @@ impl<'a> Judge<'a> {
     }
 
     /// What was taken while policies with this window may have decided.
-    fn uses(&self, bucket: Bucket, asked: &[(usize, Check)]) -> Vec<Use> {
+    pub(crate) fn uses(&self, bucket: Bucket, subject: &Subject) -> Vec<Use> {
         let mut uses = Vec::new();
         let deciding = self.deciding(bucket.limit);
-        for (number, check) in asked {
+        for (number, check) in &subject.asked {
             let entry = &self.history.log[*number];
             let Some(request) = entry.request().filter(|request| request.may_take()) else {
                 continue;
@@ -406,13 +420,17 @@ impl<'a> Judge<'a> {
             let mut counted = spans.map(|span| self.counts(span.2, bucket));
             let all = counted.clone().all(|counts| counts);
             let mut outages = self.outages_of[entry.sidecar].iter();
-            if check.cost > 0 && counted.any(|counts| counts) {
+            // What reserves nothing needs that something is left.
+            if (check.cost > 0 || check.most.is_some()) && counted.any(|counts| counts) {
+                let (least, units) = subject.taken(when, check);
                 uses.push(Use {
                     entry: *number,
                     from: entry.from,
                     to: entry.to,
-                    units: check.cost,
+                    units,
+                    least,
                     certain: all && request.is_admitted(),
+                    charged: false,
                     by_share: outages.any(|outage| meets(*outage, when)),
                     quota: check.quota,
                 });
@@ -421,7 +439,7 @@ impl<'a> Judge<'a> {
         uses
     }
 
-    fn counts(&self, version: usize, bucket: Bucket) -> bool {
+    pub(crate) fn counts(&self, version: usize, bucket: Bucket) -> bool {
         let limit = self.history.policies[version][bucket.limit].as_ref();
         limit.is_some_and(|limit| {
             let mut windows = limit.windows.iter();

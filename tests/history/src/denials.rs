@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use crate::bounds::{CLOCK, Counted, Judge, MS, SOON, Subject, Time, meets};
 use crate::record::{Algorithm, Check, Entry, Request, What};
 use crate::report::{Report, Wrong};
+use crate::settled::back_before;
 
 /// How fast the average forgets that decides how large leases are.
 const MEMORY_US: f64 = 250_000.0;
@@ -74,14 +75,15 @@ impl Judge<'_> {
             since: self.reset_before(entry, check),
             share: self.cut((entry.from, entry.to)),
         };
-        let cost = check.cost + self.idle(&denial, check.limit, demand) + self.history.idle;
+        let (_, alone) = subject.needs(entry.when(), check);
+        let cost = alone + self.idle(&denial, check.limit, demand) + self.history.idle;
         subject.counted.iter().any(|counted| {
             let denied = if denials_take {
                 self.denied(counted, subject, entry)
             } else {
                 0
             };
-            self.is_full(counted, &denial, check.cost, cost + denied)
+            self.is_full(counted, &denial, alone, cost + denied)
         })
     }
 
@@ -217,7 +219,16 @@ impl Judge<'_> {
         let early = if denial.share { CLOCK } else { 0 };
         let span = (denial.from.saturating_sub(early), denial.to);
         let gone = self.gone_before(counted, span, self.held_longer(counted));
-        counted.uses.at_most(gone.max(denial.since), denial.to) + cost > quota
+        // A share does not know what comes back.
+        let back = if denial.share {
+            0
+        } else {
+            back_before(denial.from)
+        };
+        let used = counted
+            .uses
+            .at_most(gone.max(denial.since), denial.to, back);
+        used + cost > quota
     }
 
     /// What a token bucket holds at most, in units times its window.

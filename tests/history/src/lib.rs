@@ -6,6 +6,7 @@
 //! | `record.rs` | what a run records |
 //! | `bounds.rs` | what may have been in force when: policies, overrides, outages, clocks |
 //! | `uses.rs` | what was taken from one bucket, summed up by time |
+//! | `settled.rs` | what was reserved, and what a settle is told |
 //! | `over.rs` | the first promise: never over |
 //! | `denials.rs` | the second and third: never wrongly denied, all or nothing |
 //! | `looks.rs` | the same, by what a look finds |
@@ -28,12 +29,13 @@ mod over;
 mod record;
 mod report;
 mod retry;
+mod settled;
 mod told;
 mod uses;
 
 pub use record::{
     Algorithm, By, Check, Disturbance, Entry, Grant, History, Limit, Link, Policy, Request, Said,
-    Span, What, Window,
+    Settled, Span, Told, What, Window,
 };
 pub use report::{Peak, Report, Violation, Wrong};
 
@@ -47,6 +49,7 @@ pub fn check(history: &History) -> Report {
     judge.blocked(&mut report);
     judge.again(&mut report);
     judge.looks(&mut report);
+    judge.settles(&mut report);
     for subject in judge.subjects.values() {
         for counted in &subject.counted {
             judge.over(counted, subject, &mut report);

@@ -24,7 +24,8 @@ impl<'a> Judge<'a> {
             let subject: &Subject = &self.subjects[&(check.limit, check.key)];
             let each = subject.counted.iter().filter(|_| subject.constant);
             let before = found.len();
-            found.extend(each.map(|counted| (counted, check.cost)));
+            let (_, cost) = subject.needs((0, u64::MAX), check);
+            found.extend(each.map(|counted| (counted, cost)));
             (found.len() > before).then_some(())?;
         }
         Some(found)
@@ -75,7 +76,7 @@ impl<'a> Judge<'a> {
             may_be_idle |= leased && (self.history.fleet || when.0 <= calm);
             let longer = self.held_longer(counted) + if leased { RETURNS } else { 0 };
             let gone = self.gone_before(counted, when, longer);
-            let at_most = counted.uses.at_most(gone, when.1);
+            let at_most = counted.uses.at_most(gone, when.1, when.0);
             let room = quota.saturating_sub(at_most);
             if fullest.is_none_or(|(least, ..)| room < least) {
                 fullest = Some((room, counted, at_most));
@@ -110,8 +111,8 @@ impl<'a> Judge<'a> {
         };
         let each = counted.uses.certain(since, until).filter(is_held);
         let kept = each.map(|one| {
-            let returned = self.returned.get(&one.entry).into_iter().flatten();
-            one.units.saturating_sub(returned.map(|back| back.1).sum())
+            let returned = self.returned_of(one, bucket);
+            one.least.saturating_sub(returned.map(|back| back.1).sum())
         });
         kept.sum()
     }

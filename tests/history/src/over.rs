@@ -68,12 +68,12 @@ impl Judge<'_> {
         };
         let mut returns = Vec::new();
         for (number, one) in uses.iter().enumerate() {
-            let of = self.returned.get(&one.entry).into_iter().flatten();
+            let of = self.returned_of(one, bucket);
             returns.extend(of.map(|(from, units)| (*from, number, *units)));
         }
         returns.sort_unstable_by(|a, b| b.cmp(a));
         let mut known = Known {
-            units: uses.iter().map(|one| one.units).collect(),
+            units: uses.iter().map(|one| one.least).collect(),
             returns,
             forgotten: &subject.forgotten,
             since: 0,
@@ -95,8 +95,16 @@ impl Judge<'_> {
             let Some(filled) = counter.add(one, known.units[number]) else {
                 continue;
             };
+            if one.charged {
+                continue;
+            }
             peak = peak.max(filled.units);
-            let (units, mut allowed) = (filled.units, filled.allowed);
+            let (mut units, mut allowed) = (filled.units, filled.allowed);
+            // Who reserves nothing is denied when nothing is left.
+            units += u64::from(one.units == 0);
+            if units > allowed {
+                allowed = allowed.saturating_add(self.charged_beside(uses, number, filled.span));
+            }
             if units > allowed && !matches!(bucket.algorithm, Algorithm::Token(_)) {
                 allowed = allowed.saturating_add(self.leased_at_steps(counted, filled.span));
             }
@@ -136,7 +144,7 @@ impl Judge<'_> {
             steps.any(|(step, by)| *by < 0 && (since..=at).contains(step))
         };
         let returns = counted.uses.each.iter().flat_map(|one| {
-            let of = self.returned.get(&one.entry).into_iter().flatten();
+            let of = self.returned_of(one, counted.bucket);
             of.filter(move |(at, _)| meets((*at, *at), span) && stepped(one.from, *at))
         });
         returns.map(|(_, units)| *units).sum()
@@ -281,7 +289,7 @@ struct Level<'a> {
     since: u64,
     before: u64,
     longest_call: u64,
-    /// What was taken while shares may have decided.
+    /// What was taken while shares may have decided, or charged.
     by_shares: u64,
 }
 
@@ -334,7 +342,11 @@ impl Counter for Level<'_> {
         self.level += u128::from(units) * per;
         let span = (self.since, one.to);
         let times = 1 + judge.once_more((one.from, one.to), span.0);
-        self.by_shares += if one.by_share { units } else { 0 };
+        self.by_shares += if one.by_share || one.charged {
+            units
+        } else {
+            0
+        };
         // Of that a smaller policy cuts off what is more than its own burst.
         let mut in_force = counted.in_force(span);
         let first = in_force.next();

@@ -84,18 +84,29 @@ pub struct Check {
     pub cost: u64,
     /// The request's own quota.
     pub quota: Option<u64>,
+    /// The units are reserved, to be settled: at most so many percent of the quota, and at least one if the cost is not 0.
+    pub most: Option<u64>,
 }
 
 impl Check {
-    /// One without a quota of its own.
+    /// One without a quota of its own, whose units are not settled.
     #[must_use]
     pub const fn new(limit: usize, key: usize, cost: u64) -> Self {
-        let quota = None;
         Self {
             limit,
             key,
             cost,
-            quota,
+            quota: None,
+            most: None,
+        }
+    }
+
+    /// The same, reserved.
+    #[must_use]
+    pub const fn reserves(self, most: u64) -> Self {
+        Self {
+            most: Some(most),
+            ..self
         }
     }
 
@@ -260,6 +271,36 @@ impl Request {
     }
 }
 
+/// A step of the settlement of a check.
+#[derive(Clone, Copy, Debug)]
+pub struct Settled {
+    /// The request's number in the log.
+    pub entry: usize,
+    /// The limit that counted it.
+    pub limit: usize,
+    /// And its key.
+    pub key: usize,
+    /// What was used in fact; none if all that was reserved stays taken.
+    pub used: Option<u64>,
+    /// What was told of it.
+    pub told: Told,
+}
+
+/// What a settle is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// Nothing yet: the stream has ended. From now on a filter asks until it is told something.
+    Ended,
+    /// Nothing: the answer was lost, or the call.
+    Nothing,
+    /// So many units came back.
+    Returned(u64),
+    /// So many were taken besides.
+    Charged(u64),
+    /// There is no such receipt, or no longer.
+    Unknown,
+}
+
 /// What happened.
 #[derive(Clone, Debug)]
 pub enum What {
@@ -270,13 +311,8 @@ pub enum What {
         /// Its number.
         limit: usize,
     },
-    /// Units of a request were returned, for its first check.
-    GivenBack {
-        /// The request's number in the log.
-        entry: usize,
-        /// How many.
-        units: u64,
-    },
+    /// What a request has taken is settled.
+    Settled(Settled),
     /// The sidecar has this policy from now on.
     Policy(usize),
     /// An override was set or removed.

@@ -32,6 +32,17 @@ pub enum Wrong {
         /// The fewest that must have been taken.
         at_least: u64,
     },
+    /// A settle was told other than what was reserved and not used, or used and not reserved.
+    Settled {
+        /// Units that came back, or were charged.
+        units: u64,
+        /// The fewest that it must have been,
+        least: u64,
+        /// and the most that it may.
+        most: u64,
+    },
+    /// What a stream has used was not settled, and nothing excuses that.
+    Unsettled,
     /// At the promised time there was no room, although nobody else used the key.
     TooEarly {
         /// How much later there would certainly have been room.

@@ -5,6 +5,7 @@ use crate::bounds::{Counted, Judge, MS};
 use crate::origin::Origins;
 use crate::record::{Entry, Said};
 use crate::report::{Report, Wrong};
+use crate::settled::back_before;
 
 impl Judge<'_> {
     /// Whatever may lie idle elsewhere, or come back, makes it uncertain.
@@ -56,7 +57,7 @@ impl Judge<'_> {
         let may_be_full = |wait: u64| {
             each.iter().any(|(counted, cost)| {
                 let gone = self.gone_before(counted, after(wait), 0);
-                let used = counted.uses.at_most(gone, when.1);
+                let used = counted.uses.at_most(gone, when.1, back_before(when.0));
                 used + self.history.idle + cost > counted.claims[0].quota
             })
         };

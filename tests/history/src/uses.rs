@@ -7,8 +7,12 @@ pub(crate) struct Use {
     pub entry: usize,
     pub from: u64,
     pub to: u64,
+    /// At most.
     pub units: u64,
+    pub least: u64,
     pub certain: bool,
+    /// What a settle has charged: no limit holds it back.
+    pub charged: bool,
     /// A share may have decided.
     pub by_share: bool,
     /// What a request's own quota is.
@@ -19,6 +23,8 @@ pub(crate) struct Use {
 #[derive(Debug, Default)]
 pub(crate) struct Uses {
     pub each: Vec<Use>,
+    /// What has certainly come back: when it was settled at the latest, when it had been taken at the latest, and how much.
+    pub returned: Vec<(u64, u64, u64)>,
     /// By the earliest instant, with the total up to and including each.
     by_from: Vec<(u64, u64)>,
     /// The same by the latest.
@@ -26,7 +32,8 @@ pub(crate) struct Uses {
 }
 
 impl Uses {
-    pub(crate) fn of(mut each: Vec<Use>) -> Self {
+    pub(crate) fn of(mut each: Vec<Use>, mut returned: Vec<(u64, u64, u64)>) -> Self {
+        returned.sort_unstable();
         each.sort_by_key(|one| one.to);
         let totals = |time: fn(&Use) -> u64| {
             let mut times: Vec<_> = each.iter().map(|one| (time(one), one.units)).collect();
@@ -41,19 +48,26 @@ impl Uses {
         let (by_from, by_to) = (totals(|one| one.from), totals(|one| one.to));
         Self {
             each,
+            returned,
             by_from,
             by_to,
         }
     }
 
-    /// The most units that can have been taken from `gone` until `until`.
-    pub(crate) fn at_most(&self, gone: u64, until: u64) -> u64 {
-        if gone <= until {
+    /// The most units that can have been taken from `gone` until `until`, less what had come back before `back`.
+    pub(crate) fn at_most(&self, gone: u64, until: u64, back: u64) -> u64 {
+        let taken = if gone <= until {
             // What is gone had begun.
-            return before(&self.by_from, until + 1) - before(&self.by_to, gone);
-        }
-        let counts = |one: &&Use| one.from <= until && one.to >= gone;
-        self.each.iter().filter(counts).map(|one| one.units).sum()
+            before(&self.by_from, until + 1) - before(&self.by_to, gone)
+        } else {
+            let counts = |one: &&Use| one.from <= until && one.to >= gone;
+            self.each.iter().filter(counts).map(|one| one.units).sum()
+        };
+        let first = self.returned.partition_point(|one| one.0 < gone);
+        let returned = self.returned[first..].iter();
+        let returned = returned.take_while(|one| one.0 < back);
+        let returned = returned.filter(|one| one.1 >= gone).map(|one| one.2);
+        taken.saturating_sub(returned.sum())
     }
 
     /// What was certainly taken after `since` and before `until`.

@@ -30,6 +30,8 @@ pub struct Asked {
     pub leased: Vec<usize>,
     /// Other sidecars that may have taken the same.
     pub also: Vec<usize>,
+    /// What it has reserved, by the limits that it asked for.
+    pub receipts: Vec<(usize, String)>,
     /// It has no verdict because its client hung up, its VM ended or the network failed.
     pub is_disturbed: bool,
 }
@@ -110,6 +112,7 @@ impl Asked {
             unknown,
             leased,
             also,
+            receipts: seen.receipts.clone(),
             is_disturbed: seen.is_disturbed,
         })
     }

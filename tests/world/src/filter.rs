@@ -16,17 +16,18 @@ use tokio::time::{sleep, timeout};
 
 use super::asked::End;
 pub use super::asked::{Asked, said};
-use super::host::{Call, Effect, Envoy, ROOT, Request};
+use super::host::{Call, Effect, Ends, Envoy, ROOT, Request};
 use super::network::Network;
 use super::script::{CONSUMERS, Check, PEPPER, SETS, Way, World};
+use super::settling::{self, Attribute, Fate};
 
 /// How many workers an Envoy has.
 pub const WORKERS: usize = 2;
 /// Longer than a callout is under way whose client has hung up.
 const SETTLED: Duration = Duration::from_millis(500);
 
-/// A stream, and who waits for its end.
-type OpenStream = (Stream<Envoy>, oneshot::Sender<End>);
+/// A stream, and who waits for its verdict.
+type OpenStream = (Stream<Envoy>, Option<oneshot::Sender<End>>);
 
 /// A worker's VM.
 struct Worker {
@@ -102,8 +103,16 @@ impl Filter {
 
     /// A worker's VM ends and starts again, whatever waits in it.
     pub fn restart(self: &Rc<Self>, worker: usize) {
-        if !end(&self.workers.borrow()[worker]) {
-            self.network.reach("a VM ends while requests wait in it");
+        let before = Rc::clone(&self.workers.borrow()[worker]);
+        for (_, ended) in end(&before).values() {
+            self.network.reach(match ended {
+                Some(_) => "a VM ends while requests wait in it",
+                None => "a VM ends while streams live that it has let pass",
+            });
+        }
+        if self.world.settles.is_some() {
+            // What it knows dies with it, and is left to no other VM of this thread.
+            std::mem::forget(before);
         }
         let next = self.start_worker();
         self.workers.borrow_mut()[worker] = next;
@@ -168,8 +177,8 @@ impl Filter {
                         }
                     });
                 }
-                Effect::Resume(id) => finish(worker, id, None),
-                Effect::Reply(id, reply) => finish(worker, id, Some(reply)),
+                Effect::Resume(id) => self.finish(worker, id, None),
+                Effect::Reply(id, reply) => self.finish(worker, id, Some(reply)),
                 Effect::Call(call) => self.send(worker, call),
             }
         }
@@ -199,16 +208,22 @@ impl Filter {
         let worker = self.worker_of(number)?;
         let before = self.rules_of(&worker);
         let (id, (ended, end)) = (ROOT + number, oneshot::channel());
-        let request = envoy_request(number, set, checks);
+        let cost = checks.iter().map(|check| check.cost).max().unwrap_or(0);
+        let settles = self.world.settles.as_ref();
+        let fate = settles.map(|_| Fate::of(self.world.seed, number, cost));
+        let request = envoy_request(number, set, checks, fate);
         worker.envoy.0.requests.borrow_mut().insert(id, request);
         let action = self.enter(&worker, id, |worker| {
             let mut stream = worker.root.stream(id);
             let action = stream.on_request_headers();
-            worker.streams.borrow_mut().insert(id, (stream, ended));
+            worker
+                .streams
+                .borrow_mut()
+                .insert(id, (stream, Some(ended)));
             action
         });
         if action == Action::Continue {
-            finish(&worker, id, None);
+            self.finish(&worker, id, None);
             self.perform(&worker);
         }
         let end = match self.hangs_up(number) {
@@ -233,6 +248,7 @@ impl Filter {
                 unknown: Vec::new(),
                 leased: Vec::new(),
                 also: seen.others(),
+                receipts: seen.receipts.clone(),
                 is_disturbed: true,
             });
         };
@@ -286,26 +302,76 @@ impl Filter {
     }
 }
 
-/// A VM ends; whether nothing waited.
-fn end(worker: &Worker) -> bool {
+/// A VM ends, with these streams.
+fn end(worker: &Worker) -> BTreeMap<u32, OpenStream> {
     worker.envoy.end();
     worker.timer.notify_one();
-    std::mem::take(&mut *worker.streams.borrow_mut()).is_empty()
+    std::mem::take(&mut *worker.streams.borrow_mut())
 }
 
-/// A request goes to the upstream or gets a reply, and its response leaves.
-fn finish(worker: &Worker, id: u32, reply: Option<Reply>) {
-    worker.envoy.begin(id);
-    let stream = worker.streams.borrow_mut().remove(&id);
-    if let Some((mut stream, ended)) = stream {
-        stream.on_response_headers();
-        drop(stream);
-        let request = worker.envoy.0.requests.borrow_mut().remove(&id);
-        let state = request.and_then(|request| request.filter_state);
+impl Filter {
+    /// A request goes to the upstream or gets a reply. Its response leaves at once, or, where rules settle, when its stream says.
+    fn finish(self: &Rc<Self>, worker: &Rc<Worker>, id: u32, reply: Option<Reply>) {
+        worker.envoy.begin(id);
+        let stream = worker.streams.borrow_mut().remove(&id);
+        let Some((mut stream, Some(ended))) = stream else {
+            return;
+        };
+        let mut requests = worker.envoy.0.requests.borrow_mut();
+        let request = requests.get_mut(&id);
+        let ends = request.and_then(|request| request.ends.take());
+        let state = requests
+            .get(&id)
+            .and_then(|request| request.filter_state.as_ref());
         let passed = End::Passed {
             unmetered: state.is_some(),
         };
+        drop(requests);
+        match ends.filter(|_| reply.is_none()) {
+            Some(ends) => {
+                worker.streams.borrow_mut().insert(id, (stream, None));
+                let (filter, worker) = (Rc::clone(self), Rc::clone(worker));
+                spawn_local(async move { filter.live(&worker, id, ends).await });
+            }
+            None => {
+                stream.on_response_headers();
+                drop(stream);
+                worker.envoy.0.requests.borrow_mut().remove(&id);
+            }
+        }
         let _ = ended.send(reply.map_or(passed, End::Replied));
+    }
+
+    /// The stream of a request that has passed goes on until its end.
+    async fn live(self: &Rc<Self>, worker: &Rc<Worker>, id: u32, (fate, metadata): Ends) {
+        let set = |attributes: Vec<Attribute>| {
+            let mut requests = worker.envoy.0.requests.borrow_mut();
+            let request = requests.get_mut(&id).expect("it lives");
+            request.attributes.extend(attributes);
+            if fate.tells {
+                request.metadata.clone_from(&metadata);
+            }
+        };
+        sleep(Duration::from_millis(fate.begins_ms)).await;
+        if worker.envoy.is_over() {
+            return;
+        }
+        if fate.end != settling::End::HungUpBefore {
+            set(fate.header().into_iter().collect());
+            self.enter(worker, id, |worker| {
+                if let Some((stream, _)) = worker.streams.borrow_mut().get_mut(&id) {
+                    stream.on_response_headers();
+                }
+            });
+        }
+        sleep(Duration::from_millis(fate.lasts_ms - fate.begins_ms)).await;
+        if worker.envoy.is_over() {
+            return;
+        }
+        set(fate.attributes());
+        self.enter(worker, id, |worker| forget(worker, id));
+        let used = self.world.settles.as_ref().and_then(|of| fate.used(of));
+        self.network.ended(id - ROOT, used);
     }
 }
 
@@ -317,7 +383,7 @@ fn forget(worker: &Worker, id: u32) {
 }
 
 /// What Envoy has of a request.
-fn envoy_request(number: u32, set: usize, checks: &[Check]) -> Request {
+fn envoy_request(number: u32, set: usize, checks: &[Check], fate: Option<Fate>) -> Request {
     let mut headers = vec![(
         "traceparent".to_owned(),
         format!("00-{number:032x}-{number:016x}-01"),
@@ -331,10 +397,21 @@ fn envoy_request(number: u32, set: usize, checks: &[Check]) -> Request {
             quotas.insert(format!("q{}", check.limit), json!(quota));
         }
     }
+    let ends = fate.map(|fate| {
+        let mut told = quotas.clone();
+        told.insert("used".to_owned(), json!(fate.used));
+        let told = metadata("w", &told.into());
+        if !fate.tells {
+            // It was there before: no usage.
+            quotas.insert("used".to_owned(), json!(fate.used));
+        }
+        (fate, told)
+    });
     Request {
         headers: headers.into_iter().collect(),
         route: SETS[set],
         metadata: metadata("w", &quotas.into()),
-        filter_state: None,
+        ends,
+        ..Request::default()
     }
 }

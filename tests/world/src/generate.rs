@@ -10,11 +10,12 @@ use super::filter::WORKERS;
 use super::script::{
     self, Algorithm, CONSUMERS, Check, Event, Grant, KEYS, Link, Policy, RENAMED, Way, World,
 };
+use super::settling::{Settling, Tells};
 use limits::{at_once, changed, enlarge, limit};
 use written::{Sequence, asks};
 
 /// Features that can meet.
-pub const FEATURES: [&str; 19] = [
+pub const FEATURES: [&str; 20] = [
     "policies",
     "overrides",
     "resets",
@@ -34,6 +35,7 @@ pub const FEATURES: [&str; 19] = [
     "refused keys",
     "bad callouts",
     "VMs that end",
+    "settled rules",
 ];
 
 /// How many of them chance chooses by number: a fleet is chosen by itself, so that the other worlds stay as they are.
@@ -44,6 +46,7 @@ pub fn features(world: &World) -> Vec<usize> {
     let mut has = [false; FEATURES.len()];
     (has[0], has[13]) = (world.policies.len() > 1, world.fleet);
     (has[14], has[15]) = (!world.second_set.is_empty(), world.keeps_state);
+    has[19] = world.settles.is_some();
     let mut limits = world.policies.iter().flatten().flatten();
     has[4] = limits.any(|limit| limit.lease_ms.is_some());
     for (_, event) in &world.events {
@@ -102,6 +105,7 @@ struct Maker {
     policies: Vec<Policy>,
     /// Requests may be those of consumers.
     consumers: bool,
+    settles: Option<Settling>,
     /// The filter chooses rule sets by the route.
     by_route: bool,
     keeps_state: bool,
@@ -141,6 +145,8 @@ pub fn generate(seed: u64) -> World {
         (on[0], on[5]) = (true, true);
         on[4] |= Chance(seed ^ 0x1EA5E).one_in(3);
     }
+    let settles = sequence.is_none() && Chance(seed ^ 0x5E771E).one_in(4);
+    on[5] |= settles;
     let sidecars = match (embedded, sequence) {
         (true, _) => 1,
         _ if fleet => chance.between(2, 3) as usize,
@@ -177,7 +183,7 @@ pub fn generate(seed: u64) -> World {
         };
         all.push(next);
     }
-    if sequence.is_none() && Chance(seed ^ 0x1A26E).one_in(8) {
+    if sequence.is_none() && !settles && Chance(seed ^ 0x1A26E).one_in(8) {
         enlarge(&mut all);
     }
     // A few seconds or a minute before an edge of every window, of the day in one of the zones too.
@@ -191,6 +197,7 @@ pub fn generate(seed: u64) -> World {
         fleet,
         policies: all,
         consumers: false,
+        settles: None,
         by_route: fleet && Chance(seed ^ 0x5E75).one_in(4),
         keeps_state: fleet && Chance(seed ^ 0x57A7E).one_in(3),
         busy,
@@ -227,6 +234,9 @@ pub fn generate(seed: u64) -> World {
         let chance = &mut maker.chance;
         let of = maker.policies.iter();
         tiers.extend(of.map(|_| [(); KEYS].map(|()| chance.one_in(2))));
+    }
+    if settles {
+        maker.settles();
     }
     maker.rollouts();
     let mut second_set = Vec::new();
@@ -272,6 +282,7 @@ pub fn generate(seed: u64) -> World {
         tiers,
         second_set,
         keeps_state: maker.keeps_state,
+        settles: maker.settles,
         hang_ups,
         events: maker.events,
     }
@@ -517,6 +528,37 @@ impl Maker {
         chance.one_in(3).then(|| chance.of(&[2, 5, 30]))
     }
 
+    /// Some rules settle, by chance of their own; of their limits nothing is leased.
+    fn settles(&mut self) {
+        let mut chance = Chance(self.seed ^ 0x5E77);
+        let asked = (0..LIMITS as usize).filter(|limit| *limit == self.busy.0 || chance.one_in(2));
+        let mut asked: Vec<_> = asked.collect();
+        asked.extend((self.consumers && chance.one_in(2)).then_some(CONSUMERS));
+        let tells = [
+            Tells::Header,
+            Tells::Metadata,
+            Tells::Bytes,
+            Tells::Milliseconds,
+            Tells::Status,
+            Tells::Sum,
+        ];
+        let settles = Settling {
+            asked,
+            most: chance.of(&[100, 100, 50, 25, 10]),
+            tells: chance.of(&tells),
+            otherwise: [(); 4].map(|()| chance.of(&[None, None, Some(0), Some(2), Some(40)])),
+        };
+        for policy in &mut self.policies {
+            let limits = policy.iter_mut().enumerate();
+            for limit in
+                limits.filter_map(|(number, of)| of.as_mut().filter(|_| settles.is_of(number)))
+            {
+                limit.lease_ms = None;
+            }
+        }
+        self.settles = Some(settles);
+    }
+
     fn overrides(&mut self) {
         for _ in 0..self.chance.between(1, 6) {
             let (limit, key) = self.asked();
@@ -610,24 +652,21 @@ impl Maker {
                 quota.min(MAX_UNITS)
             });
             let mut checks = vec![Check {
-                limit,
-                key,
-                cost,
                 quota,
+                ..Check::new(limit, key, cost)
             }];
-            if self.chance.one_in(6) {
+            let is_renamed = |policy: &Policy| policy[RENAMED].is_some();
+            // Two reserves of one limit would be one.
+            let apart = self.settles.is_some() && self.policies.iter().any(is_renamed);
+            if self.chance.one_in(6) && !apart {
                 let other = self.chance.below(KEYS as u64) as usize;
-                checks.push(Check {
-                    limit: (limit + 1) % LIMITS as usize,
-                    // A request has one key, and may be that of a consumer besides.
-                    key: if limit == CONSUMERS || !filters {
-                        other
-                    } else {
-                        key
-                    },
-                    cost: 1,
-                    quota: None,
-                });
+                // A request has one key, and may be that of a consumer besides.
+                let key = if limit == CONSUMERS || !filters {
+                    other
+                } else {
+                    key
+                };
+                checks.push(Check::new((limit + 1) % LIMITS as usize, key, 1));
             }
             let (times, every_ms) = if calm {
                 (1, 0)
@@ -637,9 +676,18 @@ impl Maker {
                     self.chance.of(&[0, 1, 5, 20, 60]),
                 )
             };
+            let filter = filters && (self.fleet || self.chance.one_in(2));
+            let settled = self
+                .settles
+                .as_ref()
+                .is_some_and(|of| of.asked.contains(&limit));
+            if filter && settled && self.chance.one_in(12) {
+                // It asks whether something is left.
+                checks[0].cost = 0;
+            }
             let event = Event::Ask {
                 sidecar: self.sidecar(),
-                filter: filters && (self.fleet || self.chance.one_in(2)),
+                filter,
                 checks,
                 peek: self.chance.one_in(15),
                 receipt: limit != CONSUMERS && receipts && self.chance.one_in(3),

@@ -10,6 +10,7 @@ use sluicegate_rules::{Headers, Reply, VerdictError};
 use sluicegate_vm::{Host, Level};
 
 use super::determined;
+use super::settling::Fate;
 
 /// The root context's id.
 pub const ROOT: u32 = 1;
@@ -47,7 +48,13 @@ pub struct Request {
     /// The attribute `metadata`.
     pub metadata: Vec<u8>,
     pub filter_state: Option<String>,
+    /// Others, by their paths.
+    pub attributes: BTreeMap<&'static str, Vec<u8>>,
+    pub ends: Option<Ends>,
 }
+
+/// How the stream of a request goes on if it passes, and the metadata of a response that tells its usage there.
+pub type Ends = (Fate, Vec<u8>);
 
 /// One life of a VM.
 #[derive(Default)]
@@ -138,7 +145,9 @@ impl Host for Envoy {
             ["xds", "node", "id"] => Some(b"world".to_vec()),
             ["xds", "route_name"] => self.of_request(|request| request.route.into()),
             ["metadata"] => self.of_request(|request| request.metadata.clone()),
-            _ => None,
+            _ => self
+                .of_request(|request| request.attributes.get(path.join(".").as_str()).cloned())
+                .flatten(),
         }
     }
 

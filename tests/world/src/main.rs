@@ -9,6 +9,7 @@
 //! | `run.rs` | runs it with the sidecar's real service |
 //! | `filter.rs`, `host.rs` | an Envoy whose workers run the filter's own code, `filter/vm` |
 //! | `asked.rs` | what became of a request there |
+//! | `settling.rs` | how its stream ended, and what that costs where rules settle |
 //! | `network.rs` | the way from an Envoy to the sidecars, and what it saw of each request |
 //! | `judge.rs` | has what it showed judged by `tests/history` |
 //! | `reached.rs` | the states that some of the first worlds have to reach |
@@ -36,6 +37,7 @@ mod reached;
 mod replay;
 mod run;
 mod script;
+mod settling;
 mod shrink;
 
 use std::collections::BTreeMap;
@@ -59,7 +61,7 @@ struct Found {
     failed: AtomicBool,
     pairs: Mutex<BTreeMap<(usize, usize), u64>>,
     /// Of the first [`REACHING`] worlds: how many reached each state.
-    reached: Mutex<[u64; STATES.len()]>,
+    reached: Mutex<Vec<u64>>,
 }
 
 /// How many worlds have to reach every state, however little time there is.
@@ -102,7 +104,10 @@ fn main() -> ExitCode {
     let (first, seeds) = (number("FIRST", 1), number("SEEDS", 1_000));
     let until = Instant::now() + Duration::from_secs(number("SECONDS", 86_400));
     let began = Instant::now();
-    let found = Found::default();
+    let found = Found {
+        reached: Mutex::new(vec![0; STATES.len()]),
+        ..Found::default()
+    };
     if std::env::var_os("KEEP").is_none() {
         for seed in kept() {
             look(seed, &found);
@@ -135,11 +140,11 @@ fn main() -> ExitCode {
     if std::env::var_os("PAIRS").is_some() {
         print_pairs(&found.pairs.lock().expect("no panic"));
     }
-    let reached = *found.reached.lock().expect("no panic");
+    let reached = found.reached.lock().expect("no panic");
     let mut is_missing = false;
-    for (name, count) in STATES.iter().zip(reached).filter(|_| seeds >= REACHING) {
+    for (name, count) in STATES.iter().zip(&*reached).filter(|_| seeds >= REACHING) {
         println!("{count:>5} of the first {REACHING}: {name}");
-        is_missing |= count == 0;
+        is_missing |= *count == 0;
     }
     if found.failed.load(Ordering::Relaxed) || is_missing {
         ExitCode::FAILURE
@@ -208,7 +213,9 @@ fn one(seed: u64) -> ExitCode {
 }
 
 fn print_log(shown: &run::Shown) {
-    for entry in &shown.log {
+    let mut log: Vec<_> = shown.log.iter().collect();
+    log.sort_by_key(|entry| entry.to);
+    for entry in log {
         let (from, to) = (entry.from as f64 / 1e6, entry.to as f64 / 1e6);
         println!("{from:>10.4} {to:>10.4} {} {:?}", entry.sidecar, entry.what);
     }
@@ -247,12 +254,7 @@ mod tests {
             lease_ms: None,
             blocked: None,
         };
-        let check = Check {
-            limit: 0,
-            key: 0,
-            cost: 1,
-            quota: None,
-        };
+        let check = Check::new(0, 0, 1);
         let mut events = Vec::new();
         for sidecar in 0..20 {
             let ask = Event::Ask {
@@ -282,6 +284,7 @@ mod tests {
             tiers: Vec::new(),
             second_set: Vec::new(),
             keeps_state: false,
+            settles: None,
             hang_ups: None,
             events,
         };

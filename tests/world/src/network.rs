@@ -7,11 +7,14 @@ use std::time::Duration;
 
 use sluicegate::clock;
 use sluicegate::decide::Service;
+use sluicegate_history::{Span, Told};
 use sluicegate_protocol::{
-    Code, Decision, RULES_HEADER, RULES_PATH, RulesReport, Verdict, read_decisions,
+    Code, Decision, RULES_HEADER, RULES_PATH, RulesReport, SETTLE_PATH, Settled, Verdict,
+    read_decisions, read_settles,
 };
 use tokio::time::{sleep, timeout};
 
+use super::determined::passed_us;
 use super::host::Call;
 use super::script::{Way, number_of};
 
@@ -67,6 +70,8 @@ pub enum Got {
 #[derive(Default)]
 pub struct Seen {
     pub sent: Vec<Sent>,
+    /// What it has reserved, by limit.
+    pub receipts: Vec<(usize, String)>,
     /// A callout for it was lost, late or refused.
     pub is_disturbed: bool,
 }
@@ -79,6 +84,15 @@ impl Seen {
     }
 }
 
+/// A step of the settlement of a receipt.
+pub struct Step {
+    pub when: Span,
+    pub sidecar: usize,
+    pub receipt: String,
+    pub used: Option<u64>,
+    pub told: Told,
+}
+
 /// The network.
 #[derive(Default)]
 pub struct Network {
@@ -88,6 +102,10 @@ pub struct Network {
     /// What becomes of callouts.
     pub way: Cell<Way>,
     seen: RefCell<BTreeMap<u32, Seen>>,
+    /// Whose each receipt is; and by request, its receipts and what was used: nothing of what has not passed.
+    owners: RefCell<BTreeMap<String, u32>>,
+    used: RefCell<BTreeMap<u32, (Vec<String>, Option<u64>)>>,
+    pub steps: RefCell<Vec<Step>>,
     /// States of the filter's own code.
     pub reached: RefCell<BTreeSet<&'static str>>,
 }
@@ -106,6 +124,8 @@ impl Network {
     pub async fn answer(&self, next: Option<Numbered>, call: &Call) -> (&'static str, Vec<u8>) {
         if call.header(":path") == Some(RULES_PATH) {
             self.rules(next, call).await
+        } else if call.header(":path") == Some(SETTLE_PATH) {
+            self.settle(next, call).await
         } else {
             self.decide(next, call).await
         }
@@ -127,6 +147,65 @@ impl Network {
                 ("200", text.into_bytes())
             }
             Ok(text) => ("200", text.into_bytes()),
+        }
+    }
+
+    async fn settle(&self, next: Option<Numbered>, call: &Call) -> (&'static str, Vec<u8>) {
+        let Some(next) = next else {
+            return ("503", Vec::new());
+        };
+        if self.way.get() == Way::Lost {
+            sleep(call.timeout).await;
+            return ("504", Vec::new());
+        }
+        let (asked, from) = (read_settles(&call.body).expect("facts"), passed_us());
+        let answer = timeout(call.timeout, next.1.settle(&asked, None)).await;
+        for (number, entry) in asked.iter().flatten().enumerate() {
+            let outcome = answer.as_ref().ok().map(|listed| &listed.outcomes[number]);
+            match (entry.within_ms, outcome) {
+                (Some(1), _) => self.reach("a reserve is kept"),
+                (Some(_), Some(Settled::Renewed)) => self.reach("a hold is renewed"),
+                (Some(_), _) => {}
+                (None, _) => self.step(next.0, from, &entry.receipt, told(outcome)),
+            }
+        }
+        if let Way::Late(ms) = self.way.get() {
+            sleep(Duration::from_millis(ms)).await;
+        }
+        match answer {
+            _ if !self.sidecars.has(&next) => ("503", Vec::new()),
+            Err(_) => ("504", Vec::new()),
+            Ok(listed) => ("200", serde_json::to_vec(&listed).expect("outcomes")),
+        }
+    }
+
+    fn step(&self, sidecar: usize, from: u64, receipt: &str, told: Told) {
+        let owner = self.owners.borrow().get(receipt).copied();
+        if let Some((_, used)) = owner.and_then(|owner| self.used.borrow().get(&owner).cloned()) {
+            self.steps.borrow_mut().push(Step {
+                when: Span {
+                    from,
+                    to: passed_us(),
+                },
+                sidecar,
+                receipt: receipt.to_owned(),
+                used,
+                told,
+            });
+        }
+    }
+
+    /// The stream of a request has ended, and has used this.
+    pub fn ended(&self, request: u32, units: Option<u64>) {
+        let receipts = match self.used.borrow_mut().get_mut(&request) {
+            Some((receipts, used)) => {
+                *used = units;
+                receipts.clone()
+            }
+            None => return,
+        };
+        for receipt in receipts.iter().filter(|_| units.is_some()) {
+            self.step(0, passed_us(), receipt, Told::Ended);
         }
     }
 
@@ -182,6 +261,19 @@ impl Network {
             if let Some(seen) = self.seen.borrow_mut().get_mut(request)
                 && let Some(sent) = seen.sent.last_mut()
             {
+                let receipts = match verdict {
+                    Verdict::Admitted(status) => &status.receipt[..],
+                    _ => &[],
+                };
+                for (limit, receipt) in sent.limits.iter().zip(receipts) {
+                    if !receipt.is_empty() {
+                        seen.receipts.push((*limit, receipt.clone()));
+                        self.owners.borrow_mut().insert(receipt.clone(), *request);
+                        let mut used = self.used.borrow_mut();
+                        let of = used.entry(*request).or_insert((Vec::new(), Some(0)));
+                        of.0.push(receipt.clone());
+                    }
+                }
                 sent.got = Some(match verdict {
                     Verdict::Admitted(status) => {
                         let unknown = status.unknown.iter();
@@ -201,6 +293,16 @@ impl Network {
         for request in requests {
             seen.entry(*request).or_default().is_disturbed = true;
         }
+    }
+}
+
+/// What an outcome tells.
+pub fn told(outcome: Option<&Settled>) -> Told {
+    match outcome {
+        Some(Settled::Returned { units }) => Told::Returned(*units),
+        Some(Settled::Charged { units }) => Told::Charged(*units),
+        Some(Settled::Unknown | Settled::Error(_)) => Told::Unknown,
+        Some(Settled::Renewed | Settled::Unavailable) | None => Told::Nothing,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::run::{By, Entry, Request, Said, Shown, What};
+use super::run::{By, Entry, Request, Said, Settled, Shown, Told, What};
 use super::script::{Check, Event, Grant, Link, World};
 
 /// What happened to a sidecar so far.
@@ -16,7 +16,7 @@ struct Sidecar {
 }
 
 /// The states; each seed counts once for each.
-pub const STATES: [&str; 30] = [
+pub const STATES: [&str; 42] = [
     "a key has nothing left",
     "a share admits",
     "a share denies",
@@ -47,6 +47,18 @@ pub const STATES: [&str; 30] = [
     "workers of one Envoy have different rules",
     "the store refuses some keys and decides others",
     "a billion units at once are admitted",
+    "a stream's usage returns units",
+    "a stream's usage is charged beyond its reserve",
+    "a reserve is kept",
+    "a hold is renewed",
+    "a settle has no answer",
+    "a settle repeats harmlessly",
+    "a settle comes too late",
+    "a key is denied while it is in debt",
+    "a request is admitted when units have come back",
+    "who reserves nothing is admitted",
+    "who reserves nothing is denied",
+    "a VM ends while streams live that it has let pass",
 ];
 
 /// Which of them a world reached.
@@ -62,7 +74,17 @@ pub fn reached(world: &World, shown: &Shown) -> [bool; STATES.len()] {
     let mut blocked = BTreeSet::new();
     let mut resets = BTreeMap::new();
     let log = shown.log.iter().filter(|one| one.from < shown.healed);
-    for (number, Entry { sidecar, what, .. }) in log.enumerate() {
+    let mut log: Vec<_> = log.collect();
+    log.sort_by_key(|one| one.to);
+    // What was told of each check before, and of each key last.
+    let (mut told_before, mut last) = (BTreeMap::new(), BTreeMap::new());
+    for Entry {
+        sidecar,
+        what,
+        from,
+        ..
+    } in log
+    {
         let of = &mut sidecars[*sidecar];
         match what {
             What::Asked(request) => {
@@ -84,23 +106,44 @@ pub fn reached(world: &World, shown: &Shown) -> [bool; STATES.len()] {
                 let is_blocked = |one: &Check| blocked.contains(&(one.limit, one.key));
                 has[17] |= is_denied && checks.iter().any(is_blocked);
                 has[18] |= request.again && is_admitted;
+                for check in checks.iter().filter(|check| check.most.is_some()) {
+                    let last =
+                        last.insert((check.limit, check.key), is_denied.then_some(Told::Nothing));
+                    has[37] |= is_denied && matches!(last, Some(Some(Told::Charged(1..))));
+                    has[38] |= is_admitted && matches!(last, Some(Some(Told::Returned(1..))));
+                    has[39] |= check.cost == 0 && is_admitted;
+                    has[40] |= check.cost == 0 && is_denied;
+                }
             }
             What::Unmetered { .. } => has[12] = true,
-            What::GivenBack { entry, units } => {
-                has[7] |= *units > 0;
-                has[8] |= *units == 0;
-                if let Some(Request { checks, .. }) = shown.log[*entry].request() {
-                    let is_reset = |one: &Check| {
-                        resets
-                            .get(&(one.limit, one.key))
-                            .is_some_and(|at| at > entry)
-                    };
-                    has[9] |= checks.iter().any(is_reset);
-                }
+            What::Settled(Settled {
+                entry,
+                limit,
+                key,
+                told,
+                ..
+            }) => {
+                let taken = &shown.log[*entry];
+                let is_stream = taken.request().is_some_and(|request| {
+                    let mut checks = request.checks.iter();
+                    checks.any(|check| check.most.is_some())
+                });
+                let before = told_before.insert((*entry, *limit, *key), *told);
+                last.insert((*limit, *key), Some(*told));
+                has[7] |= matches!(told, Told::Returned(1..));
+                has[8] |= matches!(told, Told::Returned(0) | Told::Unknown);
+                has[30] |= is_stream && matches!(told, Told::Returned(1..));
+                has[31] |= is_stream && matches!(told, Told::Charged(1..));
+                has[34] |= is_stream && *told == Told::Nothing;
+                has[35] |= *told == Told::Unknown
+                    && matches!(before, Some(Told::Returned(_) | Told::Charged(_)));
+                has[36] |= is_stream && *told == Told::Unknown && before == Some(Told::Ended);
+                let reset = resets.get(&(*limit, *key));
+                has[9] |= reset.is_some_and(|at| *at > taken.to);
             }
             What::Reset { limit, key, done } => {
                 if *done {
-                    resets.insert((*limit, *key), number);
+                    resets.insert((*limit, *key), *from);
                 }
             }
             What::Override {

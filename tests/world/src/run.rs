@@ -1,7 +1,7 @@
 //! Runs a world: sidecars and filters with one store, in virtual time, on a thread and a runtime of its own.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use sluicegate::policy::StoreAddress;
 use sluicegate::store::Store;
 use sluicegate::store::simulated::{Call, Fault, Faults, Server};
 use sluicegate::telemetry::metrics::Metrics;
-pub use sluicegate_history::{By, Entry, Request, Said, Span, What};
+pub use sluicegate_history::{By, Entry, Request, Said, Settled, Span, Told, What};
 use sluicegate_protocol::{
-    Reset, Settle, Settled, Verdict, WasReset, read_decisions, read_remove_override,
-    read_set_override,
+    Reset, Settle, Verdict, WasReset, read_decisions, read_remove_override, read_set_override,
 };
 use tokio::task::{AbortHandle, LocalSet, spawn_local};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::determined;
 use super::filter::{Asked, Filter, said};
+use super::network::told;
 use super::script::{Check, Event, Grant, Link, World, names};
 
 /// The policy's `store_timeout`.
@@ -72,6 +72,8 @@ struct Run {
     versions: RefCell<Vec<usize>>,
     /// Of each sidecar.
     receipts: RefCell<Vec<Vec<Receipt>>>,
+    /// By the receipts that filters have: the entry of the taking, limit and key.
+    reserved: RefCell<BTreeMap<String, (usize, usize, usize)>>,
     log: RefCell<Vec<Entry>>,
 }
 
@@ -129,6 +131,7 @@ async fn go(world: World, records: bool) -> Shown {
         sidecars: RefCell::new((0..count).map(|_| None).collect()),
         versions: RefCell::new(vec![0; count]),
         receipts: RefCell::new(vec![Vec::new(); count]),
+        reserved: RefCell::default(),
         log: RefCell::default(),
         world,
     });
@@ -156,7 +159,12 @@ async fn go(world: World, records: bool) -> Shown {
     let mut reached = BTreeSet::new();
     for filter in &run.filters {
         filter.stop();
+        // What their VMs know dies with them.
+        if run.world.settles.is_some() {
+            run.note_now(0, What::Envoy);
+        }
         reached.append(&mut filter.network.reached.borrow_mut());
+        run.note_settled(filter);
     }
     for sidecar in 0..count {
         run.end(sidecar);
@@ -589,6 +597,7 @@ impl Run {
                 leased: Vec::new(),
                 also: Vec::new(),
                 is_disturbed: false,
+                receipts: Vec::new(),
             }
         };
         let said = asked.said;
@@ -641,12 +650,23 @@ impl Run {
                 return Some(said);
             }
         }
+        let before_counted = before.clone();
         let entry = if is_unsure {
             note(after, Said::Unknown, asked.by);
             note(before, Said::Unknown, asked.by)
         } else {
             note(before, said, asked.by)
         };
+        let mut reserved = self.reserved.borrow_mut();
+        for (check, counted) in metered.iter().zip(&before_counted) {
+            let mut of = asked
+                .receipts
+                .iter()
+                .filter(|(limit, _)| *limit == check.limit);
+            if let Some((_, receipt)) = of.next() {
+                reserved.insert(receipt.clone(), (entry, counted.limit, counted.key));
+            }
+        }
         let mut held = self.receipts.borrow_mut();
         if let (Some(receipt), [check, ..]) = (receipts.into_iter().next(), checks) {
             let same = checks
@@ -669,29 +689,52 @@ impl Run {
         };
         let from = self.now();
         let (name, text) = names(limit, key);
+        let used = cost.saturating_sub(units);
         let asked = [Ok(Settle {
             limit: name.into(),
             key: text.into(),
             receipt: receipt.into(),
-            units: Some(cost.saturating_sub(units)),
+            units: Some(used),
             within_ms: None,
         })];
         let answer = timeout(Duration::from_secs(2), service.service.settle(&asked, None)).await;
-        let outcomes = answer.map_or_else(|_| Vec::new(), |listed| listed.outcomes);
-        let returned = match outcomes.first() {
-            Some(Settled::Returned { units }) => *units,
-            Some(Settled::Charged { .. } | Settled::Unknown | Settled::Error { .. }) => 0,
-            // Without an answer all of it may have been returned.
-            Some(Settled::Renewed | Settled::Unavailable) | None => units,
+        let settled = Settled {
+            entry,
+            limit,
+            key,
+            used: Some(used),
+            told: told(
+                answer
+                    .as_ref()
+                    .ok()
+                    .and_then(|listed| listed.outcomes.first()),
+            ),
         };
-        self.note(
-            from,
-            sidecar,
-            What::GivenBack {
+        self.note(from, sidecar, What::Settled(settled));
+    }
+
+    /// Notes what the streams of a filter have settled.
+    fn note_settled(&self, filter: &Filter) {
+        let reserved = self.reserved.borrow();
+        for step in filter.network.steps.take() {
+            let Some((entry, limit, key)) = reserved.get(&step.receipt).copied() else {
+                continue;
+            };
+            let Span { from, to } = step.when;
+            let settled = Settled {
                 entry,
-                units: returned,
-            },
-        );
+                limit,
+                key,
+                used: step.used,
+                told: step.told,
+            };
+            self.log.borrow_mut().push(Entry {
+                from,
+                to,
+                sidecar: step.sidecar,
+                what: What::Settled(settled),
+            });
+        }
     }
 
     /// What each key has left when everything is calm, or a unit of each.
@@ -699,12 +742,7 @@ impl Run {
         for sidecar in 0..self.world.sidecars {
             for limit in 0..self.world.policies[0].len() {
                 for key in 0..super::script::KEYS {
-                    let check = Check {
-                        limit,
-                        key,
-                        cost: u64::from(!peek),
-                        quota: None,
-                    };
+                    let check = Check::new(limit, key, u64::from(!peek));
                     self.ask_once(sidecar, &[check], (false, peek, false, false))
                         .await;
                 }

@@ -6,6 +6,8 @@ use std::fmt;
 pub use sluicegate_history::{Algorithm, Check, Grant, Limit, Link, Policy, Window};
 use sluicegate_rules::Hasher;
 
+use super::settling::Settling;
+
 /// How many limits requests ask for.
 pub const LIMITS: usize = 3;
 /// The number of the limit that another one may be renamed to.
@@ -129,6 +131,8 @@ pub struct World {
     pub second_set: Vec<bool>,
     /// Sidecars have a state folder.
     pub keeps_state: bool,
+    /// How rules settle what requests have used, if some do.
+    pub settles: Option<Settling>,
     /// The client of one in so many requests hangs up.
     pub hang_ups: Option<u32>,
     /// With milliseconds since the begin; in order of time.
@@ -229,9 +233,22 @@ impl World {
         of(asked).or_else(|| of(RENAMED))
     }
 
+    /// How the rule for a limit that requests ask for settles, if it does.
+    fn settled(&self, asked: usize) -> Option<&Settling> {
+        let settles = self.settles.as_ref();
+        settles.filter(|settles| settles.asked.contains(&asked))
+    }
+
     /// What the rules of a policy ask for in the place of these checks.
     pub fn asks(&self, version: usize, checks: &[Check]) -> Vec<Check> {
         let asks = |check: &Check| {
+            let check = &match self.settled(check.limit) {
+                Some(settles) => Check {
+                    cost: Settling::reserved(check.cost),
+                    ..check.reserves(settles.most)
+                },
+                None => *check,
+            };
             if check.limit == CONSUMERS {
                 return self.tiers.get(version).map(|_| *check);
             }
@@ -258,9 +275,13 @@ impl World {
     /// A rule for each limit: a request names the limits that it asks for, its key, and what it costs.
     fn rules(&self, version: usize, set: usize) -> String {
         let rule = |asked: usize, check: &str| {
+            let cost = match self.settled(asked) {
+                Some(settles) => settles.yaml(asked),
+                None => format!("{{ header: u{asked}, max: 2147483648, trusted: true }}"),
+            };
             format!(
                 "      - {{ name: s{set}r{asked}, when_unavailable: deny, match: {{ headers: [{{ name: u{asked}, present: true }}] }}, \
-                 checks: [{{ {check}, cost: {{ header: u{asked}, max: 2147483648, trusted: true }} }}] }}\n"
+                 checks: [{{ {check}, cost: {cost} }}] }}\n"
             )
         };
         let mut rules = String::new();
@@ -373,6 +394,9 @@ impl fmt::Display for World {
                     "  policy {number}: consumers with the first limit: {tiers:?}"
                 )?;
             }
+        }
+        if let Some(settles) = &self.settles {
+            writeln!(f, "  {settles:?}")?;
         }
         for (at_ms, event) in &self.events {
             writeln!(f, "  {:>8.3} s  {event:?}", *at_ms as f64 / 1_000.0)?;

@@ -15,9 +15,10 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// Of a limit that has become one of slots since its rules were sent: as a policy has them by default.
+    /// Of limits that rules do not tell: one of a consumer, or one that counts slots only since its rules were sent. They live for as
+    /// short as a policy can have it, and for as long as by default.
     pub const UNTOLD: Self = Self {
-        expire_ms: 30_000,
+        expire_ms: 3_000,
         longest_ms: 86_400_000,
     };
 }

@@ -32,7 +32,7 @@ pub struct Drawn {
 #[derive(Debug)]
 pub(super) struct Open<'a> {
     /// Its index in the request.
-    index: usize,
+    pub index: usize,
     pub asked: &'a Asked<'a>,
     /// Its checks, without those that leases decide.
     pub all: EffectiveChecks<'a>,

@@ -44,39 +44,30 @@ impl Service {
     ) -> Answer<'static> {
         let until = Instant::now() + Duration::from_millis(request.wait_ms);
         // From before the first answer, so that nothing that is freed after it is missed.
-        let mut waits: Vec<_> = request
-            .decisions
-            .iter()
-            .map(|one| self.waits(one))
-            .collect();
+        let decisions = request.decisions.iter().enumerate();
+        let waits = decisions.flat_map(|(number, one)| {
+            let waits = self.waits(one).into_iter();
+            waits.map(move |waits| (number, waits))
+        });
+        let waits: Vec<_> = waits.collect();
         let mut answer = self.decide_now(request, &header).await;
         let mut waited = BTreeMap::new();
         loop {
-            let denied = answer.verdicts.iter().map(is_denied_by_slots);
-            let denied: Vec<_> = denied
-                .enumerate()
-                .filter_map(|(n, it)| it.then_some(n))
-                .collect();
-            let still: Vec<_> = denied
-                .iter()
-                .filter_map(|n| waits.get(*n)?.as_ref())
-                .collect();
+            let mut still = Vec::new();
+            for (number, waits) in &waits {
+                let verdict = answer.verdicts.get(*number);
+                let denied = verdict.filter(|verdict| is_denied_by_slots(verdict));
+                if let Some(Verdict::Denied(status)) = denied {
+                    waited.insert(*number, status.limit.to_string());
+                    still.push((*number, Box::pin(waits.freed(until))));
+                }
+            }
             if still.is_empty() {
                 break;
             }
-            for number in &denied {
-                if let Some(Verdict::Denied(status)) = answer.verdicts.get(*number) {
-                    waited.insert(*number, status.limit.to_string());
-                }
-            }
-            let freed = still.iter().map(|waits| Box::pin(waits.freed(until)));
+            let (numbers, freed): (Vec<_>, Vec<_>) = still.into_iter().unzip();
             let (freed, index, _) = futures_util::future::select_all(freed).await;
-            let number = denied
-                .iter()
-                .filter(|n| waits.get(**n).is_some_and(Option::is_some))
-                .nth(index)
-                .copied();
-            let (true, Some(number)) = (freed, number) else {
+            let (true, Some(number)) = (freed, numbers.get(index).copied()) else {
                 break;
             };
             let again = request.decisions.get(number).cloned();
@@ -86,13 +77,16 @@ impl Service {
                 settles: Vec::new(),
                 wait_ms: request.wait_ms,
             };
-            let names = |name: &str| (name == UNKNOWN_HEADER).then(|| header(name))?;
+            let names = |name: &str| {
+                let is_same = [UNKNOWN_HEADER, VM_HEADER].contains(&name);
+                is_same.then(|| header(name))?
+            };
             let next = self.decide_now(&again, names).await.verdicts.pop();
             if let (Some(next), Some(verdict)) = (next, answer.verdicts.get_mut(number)) {
                 *verdict = next;
             }
         }
-        waits.clear();
+        drop(waits);
         let epoch = self.policy.current();
         for (number, limit) in waited {
             if let (Some(slots), Some(verdict)) =
@@ -106,15 +100,18 @@ impl Service {
     }
 
     /// What a decision waits for.
-    fn waits(&self, decision: &Result<Decision<'_>, Problem>) -> Option<Waits<'_>> {
-        let epoch = self.policy.current();
-        let mut decision = decision.as_ref().ok().filter(|one| !one.peek)?.clone();
-        decision.checks.iter_mut().find_map(|check| {
-            epoch.policy.rename(&mut check.limit, &mut check.key);
-            let limit = epoch.policy.limit(&check.limit)?;
-            limit.expire_us()?;
-            Some(self.slots.wait(&check.limit, &check.key))
-        })
+    fn waits(&self, decision: &Result<Decision<'_>, Problem>) -> Vec<Waits<'_>> {
+        let Some(decision) = decision.as_ref().ok().filter(|one| !one.peek) else {
+            return Vec::new();
+        };
+        let policy = &self.policy.current().policy;
+        let checks = decision.checks.iter().filter_map(|check| {
+            let (mut limit, mut key) = (check.limit.clone(), check.key.clone());
+            policy.rename(&mut limit, &mut key);
+            policy.limit(&limit)?.expire_us()?;
+            Some(self.slots.wait(&limit, &key))
+        });
+        checks.collect()
     }
 
     /// Counts denials that were not counted before, since they might have become admissions.

@@ -118,6 +118,10 @@ impl Limit<'_> {
             None => get(rate, "at_once"),
         });
         if let Some(slots) = slots {
+            if !matches!(&slots.value, Data::Scalar(Value::Number(number)) if number.as_u64() > Some(0))
+            {
+                return Err(wrong(slots, "at_once"));
+            }
             let expire = self.or_default("expire", long);
             let windows = json!([{ "quota": value(slots), "per": value(&expire) }]);
             limit.insert(0, named("windows", node(slots, windows)));
@@ -129,6 +133,11 @@ impl Limit<'_> {
             }
             limit.retain(|(name, _)| name.value != "algorithm");
             limit.insert(0, named("algorithm", node(slots, SLOTS.into())));
+        } else if let Some(expire) = self.get("expire") {
+            return Err(mistake(
+                expire,
+                "`expire` goes with `at_once`, and a rate has none: remove it",
+            ));
         } else if let Some(rate) = rate {
             let (windows, algorithm, means) = units::rate(rate)?;
             limit.insert(0, named("windows", node(rate, windows)));

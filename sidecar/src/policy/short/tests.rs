@@ -89,6 +89,29 @@ fn each_field_of_the_short_form_has_a_meaning_in_the_long_form() {
     }
 }
 
+#[test]
+fn slots_stand_in_place_of_a_rate_also_by_tier() {
+    for (given, expected) in [
+        ("at_once: 32", [(32, 30, 86_400)].as_slice()),
+        ("at_once: 2, expire: 1m, longest: 2h", &[(2, 60, 7_200)]),
+        (
+            "tiers: { by: { header: x-tier }, gold: { at_once: 9 }, default: { at_once: 3 } }, expire: 5s",
+            &[(3, 5, 86_400), (9, 5, 86_400)],
+        ),
+    ] {
+        let text = format!("limits: {{ l: {{ key: address, {given} }} }}");
+        let expanded = Expanded::read(&text, &mut Files::default()).unwrap();
+        let policy = expanded.policy().unwrap();
+        let slots = policy.limits().map(|limit| {
+            let expire_us = limit.expire_us().expect("slots");
+            let second = 1_000_000;
+            (limit.most(), expire_us / second, limit.longest_us / second)
+        });
+        assert_eq!(slots.collect::<Vec<_>>(), expected, "{given}");
+        assert_eq!(long(&long(&text)), long(&text), "{given}");
+    }
+}
+
 /// Whether a field with this value is anywhere in it.
 fn has(within: &Value, name: &str, value: &Value) -> bool {
     match within {
@@ -197,6 +220,18 @@ fn a_mistake_is_told_with_line_field_value_and_remedy() {
         rate: { quota: 5 }, key: address | line 3, `per` is missing
         rates: 5/1s, key: address | there is no field `rates`: did you mean `rate`?
         key: address | `rate` is missing, `100/1m`
+        at_once: 5, rate: 5/1s, key: address | more than one of `rate`, `at_once`
+        at_once: 0, key: address | `at_once` is `0`
+        max_concurrent: 5, key: address | did you mean `at_once`
+        at_once: many, key: address | `at_once` is `many`
+        at_once: 5, expire: 1s, key: address | `1s` without a sign of its stream, 3s to 24h
+        at_once: 5, expire: day, key: address | fixed_window
+        at_once: 5, algorithm: token_bucket, key: address | `at_once` is `algorithm: concurrency`
+        at_once: 5, lease: { longest: 1s }, key: address | knows who has each slot, remove `lease`
+        at_once: 500, key: address, cost: 65 | can ever hold (64)
+        at_once: 5, key: address, cost: { reserve: 5, settle: { from: { bytes: true } } } | all of it is free when the request ends
+        rate: 5/1s, key: address, longest: 1h | `longest` belongs to `algorithm: concurrency`
+        rate: 5/1s, key: address, expire: 1m | `expire` goes with `at_once`
         rate: 5/1s | `key` is missing, `{ header: x-api-key }`
         rate: 5/1s, windows: [], key: address | more than one of `rate`, `tiers` and `windows`
         rate: 5/1s, key: x-api-key | `key` is `x-api-key`, `{ header: x-api-key }`

@@ -1,9 +1,10 @@
 //! What leniencies allow, and what they must not hide.
 
+use super::settled::settled;
 use super::simulated::SECOND;
 use super::{DENIED, denied, disturbance, looked, of, one, two_a_second, violations};
 use sluicegate_history::{
-    Algorithm, By, Entry, History, Limit, Link, Said, Span, What, Window, Wrong,
+    Algorithm, By, Entry, History, Limit, Link, Said, Span, Told, What, Window, Wrong,
 };
 
 const MS: u64 = 1_000;
@@ -201,7 +202,7 @@ fn a_receipt_from_before_a_step_back_may_return_units_of_others() {
             key: 0,
             done: true,
         };
-        let back = What::GivenBack { entry: 0, units: 1 };
+        let back = settled(0, 0, Told::Returned(1));
         let log = vec![
             admitted(10, 0, By::Sidecar),
             happens(11, 0, What::Clock(by_ms)),

@@ -1,6 +1,7 @@
 //! Histories that are right, and histories that are wrong in one place.
 
 mod lenient;
+mod settled;
 mod simulated;
 
 use simulated::{Bug, SECOND, Simulation, run};

@@ -110,12 +110,7 @@ pub fn asks(
     Event::Ask {
         sidecar,
         filter: false,
-        checks: vec![Check {
-            limit,
-            key,
-            cost,
-            quota: None,
-        }],
+        checks: vec![Check::new(limit, key, cost)],
         peek: false,
         receipt: false,
         times,
