@@ -104,9 +104,12 @@ impl Holds {
         subject: Option<&str>,
         now_us: u64,
     ) -> (Vec<ListedHold>, bool) {
+        let digits = subject.and_then(Subject::read);
         let mut matching = self.listed(now_us).filter(|(_, hold)| {
             limit.is_none_or(|limit| limit == hold.limit.name)
-                && subject.is_none_or(|subject| hold.is_of(subject))
+                && (subject.is_none()
+                    || subject == hold.consumer.as_deref()
+                    || digits == Some(hold.subject))
         });
         let listed = matching.by_ref().take(MAX_LISTED_HOLDS);
         let listed = listed.map(|(id, hold)| hold.told(id, now_us)).collect();
@@ -144,10 +147,6 @@ impl Hold {
 
     fn is_listed(&self, id: SlotId, now_us: u64) -> bool {
         now_us < self.ends_us || self.is_outlived(id, now_us)
-    }
-
-    fn is_of(&self, subject: &str) -> bool {
-        self.consumer.as_deref() == Some(subject) || Subject::read(subject) == Some(self.subject)
     }
 
     fn told(&self, id: SlotId, now_us: u64) -> ListedHold {
