@@ -17,7 +17,7 @@ LINTED = RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HA
 # What `make test` tests, with the units of each crate.
 CRATES = --lib --bins --tests -p sluicegate -p sluicegate-certificates -p sluicegate-engine -p sluicegate-protocol -p sluicegate-rules -p sluicegate-history -p sluicegate-tests
 # Tests of the core that take long and show what others show in part: `make test-full` adds them.
-LONG = chain::memory::one_connection chain::metrics::promtool chain::pushed::long chain::rollouts chain::settled_long chain::slots_long chaos::the_faults_of_the_short_form engine::mutations store::more
+LONG = chain::memory::one_connection chain::metrics::promtool chain::pushed::long chain::rollouts chain::settled_long chain::slots_campaign chain::slots_long chaos::the_faults_of_the_short_form engine::mutations store::more
 # Most tests wait for others' clocks: four at a time, whatever the number of processors.
 AT_ONCE = --test-threads=4
 

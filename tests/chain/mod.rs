@@ -19,6 +19,7 @@
 //! | `consumers` | named consumers, from the command that adds them to the 429 |
 //! | `metrics` | the metrics endpoint and its documentation, and promtool's check |
 //! | `slots` | how many at once: every way in which a slot is freed |
+//! | `slots_campaign` | ten thousand streams while everything dies: never more at the upstream than slots |
 //! | `slots_long` | ten thousand requests of one client |
 //! | `slots_again` | a request that slots alone deny, before a fake sidecar |
 //! | `socket` | the sidecar behind a Unix socket |
@@ -100,6 +101,7 @@ mod settled_long;
 mod shutdown;
 mod slots;
 mod slots_again;
+mod slots_campaign;
 mod slots_long;
 mod socket;
 mod sources;

@@ -11,6 +11,7 @@
 //! | `module.rs` | wasm modules to compare with |
 //! | `scale.rs` | `make bench-scale` |
 //! | `fleet.rs` | part of it: many sidecars and one key |
+//! | `slots.rs` | `bench -- slots`: how soon a slot that is freed is in use again |
 //! | `chart.rs` | target/bench/end_to_end.svg |
 
 mod chart;
@@ -19,6 +20,7 @@ mod goals;
 mod load;
 mod module;
 mod scale;
+mod slots;
 mod variant;
 
 use std::collections::BTreeMap;
@@ -44,6 +46,11 @@ async fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
     match wanted.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["scale"] => return scale::run(quick).await,
+        ["slots"] => {
+            let mut report = Report::default();
+            slots::run(&mut report, if quick { 2 } else { 8 }).await;
+            return report.finish("slots");
+        }
         ["leases"] => {
             let mut report = Report::default();
             scale::leases(&mut report, quick).await;
