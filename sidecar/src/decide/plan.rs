@@ -152,23 +152,13 @@ impl<'a> Plan<'a> {
         &'p self,
         outcomes: &'p [Option<Outcome>],
     ) -> impl Iterator<Item = (&'p Limit, u64)> {
-        let answered = self
-            .open
-            .iter()
-            .zip(outcomes)
-            .filter_map(|(open, outcome)| {
-                let ended = outcome.as_ref()?.ended;
-                let checks = if ended > 0 {
-                    open.all.checks.as_slice()
-                } else {
-                    &[]
-                };
-                let limit = checks
-                    .iter()
-                    .find(|check| check.limit.expire_us().is_some())?;
-                Some((limit.limit.as_ref(), ended))
-            });
-        answered
+        let answered = self.open.iter().zip(outcomes);
+        answered.filter_map(|(open, outcome)| {
+            let ended = outcome.as_ref()?.ended;
+            let mut checks = open.all.checks.iter().filter(|_| ended > 0);
+            let check = checks.find(|check| check.limit.expire_us().is_some())?;
+            Some((check.limit.as_ref(), ended))
+        })
     }
 
     /// The checks that leases might have decided and the store did, with its outcomes, and whether the check decided.

@@ -13,7 +13,7 @@ use super::backend::Backend;
 use super::denials::Denials;
 use super::epoch::PolicyHandle;
 use super::filters::Filters;
-use super::holds::{Moment, read_vm};
+use super::holds::read_vm;
 use super::leases::Leases;
 use super::plan::{Basis, Drawn, Plan};
 use super::slots::Slots;
@@ -316,7 +316,7 @@ impl Service {
             let info = families.rules.with_label_values(&labels);
             info.set(1.0);
         }
-        let slots = lock(&self.slots.holds).of_limits(Moment::now());
+        let slots = lock(&self.slots.holds).of_limits(clock::unix_us());
         self.metrics
             .text(&epoch.policy, &self.store.facts(), &slots)
     }

@@ -51,7 +51,7 @@ pub fn snapshot(service: &Service, after_ms: u64) -> Value {
         // Only if a limit of the policy has leases.
         "leases": epoch.metrics.lease_totals(),
         // Of limits that have some.
-        "slots": service.slots_in_use().collect::<Vec<_>>(),
+        "slots": service.slots_in_use(),
         "denying": history.denying(),
         "samples": history.samples_after(after_ms).collect::<Vec<_>>(),
         "top": top,

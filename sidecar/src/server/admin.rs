@@ -28,7 +28,7 @@ use super::describe::{Describe, of};
 use super::readiness::Readiness;
 use super::refusal::{Refusal, UNKNOWN_PATH, with_fallbacks};
 use super::web_pages::{BAD_HOST, NOT_JSON, ORIGIN_FIELD, foreign, only_json};
-use crate::decide::{Service, Wanted};
+use crate::decide::Service;
 use crate::page;
 
 const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -272,16 +272,16 @@ async fn filters(State(admin): State<Admin>) -> Response {
     responses((status = 200, description = "Whose they are, since when.", body = ref(of::<HoldList>()))),
 )]
 async fn holds(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Result<Response, Refusal> {
-    let mut wanted = Wanted::default();
+    let (mut limit, mut subject) = (None, None);
     let parameters = query.as_deref().unwrap_or_default().split('&');
     for parameter in parameters.filter(|parameter| !parameter.is_empty()) {
         match parameter.split_once('=') {
-            Some(("limit", limit)) => wanted.limit = Some(limit),
-            Some(("subject", subject)) => wanted.subject = Some(subject),
+            Some(("limit", name)) => limit = Some(name),
+            Some(("subject", of)) => subject = Some(of),
             _ => return Err(BAD_HOLDS),
         }
     }
-    Ok(ok(&admin.service.list_holds(wanted)))
+    Ok(ok(&admin.service.list_holds(limit, subject)))
 }
 
 /// Most denied subjects, and subjects nearest to a limit

@@ -239,3 +239,19 @@ fn explain_says_what_a_request_reserves_and_that_it_is_settled() {
         assert_eq!(printed.matches("settled").count(), 1, "{printed}");
     }
 }
+
+#[test]
+fn explain_says_how_many_may_be_in_use_at_once() {
+    let policy = "limits: { streams: { key: { header: x-user }, at_once: 32, overrides: [{ key: big, quota: 99 }] } }\n";
+    let request = ["explain", "--request", "GET /", "-H", "x-user: k"];
+    let (status, printed) = run_with(&request, Some(policy), None);
+    assert_eq!(status, 0, "{printed}");
+    has(&printed, "\n    32 at once\n");
+    let plain = policy.replace("header: x-user", "header: x-user, plain: true");
+    let plain = plain.replace("key: big", "key: x-user=k");
+    let (_, printed) = run_with(&request, Some(&plain), None);
+    has(
+        &printed,
+        "overrides this for the key: 99 at once, until removed",
+    );
+}

@@ -9,7 +9,6 @@ use tracing::warn;
 
 use super::Service;
 use crate::clock;
-use crate::decide::holds::Moment;
 use crate::lock::lock;
 use crate::store::{Health, HealthState, StoreError};
 use crate::telemetry::events::without_store;
@@ -38,7 +37,7 @@ impl Service {
         self.leases.return_ended();
         self.backend.outage.sweep();
         self.filters.forget(clock::now_us());
-        lock(&self.slots.holds).forget_ended(Moment::now());
+        lock(&self.slots.holds).forget_ended(clock::unix_us());
         let digests = self.filters.digests();
         self.policy
             .forget_removed(&self.metrics, |digest| digests.contains(digest));

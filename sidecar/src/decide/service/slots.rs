@@ -1,12 +1,12 @@
 //! Which slots are in use: noted as they come and go, listed for operators.
 
 use sluicegate_engine::{Done, SlotId};
-use sluicegate_protocol::{Decision, HoldList, Settle};
+use sluicegate_protocol::{Decision, HoldList, ListedHold, Settle};
 
 use super::Service;
 use crate::clock;
 use crate::decide::epoch::Epoch;
-use crate::decide::holds::{Moment, OfLimit, Wanted};
+use crate::decide::holds::OfLimit;
 use crate::decide::receipts::Receipt;
 use crate::lock::lock;
 
@@ -29,7 +29,7 @@ impl Service {
             };
             if let Some(Receipt::Slots(id)) = Receipt::read(text) {
                 let mut holds = lock(&self.slots.holds);
-                holds.note(id, Some(limit), &check.key, vm, Moment::now());
+                holds.note(id, Some(limit), &check.key, vm, clock::unix_us());
                 if let Some(slots) = epoch.metrics.slots(&limit.name) {
                     slots.granted.inc_by(id.units());
                 }
@@ -50,7 +50,7 @@ impl Service {
         let metrics = epoch.metrics.slots(limit);
         let mut holds = lock(&self.slots.holds);
         if asked.within_ms.is_some() {
-            holds.note(id, epoch.policy.limit(limit), key, vm, Moment::now());
+            holds.note(id, epoch.policy.limit(limit), key, vm, clock::unix_us());
         } else {
             holds.remove(id);
         }
@@ -72,12 +72,11 @@ impl Service {
         }
     }
 
-    /// The slots in use that this sidecar knows.
-    pub fn list_holds(&self, wanted: Wanted<'_>) -> HoldList {
-        let (mut holds, more) = lock(&self.slots.holds).list(wanted, Moment::now());
-        for hold in &mut holds {
-            hold.node = hold.vm.as_deref().and_then(|vm| self.filters.node_of(vm));
-        }
+    /// The slots in use that this sidecar knows, of this limit and subject if they are given.
+    pub fn list_holds(&self, limit: Option<&str>, subject: Option<&str>) -> HoldList {
+        let holds = lock(&self.slots.holds);
+        let (mut holds, more) = holds.list(limit, subject, clock::unix_us());
+        holds.iter_mut().for_each(|hold| self.add_node(hold));
         HoldList {
             sidecar: self.number(),
             holds,
@@ -86,12 +85,16 @@ impl Service {
     }
 
     /// The same of each limit that has some: how many, and the oldest.
-    pub fn slots_in_use(&self) -> impl Iterator<Item = OfLimit> {
-        let of_limits = lock(&self.slots.holds).of_limits(Moment::now());
-        of_limits.into_values().map(|mut of_limit| {
-            let oldest = &mut of_limit.oldest;
-            oldest.node = oldest.vm.as_deref().and_then(|vm| self.filters.node_of(vm));
-            of_limit
-        })
+    pub fn slots_in_use(&self) -> Vec<OfLimit> {
+        let of_limits = lock(&self.slots.holds).of_limits(clock::unix_us());
+        let mut of_limits: Vec<_> = of_limits.into_values().collect();
+        of_limits
+            .iter_mut()
+            .for_each(|of| self.add_node(&mut of.oldest));
+        of_limits
+    }
+
+    fn add_node(&self, hold: &mut ListedHold) {
+        hold.node = hold.vm.as_deref().and_then(|vm| self.filters.node_of(vm));
     }
 }
