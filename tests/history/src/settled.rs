@@ -237,7 +237,7 @@ impl Judge<'_> {
             // What a VM knows dies with it.
             let ends = |at: Time| {
                 let mut changes = self.changes.iter();
-                changes.any(|one| matches!(one.what, What::Envoy) && one.to >= at.0)
+                changes.any(|one| matches!(one.what, What::VmEnded) && one.to >= at.0)
             };
             if let Some(at) = ended.filter(|at| !is_answered && !ends(*at)) {
                 report.add(of, at, Wrong::Unsettled);
