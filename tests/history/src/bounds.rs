@@ -17,6 +17,11 @@ pub(crate) const CALLS: u64 = 300 * MS;
 /// A share follows the store's clock as it was known, early by what an answer takes; so a window may end later by it.
 pub(crate) const CLOCK: u64 = 150 * MS;
 
+/// The entry of a taking, its limit and key.
+pub(crate) type Taking = (usize, usize, usize);
+/// The steps of its settlement, with their numbers in the log.
+pub(crate) type Steps = Vec<(usize, Settled)>;
+
 /// From when to when.
 pub(crate) type Time = (u64, u64);
 
@@ -89,10 +94,10 @@ pub(crate) struct Judge<'a> {
     pub clocks: Vec<(u64, i64)>,
     /// Everything that is no request.
     pub changes: Vec<&'a Entry>,
-    /// By the entry of the taking, limit and key: the steps of its settlement, by their number in the log.
-    pub settled: BTreeMap<(usize, usize, usize), Vec<(usize, Settled)>>,
+    /// The steps of settlements.
+    pub settled: BTreeMap<Taking, Steps>,
     /// From when on how much of it was returned, as far as it may have been.
-    pub returned: BTreeMap<(usize, usize, usize), Vec<(u64, u64)>>,
+    pub returned: BTreeMap<Taking, Vec<(u64, u64)>>,
     pub subjects: BTreeMap<(usize, usize), Subject>,
 }
 

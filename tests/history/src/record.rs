@@ -349,6 +349,8 @@ pub enum What {
     StateFull(bool),
     /// A VM before the sidecar has ended, or its callouts did not come through.
     Envoy,
+    /// A VM has ended, with all that it knew.
+    VmEnded,
     /// The sidecar has ended.
     Down,
     /// The sidecar has started.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::bounds::{Bucket, Counted, Judge, Subject, Time, meets};
+use crate::bounds::{Bucket, Counted, Judge, Steps, Subject, Taking, Time, meets};
 use crate::record::{Algorithm, Check, Grant, Settled, Told, What};
 use crate::report::{Report, Wrong};
 use crate::uses::{Use, Uses};
@@ -72,8 +72,8 @@ impl Judge<'_> {
     }
 
     /// What was returned, as far as it may have been: told, or, where nothing was told, all that may have come back.
-    pub(crate) fn returned_units(&self) -> BTreeMap<(usize, usize, usize), Vec<(u64, u64)>> {
-        let of = |(of, steps): (&(usize, usize, usize), &Vec<(usize, Settled)>)| {
+    pub(crate) fn returned_units(&self) -> BTreeMap<Taking, Vec<(u64, u64)>> {
+        let of = |(of, steps): (&Taking, &Steps)| {
             let known = steps.iter().filter_map(|(number, one)| match one.told {
                 Told::Returned(units) => Some((self.history.log[*number].from, units)),
                 _ => None,
@@ -237,7 +237,7 @@ impl Judge<'_> {
             // What a VM knows dies with it.
             let ends = |at: Time| {
                 let mut changes = self.changes.iter();
-                changes.any(|one| matches!(one.what, What::Envoy) && one.to >= at.0)
+                changes.any(|one| matches!(one.what, What::VmEnded) && one.to >= at.0)
             };
             if let Some(at) = ended.filter(|at| !is_answered && !ends(*at)) {
                 report.add(of, at, Wrong::Unsettled);

@@ -102,9 +102,9 @@ pub struct Network {
     /// What becomes of callouts.
     pub way: Cell<Way>,
     seen: RefCell<BTreeMap<u32, Seen>>,
-    /// Whose each receipt is; and by request, its receipts and what was used: nothing of what has not passed.
-    owners: RefCell<BTreeMap<String, u32>>,
-    used: RefCell<BTreeMap<u32, (Vec<String>, Option<u64>)>>,
+    /// The receipts of each request, and what was used of each: nothing, until the request has passed.
+    receipts: RefCell<BTreeMap<u32, Vec<String>>>,
+    used: RefCell<BTreeMap<String, Option<u64>>>,
     pub steps: RefCell<Vec<Step>>,
     /// States of the filter's own code.
     pub reached: RefCell<BTreeSet<&'static str>>,
@@ -180,8 +180,7 @@ impl Network {
     }
 
     fn step(&self, sidecar: usize, from: u64, receipt: &str, told: Told) {
-        let owner = self.owners.borrow().get(receipt).copied();
-        if let Some((_, used)) = owner.and_then(|owner| self.used.borrow().get(&owner).cloned()) {
+        if let Some(used) = self.used.borrow().get(receipt) {
             self.steps.borrow_mut().push(Step {
                 when: Span {
                     from,
@@ -189,7 +188,7 @@ impl Network {
                 },
                 sidecar,
                 receipt: receipt.to_owned(),
-                used,
+                used: *used,
                 told,
             });
         }
@@ -197,15 +196,11 @@ impl Network {
 
     /// The stream of a request has ended, and has used this.
     pub fn ended(&self, request: u32, units: Option<u64>) {
-        let receipts = match self.used.borrow_mut().get_mut(&request) {
-            Some((receipts, used)) => {
-                *used = units;
-                receipts.clone()
+        for receipt in self.receipts.borrow().get(&request).into_iter().flatten() {
+            self.used.borrow_mut().insert(receipt.clone(), units);
+            if units.is_some() {
+                self.step(0, passed_us(), receipt, Told::Ended);
             }
-            None => return,
-        };
-        for receipt in receipts.iter().filter(|_| units.is_some()) {
-            self.step(0, passed_us(), receipt, Told::Ended);
         }
     }
 
@@ -268,10 +263,9 @@ impl Network {
                 for (limit, receipt) in sent.limits.iter().zip(receipts) {
                     if !receipt.is_empty() {
                         seen.receipts.push((*limit, receipt.clone()));
-                        self.owners.borrow_mut().insert(receipt.clone(), *request);
-                        let mut used = self.used.borrow_mut();
-                        let of = used.entry(*request).or_insert((Vec::new(), Some(0)));
-                        of.0.push(receipt.clone());
+                        let mut receipts = self.receipts.borrow_mut();
+                        receipts.entry(*request).or_default().push(receipt.clone());
+                        self.used.borrow_mut().insert(receipt.clone(), Some(0));
                     }
                 }
                 sent.got = Some(match verdict {

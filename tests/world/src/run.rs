@@ -161,7 +161,7 @@ async fn go(world: World, records: bool) -> Shown {
         filter.stop();
         // What their VMs know dies with them.
         if run.world.settles.is_some() {
-            run.note_now(0, What::Envoy);
+            run.note_now(0, What::VmEnded);
         }
         reached.append(&mut filter.network.reached.borrow_mut());
         run.note_settled(filter);
@@ -446,6 +446,7 @@ impl Run {
                 if let Some(filter) = self.filter(sidecar) {
                     filter.restart(worker);
                     self.note_now(sidecar, What::Envoy);
+                    self.note_now(sidecar, What::VmEnded);
                 }
             }
             Event::StateFull { sidecar, full } => {

@@ -218,7 +218,7 @@ fn what_a_stream_tells_is_settled_unless_its_vm_has_ended() {
     let lost = settles(3 * S, 0, 1, Told::Nothing);
     assert_eq!(wrong([&ended[..], &[lost, unknown]].concat()), []);
     let vm = Entry {
-        what: What::Envoy,
+        what: What::VmEnded,
         ..settles(3 * S, 0, 0, Told::Ended)
     };
     assert_eq!(with(vm), []);
