@@ -48,6 +48,7 @@ local function change_slots(what, bucket, key, now, units, request, position, re
   bucket.kept = bucket.kept + units
   if what == 6 then return 1, -units, 0, following end
   redis.call('ZADD', key, unpack(list))
-  redis.call('PEXPIRE', key, math.ceil((bucket.a + 1000000) / 1000))
+  -- Longer than the last of them, so that the next taking can tell that nobody has freed it.
+  redis.call('PEXPIRE', key, math.ceil(2 * bucket.a / 1000))
   return decided or 2, units, ended, following
 end

@@ -4,7 +4,7 @@ use std::cell::{Cell, Ref, RefCell};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use sluicegate_protocol::SETTLE_PATH;
+use sluicegate_protocol::{SETTLE_PATH, VM_HEADER};
 use sluicegate_rules::{Fact, Facts, Reserves};
 
 use crate::host::Host;
@@ -92,6 +92,7 @@ impl Settling {
             (":path", SETTLE_PATH),
             (":authority", cluster),
             ("content-type", "application/json"),
+            (VM_HEADER, &plugin.vm),
         ];
         match plugin.host.call(cluster, headers, Some(&body), TIMEOUT) {
             Ok(token) => self.sent.set(Some(token)),

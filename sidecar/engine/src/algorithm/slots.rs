@@ -149,10 +149,11 @@ impl Slots {
         Vec::new()
     }
 
-    pub fn ends_us(&self, _: &BucketSpec) -> u64 {
+    /// Longer than the last slot, so that the next taking can tell that nobody has freed it.
+    pub fn ends_us(&self, spec: &BucketSpec) -> u64 {
         match self.ends_us.is_empty() {
             true => 0,
-            false => self.last_end_us,
+            false => self.last_end_us.saturating_add(spec.window_us),
         }
     }
 
