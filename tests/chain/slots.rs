@@ -146,7 +146,7 @@ pub async fn chain_of(workers: u32, at_once: u64, expire: &str, more: &str) -> C
     );
     let policy = |url: &str| policy(url, at_once, expire, more);
     let mut plugin = pushed();
-    plugin["sidecar"]["timeout"] = json!("10s");
+    plugin["sidecar"]["timeout"] = json!("4s");
     let chain = Chain::with(policy, |envoy| {
         let routes = move |config: &mut Value| routes(config, raw);
         let envoy = envoy.upstream(up).plugin(plugin).patch(routes);
@@ -277,6 +277,17 @@ async fn a_client_that_hangs_up_in_any_phase_leaves_its_slot_free() {
     })
     .await;
     uses(&chain, 0, "the late verdict").await;
+    // The filter's deadline has passed, and the client has its 503.
+    let before = chain.redis.calls("zadd").await;
+    chain.redis.pause();
+    let late = chain.envoy.get("/json?1", &[("x-user", "u")]).await;
+    assert_eq!(late.status(), 503);
+    chain.redis.resume();
+    eventually("the slot is taken", async || {
+        chain.redis.calls("zadd").await > before
+    })
+    .await;
+    uses(&chain, 0, "the verdict for a request that was answered").await;
     chain.envoy.is_well().await;
 }
 

@@ -76,6 +76,7 @@ impl Settling {
         self.facts.borrow_mut().add(facts, now_us)
     }
 
+    /// What the sidecar must learn.
     pub fn facts(&self) -> Ref<'_, Facts> {
         self.facts.borrow()
     }
