@@ -277,7 +277,7 @@ async fn a_client_that_hangs_up_in_any_phase_leaves_its_slot_free() {
     })
     .await;
     uses(&chain, 0, "the late verdict").await;
-    // The filter's deadline has passed, and the client has its 503.
+    // The filter's deadline has passed: then the sidecar frees what nobody was told of.
     let before = chain.redis.calls("zadd").await;
     chain.redis.pause();
     let late = chain.envoy.get("/json?1", &[("x-user", "u")]).await;
@@ -287,7 +287,7 @@ async fn a_client_that_hangs_up_in_any_phase_leaves_its_slot_free() {
         chain.redis.calls("zadd").await > before
     })
     .await;
-    uses(&chain, 0, "the verdict for a request that was answered").await;
+    uses(&chain, 0, "a verdict that nobody was told of").await;
     chain.envoy.is_well().await;
 }
 

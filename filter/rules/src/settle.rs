@@ -129,13 +129,6 @@ impl Question {
         rule.limits.get(check.limit)?.slots
     }
 
-    /// Whether an admission takes slots.
-    pub fn takes_slots(&self) -> bool {
-        let shadows = self.shadows.iter().flat_map(|shadow| &shadow.checks);
-        let mut checks = self.checks.iter().chain(shadows);
-        checks.any(|check| self.slots(check).is_some())
-    }
-
     /// What the sidecar's verdicts on it have reserved.
     pub fn reserves(
         &self,

@@ -411,18 +411,11 @@ impl<H: Host> Callouts<H> {
             let untold = self.rules.is_untold();
             let announcement = untold.then(|| self.announcement(now_us));
             let late_us = LATE_TURNS * self.clock.get().late_us(now_us);
-            let mut timeout_us = batch.timeout_us + late_us.min(as_us(MAX_LATE));
+            let timeout_us = batch.timeout_us + late_us.min(as_us(MAX_LATE));
             let asking = Asking {
                 batch: Some(batch),
                 ..Asking::default()
             };
-            // Requests wait no longer, but slots that a late verdict has taken can be freed.
-            if asking
-                .questions()
-                .any(|(question, _)| question.takes_slots())
-            {
-                timeout_us += self.plugin.timeout_us();
-            }
             self.post(now_us, (asking, announcement), leases, timeout_us);
         }
     }
