@@ -566,6 +566,7 @@ impl Run {
     ) -> Option<Said> {
         let of = self.of(sidecar)?;
         let (from, versions) = (self.now(), self.versions.borrow().clone());
+        let noted = self.log.borrow().len();
         let (mut receipts, mut remaining) = (Vec::new(), None);
         let asked = if filter && !peek && !receipt {
             let filter = self.filter(sidecar)?;
@@ -627,10 +628,19 @@ impl Run {
             self.note(from, other, entry.what);
         }
         // Of a change of tiers meanwhile nobody knows whether it came before. A cached denial may be from before.
-        let [before, after] = [&versions, &self.versions.borrow()]
-            .map(|versions| self.world.counted_of(versions[asked.sidecar], &metered));
+        let counted = |version| self.world.counted_of(version, &metered);
+        let before = counted(versions[asked.sidecar]);
+        let log = self.log.borrow();
+        let changes = log[noted..].iter();
+        let changes = changes.filter(|one| one.sidecar == asked.sidecar);
+        let others = changes.filter_map(|one| match one.what {
+            What::Policy(version) => Some(counted(version)).filter(|other| *other != before),
+            _ => None,
+        });
+        let others: Vec<_> = others.collect();
+        drop(log);
         let is_cached = asked.by == By::Cache && before != metered;
-        let is_unsure = before != after;
+        let is_unsure = !others.is_empty();
         if (is_cached || is_unsure) && matches!(said, Said::Denied { .. }) {
             return Some(said);
         }
@@ -653,7 +663,9 @@ impl Run {
         }
         let before_counted = before.clone();
         let entry = if is_unsure {
-            note(after, Said::Unknown, asked.by);
+            for other in others {
+                note(other, Said::Unknown, asked.by);
+            }
             note(before, Said::Unknown, asked.by)
         } else {
             note(before, said, asked.by)
