@@ -25,8 +25,8 @@
 --              calls have taken): and then n buckets of  index I4 (of a receipt, to tell a token bucket of it; or 0) |
 --              name I7 | taken at I7 (0: now) | two I7, by which rate it
 --              drains: fine units per microsecond, and per unit (0: it does not drain).
---              what 5 stores slots of the bucket index, as many as units, if the decision before it was admitted; what 6
---              frees them, what 7 renews them: and then their id, 24 bytes.
+--              what 5 stores slots of the bucket index, as many as units, if the decision before it was admitted; what
+--              6 frees them, what 7 renews them: and then their id, 24 bytes.
 -- ARGV[2]  the time in microseconds, for tests. Production leaves it out: Redis's clock is the one
 --          that all sidecars share.
 --
@@ -34,8 +34,8 @@
 -- times in microseconds; result is 1 + the index of the take that decided, negative if denied, and 0 if a key
 -- of the step holds what this script did not write: then it has taken nothing, and settled the other buckets.
 -- For what settles, result is 1 if units came back, 2 if some were added and 3 if the guard let nothing pass; remaining
--- is the most units of a bucket (without any, those of the hold). For slots, remaining is how many were added or freed, and
--- retry after how many had ended by themselves.
+-- is the most units of a bucket (without any, those of the hold). For slots, remaining is how many were added or freed,
+-- and retry after how many had ended by themselves.
 -- If it is too late, the reply is  now I7  alone.
 --
 -- Every bucket is read once, changed in Lua by each decision in turn, and written once, if at all.

@@ -4,8 +4,8 @@
 --              kind 7, concurrency:            a = microseconds that a slot lasts after it was taken or renewed
 
 --@constants
--- A sorted set: a member for each slot, with the time of its end. Its name is the id of those that were taken together, and
--- its number among them.
+-- A sorted set: a member for each slot, with the time of its end. Its name is the id of those that were taken together,
+-- and its number among them.
 local SLOTS = 7
 
 --@read
@@ -25,9 +25,10 @@ local SLOTS = 7
     buckets[i] = { a = a, cap = limit, level = level, kept = level, fresh = 1, born = 0 }
 
 --@functions
--- Stores slots that were taken, if the decision of this reply was admitted (5); or frees them (6); or renews them (7), whatever
--- the limit: if they had ended, they are in use nevertheless. Returns the result (of what is stored, the decision's), how many
--- were added or freed, how many others had ended by themselves and are removed with this, and the next position.
+-- Stores slots that were taken, if the decision of this reply was admitted (5); or frees them (6); or renews them (7),
+-- whatever the limit: if they had ended, they are in use nevertheless. Returns the result (of what is stored, the
+-- decision's), how many were added or freed, how many others had ended by themselves and are removed with this, and the
+-- next position.
 local function change_slots(what, bucket, key, now, units, request, position, reply)
   local id, ended, following = string.sub(request, position, position + 23), 0, position + 24
   local decided, list = reply and struct.unpack('>i4', reply), {}

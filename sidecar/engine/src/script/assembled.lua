@@ -138,9 +138,10 @@ local function save_token(bucket, key, now, MARGIN, TOKEN_STATE, UNCUT, GROUP)
   end
 end
 
--- Stores slots that were taken, if the decision of this reply was admitted (5); or frees them (6); or renews them (7), whatever
--- the limit: if they had ended, they are in use nevertheless. Returns the result (of what is stored, the decision's), how many
--- were added or freed, how many others had ended by themselves and are removed with this, and the next position.
+-- Stores slots that were taken, if the decision of this reply was admitted (5); or frees them (6); or renews them (7),
+-- whatever the limit: if they had ended, they are in use nevertheless. Returns the result (of what is stored, the
+-- decision's), how many were added or freed, how many others had ended by themselves and are removed with this, and the
+-- next position.
 local function change_slots(what, bucket, key, now, units, request, position, reply)
   local id, ended, following = string.sub(request, position, position + 23), 0, position + 24
   local decided, list = reply and struct.unpack('>i4', reply), {}
@@ -796,8 +797,8 @@ end
 --              calls have taken): and then n buckets of  index I4 (of a receipt, to tell a token bucket of it; or 0) |
 --              name I7 | taken at I7 (0: now) | two I7, by which rate it
 --              drains: fine units per microsecond, and per unit (0: it does not drain).
---              what 5 stores slots of the bucket index, as many as units, if the decision before it was admitted; what 6
---              frees them, what 7 renews them: and then their id, 24 bytes.
+--              what 5 stores slots of the bucket index, as many as units, if the decision before it was admitted; what
+--              6 frees them, what 7 renews them: and then their id, 24 bytes.
 -- ARGV[2]  the time in microseconds, for tests. Production leaves it out: Redis's clock is the one
 --          that all sidecars share.
 --
@@ -805,8 +806,8 @@ end
 -- times in microseconds; result is 1 + the index of the take that decided, negative if denied, and 0 if a key
 -- of the step holds what this script did not write: then it has taken nothing, and settled the other buckets.
 -- For what settles, result is 1 if units came back, 2 if some were added and 3 if the guard let nothing pass; remaining
--- is the most units of a bucket (without any, those of the hold). For slots, remaining is how many were added or freed, and
--- retry after how many had ended by themselves.
+-- is the most units of a bucket (without any, those of the hold). For slots, remaining is how many were added or freed,
+-- and retry after how many had ended by themselves.
 -- If it is too late, the reply is  now I7  alone.
 --
 -- Every bucket is read once, changed in Lua by each decision in turn, and written once, if at all.
@@ -866,8 +867,8 @@ local REACH = 1024
 -- What one call adds rewrites at most this many closed blocks, at about 10 us each.
 local DEPTH = 128
 
--- A sorted set: a member for each slot, with the time of its end. Its name is the id of those that were taken together, and
--- its number among them.
+-- A sorted set: a member for each slot, with the time of its end. Its name is the id of those that were taken together,
+-- and its number among them.
 local SLOTS = 7
 
 -- Functions that are not defined here are in slow_path.lua, which goes before this file.
