@@ -149,10 +149,14 @@ impl Facts {
                 Some(outcome) if word(outcome) != "unavailable" => fact.count_outcome(outcome),
                 _ => {
                     failed = true;
-                    // The next sign of a living stream is as good.
-                    if matches!(fact.what, What::Settle { .. } | What::Free) {
-                        let in_doubt = true;
-                        again.push_back(Fact { in_doubt, ..fact });
+                    match fact.what {
+                        What::Settle { .. } | What::Free => {
+                            let in_doubt = true;
+                            again.push_back(Fact { in_doubt, ..fact });
+                        }
+                        // Another sign is as good, and soon.
+                        What::Live { .. } => fact.of.renew_soon(),
+                        What::Keep => {}
                     }
                 }
             }

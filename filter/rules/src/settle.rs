@@ -330,6 +330,11 @@ impl Reserves {
         self.renew_us.set(now_us.saturating_add(third_us));
     }
 
+    /// The sidecar may not have had the last sign.
+    pub fn renew_soon(&self) {
+        self.renew_us.set(0);
+    }
+
     /// Signs of the living stream, if they are due.
     pub fn renewals(self: &Rc<Self>, now_us: u64) -> Vec<Fact> {
         if self.renew_us.get() > now_us {

@@ -135,6 +135,14 @@ impl Updates {
         GIVE_UP_US + if is_longer { RETRY_US } else { 0 }
     }
 
+    /// There was no answer. Every other time the next request is sent at once: Envoy takes sidecars in turn, and at a steady pace
+    /// each might reach the same one, which is not there.
+    pub const fn failed(&mut self, now_us: u64) {
+        if self.requests % 2 == 1 {
+            self.next_us = now_us;
+        }
+    }
+
     /// The answer was no document: the next request waits longer, since this one may have been large.
     pub const fn unusable(&mut self, now_us: u64) {
         self.next_us = now_us.saturating_add(RETRY_US * 10);
@@ -420,6 +428,26 @@ mod tests {
                 });
                 assert!(reaches.is_some(), "sidecar {wanted} of {sidecars}");
             }
+        }
+    }
+
+    /// Two sidecars in turn, of which one is not there, and another callout in each pause.
+    #[test]
+    fn a_sidecar_that_is_not_there_does_not_keep_an_idle_worker_from_the_other() {
+        for first in [0, 1] {
+            let (mut updates, mut turn, mut now_us) = (Updates::default(), first, 0);
+            let mut reached = false;
+            for _ in 0..4 {
+                now_us += RETRY_US;
+                while updates.is_due(now_us) && !reached {
+                    updates.sent(now_us);
+                    reached = turn % 2 == 0;
+                    updates.failed(now_us);
+                    turn += 1;
+                }
+                turn += 1;
+            }
+            assert!(reached, "{first}");
         }
     }
 

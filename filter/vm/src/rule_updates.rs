@@ -170,8 +170,9 @@ impl RuleUpdates {
         let document = match read {
             Ok(document) => document,
             Err((why, is_unusable)) => {
-                if is_unusable {
-                    updates.unusable(now_us);
+                match is_unusable {
+                    true => updates.unusable(now_us),
+                    false => updates.failed(now_us),
                 }
                 self.say(&plugin.host, &format!("no rules from the sidecar: {why}"));
                 return;

@@ -185,12 +185,15 @@ async fn verdict(
         let asked = decider.decide([decision]).await.map(|[verdict]| verdict);
         let due = match &asked {
             // An estimate: as long as there is time, it may be free.
-            Ok(Verdict::Denied(status)) if status.at_once => {
+            Ok(Verdict::Denied(status)) if status.at_once && !status.until_changed => {
                 let left = wait.saturating_sub(started.elapsed());
                 if left.is_zero() {
                     return asked;
                 }
-                Duration::from_millis(status.retry_after_ms).min(left)
+                let estimate = Duration::from_millis(status.retry_after_ms);
+                let jitter = estimate.mul_f64(wait::chance() / 10.0);
+                tokio::time::sleep((estimate + jitter).min(left)).await;
+                continue;
             }
             Ok(Verdict::Denied(status)) => Duration::from_millis(status.retry_after_ms),
             Ok(verdict @ Verdict::Unavailable { .. }) if !admits(verdict) => ASK_AGAIN,

@@ -142,7 +142,10 @@ impl Holds {
 impl Hold {
     /// Whether they are older than `longest`, and were renewed until then.
     fn is_outlived(&self, id: SlotId, now_us: u64) -> bool {
-        id.at_us().saturating_add(self.limit.longest_us) < now_us.min(self.ends_us)
+        let longest_us = self.limit.expire_us().map(|_| self.limit.longest_us);
+        // The policy may count no slots of it any more.
+        let until_us = longest_us.map(|longest_us| id.at_us().saturating_add(longest_us));
+        until_us.is_some_and(|until_us| until_us < now_us.min(self.ends_us))
     }
 
     fn is_listed(&self, id: SlotId, now_us: u64) -> bool {

@@ -356,7 +356,7 @@ fn slots(file: &LimitFile, windows: &[BucketSpec]) -> Result<u64, Fault> {
     if !EXPIRE_US.contains(&first.window_us) {
         let per = file.windows.first().map_or("", |window| &window.per);
         let why = format!(
-            "a slot that is in use for {} without a sign of its stream: give 3s to 24h",
+            "`per` (`expire` in the short form) is {}: give a slot 3s to 24h without a sign of its stream",
             shown(per)
         );
         return Err(wrong("windows[0]", why));

@@ -224,7 +224,7 @@ fn a_mistake_is_told_with_line_field_value_and_remedy() {
         at_once: 0, key: address | `at_once` is `0`
         max_concurrent: 5, key: address | did you mean `at_once`
         at_once: many, key: address | `at_once` is `many`
-        at_once: 5, expire: 1s, key: address | `1s` without a sign of its stream, 3s to 24h
+        at_once: 5, expire: 1s, key: address | `expire`, `1s`, 3s to 24h
         at_once: 5, expire: day, key: address | fixed_window
         at_once: 5, algorithm: token_bucket, key: address | `at_once` is `algorithm: concurrency`
         at_once: 5, lease: { longest: 1s }, key: address | knows who has each slot, remove `lease`
