@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::bounds::{Bucket, Counted, Judge, Steps, Subject, Taking, Time, meets};
+use crate::bounds::{Bucket, Counted, Judge, SOON, Steps, Subject, Taking, Time, meets};
 use crate::record::{Algorithm, Check, Grant, Settled, Told, What};
 use crate::report::{Report, Wrong};
 use crate::uses::{Use, Uses};
@@ -234,12 +234,13 @@ impl Judge<'_> {
                 }
                 (is_settled, is_answered) = (true, true);
             }
-            // What a VM knows dies with it.
+            // What a VM knows dies with it, and with the run.
             let ends = |at: Time| {
                 let mut changes = self.changes.iter();
                 changes.any(|one| matches!(one.what, What::VmEnded) && one.to >= at.0)
             };
-            if let Some(at) = ended.filter(|at| !is_answered && !ends(*at)) {
+            let known = |at: Time| at.0 <= self.history.healed.saturating_sub(SOON) && !ends(at);
+            if let Some(at) = ended.filter(|at| !is_answered && known(*at)) {
                 report.add(of, at, Wrong::Unsettled);
             }
         }

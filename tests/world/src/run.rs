@@ -159,10 +159,6 @@ async fn go(world: World, records: bool) -> Shown {
     let mut reached = BTreeSet::new();
     for filter in &run.filters {
         filter.stop();
-        // What their VMs know dies with them.
-        if run.world.settles.is_some() {
-            run.note_now(0, What::VmEnded);
-        }
         reached.append(&mut filter.network.reached.borrow_mut());
         run.note_settled(filter);
     }

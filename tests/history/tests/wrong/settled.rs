@@ -210,6 +210,9 @@ fn at_most_a_part_of_the_quota_is_reserved() {
 fn what_a_stream_tells_is_settled_unless_its_vm_has_ended() {
     let ended = vec![reserves(S, 2), settles(2 * S, 0, 1, Told::Ended)];
     assert_eq!(wrong(ended.clone()), [Wrong::Unsettled]);
+    let mut over = History::new(vec![Limit::new(Algorithm::Log, 4, 10_000)], ended.clone());
+    over.healed = 3 * S;
+    assert_eq!(violations(&over), [], "the run ends soon after it");
     let with = |more: Entry| wrong([&ended[..], &[more]].concat());
     assert_eq!(with(settles(3 * S, 0, 1, Told::Returned(1))), []);
     // In a calm world no receipt is unknown, unless an answer before was lost.
