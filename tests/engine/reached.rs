@@ -15,7 +15,7 @@ use std::cell::RefCell;
 /// What comes after the slow path.
 const REST: &str = "-- Decides a batch:";
 /// Rounds of histories of each kind. Three or four suffice; a branch that needs more than all of them is one that no history has.
-const ROUNDS: usize = 40;
+const ROUNDS: usize = 200;
 
 /// Branches that no history comes to: a word of the line, and what does.
 const ELSEWHERE: [(&str, &str); 9] = [
