@@ -284,10 +284,8 @@ what has ended is freed once more
 - if what == 6 and not live then return 3, 0, 0, following end
 +
 a renewal does not bring back what was lost
--   redis.call('ZADD', key, unpack(list))
--   redis.call('PEXPIRE'
-+   redis.call('ZADD', key, decided and 'NX' or 'XX', unpack(list))
-+   redis.call('PEXPIRE'
+- redis.call('ZADD', key, unpack(list))
++ redis.call('ZADD', key, decided and 'NX' or 'XX', unpack(list))
 a renewal adds slots that it has already
 - units = -redis.call('ZREM', key, unpack(list)) elseif live then units = 0 end
 + units = -redis.call('ZREM', key, unpack(list)) end

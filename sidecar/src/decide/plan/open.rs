@@ -142,7 +142,12 @@ impl<'a> Open<'a> {
 
     /// Draws the receipts that are wanted. Checks that an override made unlimited take nothing, so they have none.
     pub fn draw_receipts(&mut self, drawn: Drawn) {
-        if self.asked.peek {
+        // Most decisions have none.
+        let mut checks = self.all.checks.iter();
+        let any = checks.any(|check| {
+            check.limit.expire_us().is_some() || check.within_us.is_some() || self.asked.receipt
+        });
+        if self.asked.peek || !any {
             return;
         }
         let checks = 0..self.asked.checks.len();
