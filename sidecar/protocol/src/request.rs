@@ -91,7 +91,7 @@ pub struct Read<'a> {
     pub decisions: Vec<Result<Decision<'a>, Problem>>,
     /// Cached denials to count.
     pub denied: Vec<CachedDenials<'a>>,
-    /// What is settled before. Those that are invalid are left out.
+    /// What is settled before. Those that no receipt can have are left out.
     pub settles: Vec<Settle<'a>>,
     /// [`Request::wait_ms`].
     pub wait_ms: u64,
@@ -121,7 +121,13 @@ impl<'a> Read<'a> {
 impl<'a> Read<'a> {
     /// With what the body says beside the decisions.
     fn with(self, mut settles: Vec<Settle<'a>>, wait_ms: Option<u64>) -> Result<Self, Problem> {
-        settles.truncate(MAX_ENTRIES);
+        if settles.len() > MAX_ENTRIES {
+            let why = format_args!("`settles`: the maximum is {MAX_ENTRIES}");
+            return Err(Problem::new(Code::TooManyEntries, why).at(SETTLES));
+        }
+        for (index, entry) in settles.iter().enumerate() {
+            check_numbers(entry).map_err(|problem| problem.of_entry(SETTLES, index))?;
+        }
         settles.retain(|entry| check_settle(entry).is_ok());
         match wait_ms {
             Some(wait_ms) if !(1..=MAX_WAIT_MS).contains(&wait_ms) => {
@@ -319,23 +325,28 @@ pub fn read_settles(body: &[u8]) -> Result<Vec<Result<Settle<'_>, Problem>>, Pro
 
 fn check_settle(entry: &Settle<'_>) -> Result<(), Problem> {
     check_key(&entry.key)?;
+    check_numbers(entry)?;
+    if entry.units.is_some() == entry.within_ms.is_some() {
+        let why = "`units` is what was used, or `within_ms` keeps the receipt: give exactly one of the two";
+        return Err(Problem::new(Code::MalformedEntry, why).at("units"));
+    }
+    Ok(())
+}
+
+/// The bounds that the schema has.
+fn check_numbers(entry: &Settle<'_>) -> Result<(), Problem> {
     let wrong = |field, why: String| {
         Err(Problem::new(Code::MalformedEntry, format_args!("`{field}` {why}")).at(field))
     };
     match (entry.units, entry.within_ms) {
-        (Some(units), None) if units > MAX_COST => {
+        (Some(units), _) if units > MAX_COST => {
             wrong("units", format!("is {units}; the maximum is {MAX_COST}"))
         }
-        (None, Some(within_ms)) if !(1..=MAX_WITHIN_MS).contains(&within_ms) => wrong(
+        (_, Some(within_ms)) if !(1..=MAX_WITHIN_MS).contains(&within_ms) => wrong(
             "within_ms",
             format!("is {within_ms}: give 1 to {MAX_WITHIN_MS}"),
         ),
-        (Some(_), None) | (None, Some(_)) => Ok(()),
-        _ => wrong(
-            "units",
-            "is what was used, or `within_ms` keeps the receipt: give exactly one of the two"
-                .to_owned(),
-        ),
+        _ => Ok(()),
     }
 }
 
