@@ -114,6 +114,9 @@ rules! {
     /// The window that holds an instant: when it begins, and when the next one does. `None`: windows have no edges.
     pub fn window_at(at_us: u64) -> Option<(u64, u64)>;
 
+    /// Whether its units are slots, which are in use until they are freed, and not counted by time.
+    pub fn has_slots() -> bool;
+
     /// Which part of time an admission belongs to, none longer than `long_us` unless its units expire together: admissions of one
     /// part may be recorded as one. `None`: the level of such a bucket is recorded, and not what was admitted.
     pub fn part(at_us: u64, long_us: u64) -> Option<u64>;

@@ -13,6 +13,7 @@
 //! | `memory.rs` | the embedded store |
 //! | `script.rs`, `script/reply.rs` | encodes calls of the Lua script and decodes its replies |
 //! | `share.rs` | divides a limit among sidecars that cannot reach the store |
+//! | `slot_id.rs` | the names of slots |
 //! | `verdict.rs` | the outcome of a decision, of the answers of its buckets |
 //!
 //! Nothing here reads a clock, opens a socket or depends on tokio: the time is an argument.
@@ -31,6 +32,7 @@ pub mod lease;
 mod memory;
 pub mod script;
 mod share;
+mod slot_id;
 #[cfg(test)]
 mod test;
 mod verdict;
@@ -42,10 +44,9 @@ pub use calendar::{Calendar, CalendarUnit, DEFAULT_TIME_ZONE, UnknownTimeZone};
 pub use check::{
     MAX_HELD, MAX_UNITS, MAX_WINDOW_US, MIN_WINDOW_US, SpecError, greatest_common_divisor,
 };
-pub use hold::{
-    ALL, Done, Entry, Guard, Held, Hold, MAX_SLOTS, Settlement, Settlements, SlotId, TakenSlots,
-};
+pub use hold::{ALL, Done, Entry, Guard, Held, Hold, Settlement, Settlements, TakenSlots};
 pub use key::{Bucket, bucket_key, hold_key, hold_key_beside};
 pub use memory::{Full, Memory};
 pub use share::FleetPosition;
+pub use slot_id::{MAX_SLOTS, SlotId};
 pub use verdict::{Look, Outcome, outcome};

@@ -12,8 +12,9 @@ mod table;
 
 use crate::algorithm::{Record, Slots, Stored, of_stored};
 use crate::batch::{Batch, Decision};
-use crate::hold::{Hold, SlotId};
+use crate::hold::Hold;
 use crate::key::Bucket;
+use crate::slot_id::SlotId;
 use crate::verdict::{Look, Outcome, all_have_room, outcome};
 use stored::{StoredBucket, StoredHold};
 use table::Table;

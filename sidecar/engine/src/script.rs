@@ -8,8 +8,9 @@ mod reply;
 pub use reply::{BrokenState, Reply, ReplyError};
 
 use crate::batch::{Batch, Decision};
-use crate::hold::{Done, Guard, Held, Hold, Settlements, SlotId, name_of};
+use crate::hold::{Done, Guard, Held, Hold, Settlements, name_of};
 use crate::key::Bucket;
+use crate::slot_id::SlotId;
 use crate::verdict::Outcome;
 
 /// The script, whole, as a test assembles it from lua/. It takes, peeks and settles; to reset buckets, `UNLINK` their keys.

@@ -1,6 +1,6 @@
 //! How a check stands in a window of its limit: the only place that makes these numbers. Pure.
 
-use sluicegate_engine::{Algorithm, BucketSpec, CalendarUnit as Unit, Outcome};
+use sluicegate_engine::{BucketSpec, CalendarUnit as Unit, Outcome};
 use sluicegate_protocol::{CalendarUnit, LimitStatus};
 
 use crate::policy::Limit;
@@ -21,7 +21,7 @@ pub fn in_window(
         reset_ms: 0,
         retry_after_ms: 0,
         until_changed: false,
-        at_once: spec.algorithm == Algorithm::Slots,
+        at_once: spec.has_slots(),
         calendar: spec
             .algorithm
             .calendar()
@@ -45,9 +45,9 @@ pub fn of_outcome(
 ) -> LimitStatus<'static> {
     LimitStatus {
         remaining: outcome.remaining,
-        reset_ms: match spec.algorithm {
-            Algorithm::Slots => 0,
-            _ => outcome.reset_us.div_ceil(1_000),
+        reset_ms: match spec.has_slots() {
+            true => 0,
+            false => outcome.reset_us.div_ceil(1_000),
         },
         retry_after_ms: outcome.retry_after_us.div_ceil(1_000),
         ..in_window(check, limit, spec, outcome.at_us)

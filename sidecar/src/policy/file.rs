@@ -8,7 +8,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
-use sluicegate_engine::{Algorithm, BucketSpec};
+use sluicegate_engine::BucketSpec;
 use sluicegate_protocol::{OverrideTerms, Whom};
 use sluicegate_rules::config::schema::sorted;
 
@@ -339,10 +339,7 @@ fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
 /// The bounds of slots; for how long one is renewed at most.
 fn slots(file: &LimitFile, windows: &[BucketSpec]) -> Result<u64, Fault> {
     let wrong = |field: &str, why: String| (field.to_owned(), why);
-    let Some(first) = windows
-        .first()
-        .filter(|first| first.algorithm == Algorithm::Slots)
-    else {
+    let Some(first) = windows.first().filter(|first| first.has_slots()) else {
         let why = "`longest` belongs to `algorithm: concurrency` only: remove it";
         return match file.longest {
             Some(_) => Err(wrong("longest", why.to_owned())),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use sluicegate_engine::lease::LeaseTerms;
-use sluicegate_engine::{Algorithm, BucketSpec, MAX_SLOTS};
+use sluicegate_engine::{BucketSpec, MAX_SLOTS};
 use sluicegate_protocol::{MAX_COST, Whom};
 
 use super::overrides::Override;
@@ -56,7 +56,7 @@ impl Limit {
     /// How long a slot lives after it was taken or renewed, in microseconds; `None`: its units are no slots.
     pub fn expire_us(&self) -> Option<u64> {
         let window = self.windows.first()?;
-        (window.algorithm == Algorithm::Slots).then_some(window.window_us)
+        window.has_slots().then_some(window.window_us)
     }
 
     /// The largest cost of one check, whatever the quota.

@@ -188,7 +188,7 @@ fn length(us: u64) -> String {
 pub fn window_name(spec: &BucketSpec) -> String {
     match spec.algorithm.calendar() {
         Some(calendar) => format!("{} {}", calendar.unit().name(), calendar.time_zone()),
-        None if spec.algorithm == Algorithm::Slots => AT_ONCE.to_owned(),
+        None if spec.has_slots() => AT_ONCE.to_owned(),
         None => humantime::format_duration(Duration::from_micros(spec.window_us)).to_string(),
     }
 }

@@ -10,8 +10,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use sluicegate_engine::{
-    Algorithm, Batch, BatchBuilder, Bucket, BucketSpec, Decision, FleetPosition, Guard, Memory,
-    Outcome, Record, Settlement, Settlements, Take, TakenSlots,
+    Batch, BatchBuilder, Bucket, BucketSpec, Decision, FleetPosition, Guard, Memory, Outcome,
+    Record, Settlement, Settlements, Take, TakenSlots,
 };
 
 pub use debt::{Debt, settlements};
@@ -111,7 +111,7 @@ impl Share {
                     at_us: now_us,
                     units,
                 };
-                if whole.spec.algorithm == Algorithm::Slots {
+                if whole.spec.has_slots() {
                     self.slots.insert(whole.key.as_str().into(), whole.spec);
                 } else if units > 0 {
                     self.owe(whole, position, record);

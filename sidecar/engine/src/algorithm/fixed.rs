@@ -55,6 +55,7 @@ pub(super) static RULES: Rules = Rules {
     most_at_once: |spec| spec.quota,
     held_for_us: |spec, _| spec.window_us,
     window_at: |spec, at_us| Some(window_at(spec, at_us)),
+    has_slots: |_| false,
     part: |spec, at_us, _| Some(window_at(spec, at_us).0),
     touches: |spec, length_us| match spec.algorithm.calendar() {
         None if spec.window_us.is_multiple_of(length_us) => Some(spec.window_us / length_us),

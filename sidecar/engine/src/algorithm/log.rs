@@ -83,6 +83,7 @@ pub(super) static RULES: Rules = Rules {
             .saturating_add(precision_us.saturating_add(later_us))
     },
     window_at: |_, _| None,
+    has_slots: |_| false,
     part: |spec, at_us, long_us| Some(stamp(spec, at_us) / long_us.max(step_us(spec).0)),
     touches: |spec, length_us| match step_us(spec).0 {
         0 => Some(spec.window_us.div_ceil(length_us)),

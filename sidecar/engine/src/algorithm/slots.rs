@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use super::records::{Back, Record};
 use super::{BucketSpec, Rules, Stored};
-use crate::hold::SlotId;
+use crate::slot_id::SlotId;
 use crate::verdict::Look;
 
 #[derive(Debug, Default)]
@@ -28,6 +28,7 @@ pub(super) static RULES: Rules = Rules {
     most_at_once: |spec| spec.quota,
     held_for_us: |spec, _| spec.window_us,
     window_at: |_, _| None,
+    has_slots: |_| true,
     // Nothing is recorded: slots are renewed instead.
     part: |_, at_us, _| Some(at_us),
     touches: |_, _| None,

@@ -119,6 +119,7 @@ pub(super) static RULES: Rules = Rules {
         fine.div_ceil(rate.per_us.max(1))
     },
     window_at: |_, _| None,
+    has_slots: |_| false,
     part: |_, _, _| None,
     touches: |_, _| None,
     leased,

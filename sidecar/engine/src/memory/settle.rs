@@ -4,8 +4,9 @@ use super::Memory;
 use super::stored::StoredHold;
 use super::table::Ends;
 use crate::algorithm::{Back, Record, Slots, Stored, TokenRate, of_stored};
-use crate::hold::{Done, Entry, Guard, Hold, Settlement, Settlements, SlotId};
+use crate::hold::{Done, Entry, Guard, Hold, Settlement, Settlements};
 use crate::key::Bucket;
+use crate::slot_id::SlotId;
 
 /// What a guard lets pass.
 enum Passed<'a> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::store::slots::Atomic;
 use sluicegate_engine::{
-    ALL, Algorithm, Batch, BatchBuilder, Bucket, Decision, Entry, Guard, Held, Hold, Look, Outcome,
+    ALL, Batch, BatchBuilder, Bucket, Decision, Entry, Guard, Held, Hold, Look, Outcome,
     Settlement, Settlements, Take, TakenSlots, hold_key_beside, outcome,
 };
 
@@ -98,7 +98,7 @@ fn hold_rest(
         let buckets = takes.iter().filter(|take| take.cost > 0);
         let buckets = buckets.filter_map(|take| batch.buckets.get(take.bucket));
         // Slots are freed by their own name.
-        let buckets = buckets.filter(|bucket| !is_of_slots(bucket));
+        let buckets = buckets.filter(|bucket| !bucket.spec.has_slots());
         let mut is_held =
             |bucket: &&Bucket| holds.iter_mut().any(|hold| hold.held(bucket).is_some());
         let rest: Vec<_> = buckets.filter(|bucket| !is_held(bucket)).collect();
@@ -156,10 +156,6 @@ pub fn combine(
     combined
 }
 
-fn is_of_slots(bucket: &Bucket) -> bool {
-    bucket.spec.algorithm == Algorithm::Slots
-}
-
 /// Settles what the admitted sub-batches of a decision took.
 fn come_back(to: &mut Settlements, batch: &Batch, decision: &Decision, parts: &[Part<'_>]) {
     for (mut takes, holds, at_us) in admitted(batch, decision, parts) {
@@ -170,7 +166,7 @@ fn come_back(to: &mut Settlements, batch: &Batch, decision: &Decision, parts: &[
                 to.return_to(Guard::Free(slots.id), [bucket.clone()]);
             }
         }
-        takes.retain(|(bucket, _)| !is_of_slots(bucket));
+        takes.retain(|(bucket, _)| !bucket.spec.has_slots());
         if takes.is_empty() {
             continue;
         }

@@ -1,7 +1,6 @@
 //! The windows of the limits in force: quota, length and burst, so that a panel can show use against the limit.
 
 use prometheus::GaugeVec;
-use sluicegate_engine::Algorithm;
 
 use super::families::Families;
 use crate::policy::{Policy, window_name};
@@ -22,7 +21,7 @@ pub fn set(families: &Families, policy: &Policy, unix_ms: u64) {
         let set = |gauges: &GaugeVec, value| gauges.with_label_values(&labels).set(value);
         set(&families.quota, spec.quota as f64);
         // What is in use at once has no time.
-        if spec.algorithm != Algorithm::Slots {
+        if !spec.has_slots() {
             let length_us = spec.length_us(unix_ms.saturating_mul(1_000));
             set(&families.window_seconds, length_us as f64 / 1e6);
         }
