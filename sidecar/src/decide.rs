@@ -39,7 +39,7 @@ mod unclaimed;
 
 pub use denials::Denials;
 pub use epoch::{Epoch, PolicyHandle};
-pub use holds::{OfLimit, read_vm};
+pub use holds::read_vm;
 pub use overrides::Overrides;
 pub use plan::{Basis, Fallback, Plan};
 pub use receipts::Receipt;

@@ -87,6 +87,13 @@ pub enum WithoutStore {
 }
 
 impl Verdict<'_> {
+    /// Whether it is denied because all slots are in use, and nothing else denies it. Of a block, `reset_ms` is its end, or there is
+    /// none.
+    pub fn is_denied_by_slots(&self) -> bool {
+        matches!(self, Self::Denied(status)
+            if status.at_once && !status.until_changed && status.reset_ms == 0)
+    }
+
     /// A copy that owns its data.
     pub fn into_owned(self) -> Verdict<'static> {
         match self {

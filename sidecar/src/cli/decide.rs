@@ -183,24 +183,17 @@ async fn verdict(
     let started = Instant::now();
     loop {
         let asked = decider.decide([decision]).await.map(|[verdict]| verdict);
+        let left = wait.saturating_sub(started.elapsed());
         let due = match &asked {
-            // An estimate: as long as there is time, it may be free.
-            Ok(Verdict::Denied(status)) if status.at_once && !status.until_changed => {
-                let left = wait.saturating_sub(started.elapsed());
-                if left.is_zero() {
-                    return asked;
-                }
-                let estimate = Duration::from_millis(status.retry_after_ms);
-                let jitter = estimate.mul_f64(wait::chance() / 10.0);
-                tokio::time::sleep((estimate + jitter).min(left)).await;
-                continue;
+            // An estimate: as long as there is time, one may be free.
+            Ok(verdict @ Verdict::Denied(status)) if verdict.is_denied_by_slots() => {
+                Duration::from_millis(status.retry_after_ms).min(left)
             }
             Ok(Verdict::Denied(status)) => Duration::from_millis(status.retry_after_ms),
             Ok(verdict @ Verdict::Unavailable { .. }) if !admits(verdict) => ASK_AGAIN,
             Err(failure) if failure.exit == Exit::Unavailable => ASK_AGAIN,
             _ => return asked,
         };
-        let left = wait.saturating_sub(started.elapsed());
         match wait::pause(due, left, wait::chance()) {
             Some(pause) => tokio::time::sleep(pause).await,
             None => return asked,

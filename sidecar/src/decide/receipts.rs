@@ -54,16 +54,8 @@ impl Receipt {
     }
 }
 
-/// What is asked of a receipt, in terms of the store: the settlement that was added, or a renewal by itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Asked {
-    /// The next settlement.
-    Settlement(Receipt),
-    /// A hold lives for so many milliseconds: its key.
-    Renewal(String, u64),
-}
-
-/// Adds the settlement of a receipt, unless its hold is renewed.
+/// Adds the settlement of a receipt, or the renewal of its hold: the hold's key, and for how many milliseconds. The receipt, if a
+/// settlement was added.
 ///
 /// # Errors
 /// The policy has no such limit, or the receipt is malformed.
@@ -72,18 +64,17 @@ pub fn settle(
     overrides: OverridesNow<'_>,
     asked: &Settle<'_>,
     settlements: &mut Settlements,
-) -> Result<Asked, Problem> {
-    let receipt = match Receipt::read(&asked.receipt) {
-        Some(Receipt::Slots(id)) => {
-            let guard = match asked.within_ms {
-                None => Guard::Free(id),
-                Some(_) => Guard::Renew(id),
-            };
-            settlements.return_to(guard, [slots_of(policy, asked, id)]);
-            return Ok(Asked::Settlement(Receipt::Slots(id)));
-        }
-        receipt => receipt,
-    };
+    renewals: &mut Vec<(String, u64)>,
+) -> Result<Option<Receipt>, Problem> {
+    let receipt = Receipt::read(&asked.receipt);
+    if let Some(Receipt::Slots(id)) = receipt {
+        let guard = match asked.within_ms {
+            None => Guard::Free(id),
+            Some(_) => Guard::Renew(id),
+        };
+        settlements.return_to(guard, [slots_of(policy, asked, id)]);
+        return Ok(receipt);
+    }
     let buckets = buckets(policy, overrides, &asked.limit, &asked.key)?;
     let Some(Receipt::Hold(secret)) = receipt else {
         let why = "`receipt` is malformed: send its characters exactly as in the verdict";
@@ -91,11 +82,12 @@ pub fn settle(
     };
     let hold = hold_key(&asked.key, &asked.limit, secret);
     if let Some(within_ms) = asked.within_ms {
-        return Ok(Asked::Renewal(hold, within_ms));
+        renewals.push((hold, within_ms));
+        return Ok(None);
     }
     let used = asked.units.unwrap_or_default();
     settlements.return_to(Guard::Settle { hold, used }, buckets);
-    Ok(Asked::Settlement(Receipt::Hold(secret)))
+    Ok(receipt)
 }
 
 /// The bucket of slots; also of a limit that the policy does not have any more, since their streams still run.

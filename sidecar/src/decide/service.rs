@@ -19,7 +19,6 @@ use super::plan::{Basis, Drawn, Plan};
 use super::slots::Slots;
 use super::unclaimed::Unclaimed;
 use crate::clock;
-use crate::lock::lock;
 use crate::random;
 use crate::store::batch::Batcher;
 use crate::store::{Outage, Store};
@@ -39,8 +38,6 @@ mod settle;
 mod slots;
 mod stored_overrides;
 mod waiting;
-
-use waiting::is_denied_by_slots;
 
 /// The state of a sidecar.
 pub struct Service {
@@ -187,18 +184,19 @@ impl Service {
                 slots.expired.inc_by(ended);
             }
         }
-        let denied = match unclaimed.is_empty() {
-            true => Vec::new(),
-            false => plan.denied_by(&outcomes),
-        };
+        let has_slots = !unclaimed.is_empty();
+        if has_slots {
+            let denied = plan.denied_by(&outcomes);
+            unclaimed.keep(|decision| !denied.contains(&decision));
+        }
         let mut decided = plan.verdicts(&outcomes, &fallbacks, clock::now_us());
         unclaimed.keep(|decision| {
             let decided = decided.get(decision).map(|decided| &decided.verdict);
-            !matches!(decided, Some(Verdict::Admitted(_))) && !denied.contains(&decision)
+            !matches!(decided, Some(Verdict::Admitted(_)))
         });
         drop(unclaimed);
         for decided in &mut decided {
-            if is_denied_by_slots(&decided.verdict)
+            if decided.verdict.is_denied_by_slots()
                 && let Verdict::Denied(status) = &mut decided.verdict
             {
                 status.retry_after_ms = self.slots.retry_ms(&status.limit, status.quota);
@@ -217,14 +215,14 @@ impl Service {
         for (decided, asked) in decided.iter().zip(asked) {
             let decision = asked.as_ref().ok();
             // A filter asks for a slot again, and waits: that is counted.
-            let asks_again = is_denied_by_slots(&decided.verdict)
+            let asks_again = decided.verdict.is_denied_by_slots()
                 && decision.is_some_and(|one| one.shadow.is_none() && !one.peek)
                 && (request.wait_ms > 0 || basis.names_unknown);
             if !asks_again {
                 epoch.metrics.count(decided, decision, now_us);
             }
-            if let (Verdict::Admitted(status), Some(decision)) = (&decided.verdict, decision)
-                && !status.receipt.is_empty()
+            if has_slots
+                && let (Verdict::Admitted(status), Some(decision)) = (&decided.verdict, decision)
             {
                 let vm = header(VM_HEADER).and_then(read_vm);
                 self.note_granted(&epoch, decision, &status.receipt, vm);
@@ -316,7 +314,8 @@ impl Service {
             let info = families.rules.with_label_values(&labels);
             info.set(1.0);
         }
-        let slots = lock(&self.slots.holds).of_limits(clock::unix_us());
+        let slots = self.slots_in_use().into_iter();
+        let slots = slots.map(|of| (of.oldest.limit, of.in_use)).collect();
         self.metrics
             .text(&epoch.policy, &self.store.facts(), &slots)
     }

@@ -27,7 +27,6 @@ use prometheus::{Encoder, Histogram, IntCounter, Registry, TextEncoder};
 use sluicegate_protocol::{FilterInfo, Top};
 
 use crate::clock;
-use crate::decide::OfLimit;
 use crate::lock::lock;
 use crate::policy::Policy;
 use crate::telemetry::history::{Counts, Failures};
@@ -263,7 +262,7 @@ impl Metrics {
         &self,
         policy: &Policy,
         store: &StoreFacts,
-        slots: &BTreeMap<String, OfLimit>,
+        slots: &BTreeMap<String, u64>,
     ) -> Result<Vec<u8>, prometheus::Error> {
         let _one_at_a_time = lock(&self.scrape);
         windows::set(&self.families, policy, clock::unix_ms());
@@ -292,7 +291,7 @@ impl Metrics {
 
     /// Sets the gauges of limits and removes those of limits that the policy no longer has: of units that leases hold and of slots,
     /// with the last one.
-    fn set_gauges_of_limits(&self, policy: &Policy, slots: &BTreeMap<String, OfLimit>) {
+    fn set_gauges_of_limits(&self, policy: &Policy, slots: &BTreeMap<String, u64>) {
         let unknown = self.unknown_limits().len();
         self.families.unknown_limits.set(unknown as f64);
         let (known, now_us) = (self.known(), clock::now_us());
@@ -312,7 +311,7 @@ impl Metrics {
             if let Some(held) = held.filter(|held| *held > 0 || policy.has(limit)) {
                 units.with_label_values(&[limit]).set(held as f64);
             }
-            let used = slots.get(limit).map(|of_limit| of_limit.in_use);
+            let used = slots.get(limit).copied();
             if used.is_some() || (of_limit.slots.get().is_some() && policy.has(limit)) {
                 let used = used.unwrap_or_default();
                 in_use.with_label_values(&[limit]).set(used as f64);

@@ -39,11 +39,10 @@ impl Taken {
         !self.checks.is_empty() && self.checks.len() == question.checks.len()
     }
 
-    /// Whether slots alone deny the enforced checks (and no block, which has an end or none), by these verdicts on what was asked for.
+    /// Whether slots alone deny the enforced checks by these verdicts on what was asked for.
     pub fn is_denied_by_slots(&self, question: &Question, answered: &[Verdict<'_>]) -> bool {
         let is_asked = !question.checks.is_empty() && !self.covers_enforced(question);
-        matches!(answered.first(), Some(Verdict::Denied(status))
-            if is_asked && status.at_once && !status.until_changed && status.reset_ms == 0)
+        is_asked && answered.first().is_some_and(Verdict::is_denied_by_slots)
     }
 
     /// Number of decisions that are asked for.

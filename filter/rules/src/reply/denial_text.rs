@@ -29,10 +29,7 @@ pub fn write_denial(text: &mut String, limit: &str, status: &LimitStatus<'_>, co
 
 /// Of slots, which are given back when requests end: nobody knows when that is.
 fn write_slots(text: &mut String, limit: &str, status: &LimitStatus<'_>, cost: u64) {
-    text.push_str("limit `");
-    text.push_str(limit);
-    text.push_str("` allows ");
-    number(text, status.quota);
+    write_quota(text, limit, status);
     text.push_str(" at once, this request needs ");
     number(text, cost);
     text.push_str(", ");
@@ -44,12 +41,16 @@ fn write_slots(text: &mut String, limit: &str, status: &LimitStatus<'_>, cost: u
     write_wait(text, status.retry_after_ms);
 }
 
-/// The beginning of the text, which is the same for all denials by a window.
-pub(super) fn write_window(text: &mut String, limit: &str, status: &LimitStatus<'_>) {
+fn write_quota(text: &mut String, limit: &str, status: &LimitStatus<'_>) {
     text.push_str("limit `");
     text.push_str(limit);
     text.push_str("` allows ");
     number(text, status.quota);
+}
+
+/// The beginning of the text, which is the same for all denials by a window.
+pub(super) fn write_window(text: &mut String, limit: &str, status: &LimitStatus<'_>) {
+    write_quota(text, limit, status);
     text.push_str(" per ");
     match status.calendar {
         Some(CalendarUnit::Day) => text.push_str("day"),

@@ -11,7 +11,7 @@ use sluicegate_protocol::{
 use super::Service;
 use crate::clock;
 use crate::decide::buckets::buckets;
-use crate::decide::receipts::{self, Asked, Receipt};
+use crate::decide::receipts::{self, Receipt};
 use crate::telemetry::verdict::Decided;
 
 impl Service {
@@ -31,16 +31,17 @@ impl Service {
         let (mut settlements, mut renewals) = (Settlements::default(), Vec::new());
         let read = asked.iter().enumerate().map(|(index, asked)| {
             let entry = asked.as_ref().map_err(Problem::clone)?;
-            let added = receipts::settle(&epoch.policy, overrides, entry, &mut settlements);
-            let added = added.map_err(|problem| problem.of_entry(SETTLES, index))?;
-            Ok((entry, added))
+            let settled = receipts::settle(
+                &epoch.policy,
+                overrides,
+                entry,
+                &mut settlements,
+                &mut renewals,
+            );
+            let receipt = settled.map_err(|problem| problem.of_entry(SETTLES, index))?;
+            Ok((entry, receipt))
         });
         let read: Vec<Result<_, Problem>> = read.collect();
-        for (_, asked) in read.iter().flatten() {
-            if let Asked::Renewal(hold, within_ms) = asked {
-                renewals.push((hold.clone(), *within_ms));
-            }
-        }
         let (done, renewed) = tokio::join!(
             self.backend.settle(&settlements),
             self.backend.renew(&renewals)
@@ -49,12 +50,12 @@ impl Service {
         let (mut void, mut slots) = (Vec::new(), Vec::new());
         let outcomes = read.into_iter().map(|entry| match entry {
             Err(problem) => Settled::Error(problem),
-            Ok((_, Asked::Renewal(..))) => match renewed.next() {
+            Ok((_, None)) => match renewed.next() {
                 None => Settled::Unavailable,
                 Some(false) => Settled::Unknown,
                 Some(true) => Settled::Renewed,
             },
-            Ok((asked, Asked::Settlement(receipt))) => {
+            Ok((asked, Some(receipt))) => {
                 let done = done.next().flatten();
                 let settled = match done {
                     None => Settled::Unavailable,

@@ -12,12 +12,6 @@ use crate::decide::holds::read_vm;
 use crate::decide::slots::Waits;
 use crate::telemetry::verdict::{Decided, Source};
 
-/// Whether it is denied because all slots are in use, and nothing else denies it. A block has an end, or lasts until it is changed.
-pub(super) fn is_denied_by_slots(verdict: &Verdict<'_>) -> bool {
-    matches!(verdict, Verdict::Denied(status)
-        if status.at_once && !status.until_changed && status.reset_ms == 0)
-}
-
 impl Service {
     /// Makes decisions. `header` returns the request's headers or metadata by lower-case name.
     pub async fn decide<'h>(
@@ -56,7 +50,7 @@ impl Service {
             let mut still = Vec::new();
             for (number, waits) in &waits {
                 let verdict = answer.verdicts.get(*number);
-                let denied = verdict.filter(|verdict| is_denied_by_slots(verdict));
+                let denied = verdict.filter(|verdict| verdict.is_denied_by_slots());
                 if let Some(Verdict::Denied(status)) = denied {
                     waited.insert(*number, status.limit.to_string());
                     still.push((*number, Box::pin(waits.freed(until))));
@@ -118,7 +112,7 @@ impl Service {
     fn count_denied_by_slots(&self, request: &Read<'_>, answer: &Answer<'static>) {
         let epoch = self.policy.current();
         for (asked, verdict) in request.decisions.iter().zip(&answer.verdicts) {
-            if let (Ok(asked), true) = (asked, is_denied_by_slots(verdict)) {
+            if let (Ok(asked), true) = (asked, verdict.is_denied_by_slots()) {
                 let decided = Decided::by(Source::Store, verdict.clone());
                 epoch.metrics.count(&decided, Some(asked), clock::now_us());
             }
