@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use sluicegate_engine::{
-    Algorithm, Bucket, BucketSpec, Guard, Settlements, SlotId, bucket_key, hold_key,
+    Algorithm, Bucket, BucketSpec, Guard, MAX_SLOTS, Settlements, SlotId, bucket_key, hold_key,
 };
 use sluicegate_protocol::{Code, Problem, Settle};
 
@@ -46,7 +46,9 @@ impl Receipt {
                     let digits = text.get(2 * index..2 * index + 2)?;
                     *byte = u8::from_str_radix(digits, 16).ok()?;
                 }
-                Self::Slots(SlotId(bytes))
+                let id = SlotId(bytes);
+                let is_one = (1..=MAX_SLOTS).contains(&id.units());
+                is_one.then_some(Self::Slots(id))?
             }
             _ => return None,
         };
@@ -118,10 +120,14 @@ mod tests {
         assert_eq!((id.units(), id.by(), id.lasts_us()), (3, 7, 30_000_000));
         assert_eq!(id.at_us(), 1_790_000_000_000_000);
         let a = |count| "A".repeat(count);
+        // Of no slots, or of more than one receipt can name.
+        let of = |units| Receipt::Slots(SlotId::new(units, 1, 1, 1, 1)).to_text();
+        let [none, too_many] = [of(0), of(65)];
         let wrong = ["", "7", "+0000000000000000000000000000007", "x:log:60000ms"];
         for wrong in wrong
             .into_iter()
             .chain([&*a(32), &*a(48), &*"é".repeat(24)])
+            .chain([&*none, &*too_many])
         {
             assert_eq!(Receipt::read(wrong), None, "{wrong}");
         }
