@@ -1,5 +1,5 @@
 # The commands of this project; `make help` lists them.
-.PHONY: help demo test test-full rest build quick debug filter lint advisories unit engine engine-long world world-fresh world-mutations store chain chaos chaos-short fuzz fuzz-pack corpus http jobs openapi page-test observe host manifests chart images mesh nightly collector dashboards compose versions upgrade bench bench-scale bench-engine bench-vm fleet soak release release-twice release-test picture clean
+.PHONY: help demo test test-full rest build quick debug filter lint advisories unit engine engine-long world world-fresh world-mutations store chain chaos chaos-short fuzz fuzz-pack corpus http jobs openapi page-test observe host manifests chart images mesh nightly collector dashboards compose versions upgrade bench bench-scale bench-fleet bench-engine bench-vm fleet soak release release-twice release-test picture clean
 
 # Whole scripts: the other files in lua/ are parts of the assembled one.
 LUA := lua/overrides.lua lua/sidecars.lua sidecar/engine/src/script/assembled.lua
@@ -57,7 +57,7 @@ rest: setup-full
 	@$(CARGO_TEST) -p sluicegate-tests --test core -- --ignored the_memory_of_a_flood
 
 # What a target needs is installed, or named, before anything is compiled: the first of its prerequisites.
-SETUPS = $(addprefix setup-,advisories bench bench-vm chaos collector compose demo envoy filter full host images lint manifests mesh release test versions)
+SETUPS = $(addprefix setup-,advisories bench bench-fleet bench-vm chaos collector compose demo envoy filter full host images lint manifests mesh release test versions)
 .PHONY: $(SETUPS)
 $(SETUPS): setup-%:
 	@tests/setup $*
@@ -206,6 +206,10 @@ bench: setup-bench filter ## compare the whole chain with Envoy without a filter
 bench-scale: setup-bench filter ## measure 1 to 512 connections, 1 and 2 workers, 1 to 1,000,000 keys, with and without leases, and many sidecars with one key: tables and charts in target/bench (eight minutes)
 	@$(MAKE) --no-print-directory build
 	@cargo run --quiet --locked --no-default-features --release -p sluicegate-tests-full --bin bench -- scale
+
+bench-fleet: setup-bench-fleet filter ## measure lone requests of warm and cold keys, at hundreds a second, beside envoyproxy/ratelimit, where there is a Go to build it: tables and a chart in target/bench (a quarter of an hour)
+	@$(MAKE) --no-print-directory build
+	@cargo run --quiet --locked --no-default-features --release -p sluicegate-tests-full --bin bench -- fleet
 
 bench-vm: setup-bench-vm filter ## measure the filter's own code in V8, without Envoy (half a minute; needs Node.js)
 	@node tests/full/bench/vm.mjs target/filter/sluicegate.wasm $(SLUICEGATE_BEFORE)

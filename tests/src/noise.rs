@@ -86,6 +86,12 @@ impl Noise {
         usize::try_from(number).unwrap_or(0) % bound.max(1)
     }
 
+    /// A number above 0 and at most 1.
+    pub fn unit(&mut self) -> f64 {
+        const STEPS: usize = 1 << 30;
+        (self.below(STEPS) + 1) as f64 / STEPS as f64
+    }
+
     fn bytes(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for _ in 0..self.below(9) {

@@ -151,3 +151,59 @@ fn plot_lines(
     root.present()?;
     Ok(())
 }
+
+/// What variants add in one situation: each with CPU in microseconds, and latency in milliseconds.
+pub struct Bars {
+    pub title: String,
+    pub rows: Vec<(&'static str, f64, f64)>,
+}
+
+/// Draws situations one below the other, CPU to the left and latency to the right.
+///
+/// # Panics
+/// They cannot be written.
+pub fn bars(path: &str, all: &[Bars]) {
+    plot_bars(&repository(path), all).expect("a chart under target");
+    println!("drawn in {path}");
+}
+
+fn plot_bars(path: &std::path::Path, all: &[Bars]) -> Result<(), Box<dyn std::error::Error>> {
+    const LEFT: [i32; 2] = [215, 545];
+    const WIDTH: f64 = 250.0;
+    const ROW: i32 = 22;
+    let lines: usize = all.iter().map(|bars| bars.rows.len() + 2).sum();
+    let root = SVGBackend::new(path, (860, 40 + ROW as u32 * u32::try_from(lines)?));
+    let root = root.into_drawing_area();
+    root.fill(&WHITE)?;
+    let text = |at, text: &str, size: i32| {
+        root.draw(&Text::new(text.to_owned(), at, ("sans-serif", size)))
+    };
+    text((LEFT[0], 12), "CPU us added to a request", 15)?;
+    text((LEFT[1], 12), "ms added to a request, mean", 15)?;
+    let rows = || all.iter().flat_map(|bars| &bars.rows);
+    let most = [
+        rows().map(|row| row.1).fold(0.0, f64::max),
+        rows().map(|row| row.2).fold(0.0, f64::max),
+    ];
+    let mut top = 38;
+    for bars in all {
+        text((14, top), &bars.title, 15)?;
+        for (row, color) in bars.rows.iter().zip([30, 120, 200]) {
+            top += ROW;
+            text((14, top + 3), row.0, 14)?;
+            for (left, (value, most)) in LEFT.iter().zip([(row.1, most[0]), (row.2, most[1])]) {
+                let right = left + (value.max(0.0) / most * WIDTH) as i32;
+                let color = RGBColor(color, 120, 170).mix(0.6).filled();
+                root.draw(&Rectangle::new(
+                    [(*left, top), (right, top + ROW - 5)],
+                    color,
+                ))?;
+                let digits = if most < 10.0 { 2 } else { 0 };
+                text((right + 5, top + 3), &format!("{value:.digits$}"), 13)?;
+            }
+        }
+        top += ROW * 3 / 2;
+    }
+    root.present()?;
+    Ok(())
+}

@@ -11,14 +11,18 @@
 //! | `module.rs` | wasm modules to compare with |
 //! | `scale.rs` | `make bench-scale` |
 //! | `fleet.rs` | part of it: many sidecars and one key |
+//! | `lone.rs`, `arrivals.rs`, `ratelimit.rs` | `make bench-fleet`: lone requests, beside envoyproxy/ratelimit |
 //! | `slots.rs` | `bench -- slots`: how soon a slot that is freed is in use again |
 //! | `chart.rs` | target/bench/end_to_end.svg |
 
+mod arrivals;
 mod chart;
 mod fleet;
 mod goals;
 mod load;
+mod lone;
 mod module;
+mod ratelimit;
 mod scale;
 mod slots;
 mod variant;
@@ -46,6 +50,8 @@ async fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
     match wanted.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["scale"] => return scale::run(quick).await,
+        ["fleet"] => return lone::run(quick).await,
+        ["upstream"] => return lone::upstream().await,
         ["slots"] => {
             let mut report = Report::default();
             slots::run(&mut report, if quick { 2 } else { 8 }).await;

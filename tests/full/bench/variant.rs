@@ -200,7 +200,7 @@ async fn start(name: &'static str, upstream: u16, scale: Scale) -> Variant {
                 let code = &mut filters[0]["typed_config"]["config"]["vm_config"]["code"];
                 code["local"]["filename"] = json!(other);
             }
-            LOCAL => filters[0] = local_ratelimit(),
+            LOCAL => filters[0] = local_ratelimit(1),
             _ => {}
         }
     };
@@ -241,15 +241,15 @@ fn rules() -> Value {
     }])
 }
 
-/// Envoy's own limiter, which knows only its own process: one token a day, so that it denies.
-fn local_ratelimit() -> Value {
+/// Envoy's own limiter, which knows only its own process: so many tokens a day.
+pub fn local_ratelimit(tokens: u32) -> Value {
     let always = json!({ "default_value": { "numerator": 100, "denominator": "HUNDRED" } });
     json!({
         "name": "envoy.filters.http.local_ratelimit",
         "typed_config": {
             "@type": "type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit",
             "stat_prefix": "local",
-            "token_bucket": { "max_tokens": 1, "tokens_per_fill": 1, "fill_interval": "86400s" },
+            "token_bucket": { "max_tokens": tokens, "tokens_per_fill": 1, "fill_interval": "86400s" },
             "filter_enabled": always,
             "filter_enforced": always,
         },

@@ -21,6 +21,11 @@ impl Report {
     /// Prints and records a figure.
     pub fn figure(&mut self, name: &str, value: f64, unit: &'static str) {
         println!("  {name:<58} {:>12} {unit}", shown(value));
+        self.record(name, value, unit);
+    }
+
+    /// Records a figure that is printed elsewhere.
+    pub fn record(&mut self, name: &str, value: f64, unit: &'static str) {
         self.figures.push((name.to_owned(), value, unit));
     }
 
