@@ -12,7 +12,7 @@ const CLIENTS: u64 = 16;
 
 fn policy(store: &str) -> String {
     let window = format!("algorithm: sliding_window, windows: [{{ quota: {QUOTA}, per: 10m }}]");
-    let hot = format!("{window}, lease: {{ longest: 500ms, from: 20/s }}");
+    let hot = format!("{window}, lease: {{ longest: 500ms }}");
     // No cached denial outlives the return of units.
     let policy = Policy::on(store).line("denial_ttl: 0s").limit("hot", &hot);
     policy.window("exact", "sliding_log", 200, "10m").text()

@@ -13,8 +13,6 @@ const SECOND: u64 = 1_000_000;
 const START_US: u64 = 1_790_000_000_000_000;
 const TERMS: LeaseTerms = LeaseTerms {
     longest_us: 10 * SECOND,
-    most: 1_000,
-    from_per_s: 5,
 };
 
 /// A key whose store's clock may step.

@@ -16,7 +16,7 @@ use sluicegate_tests::sidecar::{Sidecar, metric_in};
 
 const QUOTA: u64 = 100_000;
 /// Long leases, so that a machine that stalls does not end them before a test looks; the step is an hour.
-const LEASE: &str = ", lease: { longest: 10s, most: 500, from: 5/s }";
+const LEASE: &str = ", lease: { longest: 10s }";
 
 /// A policy whose limit `hot` has these leases, or none.
 fn policy(store: &str, lease: &str) -> String {
@@ -210,52 +210,6 @@ async fn a_tighter_limit_in_the_same_decision_does_not_keep_a_hot_limit_from_its
     sidecar.wait().await;
     let other = Sidecar::alone(&with_leases(&redis.url())).await;
     assert_eq!(used(&other).await, admitted.get(), "of the hot limit");
-}
-
-/// A denial is cached as long as that of a limit without leases, unless units may come back from a lease: then as long as one.
-#[tokio::test]
-async fn a_denial_is_cached_for_long_while_nothing_is_leased() {
-    const LEASE: &str = ", lease: { longest: 100ms, from: 1/s }";
-    let redis = Redis::start().await;
-    let policy = policy(&redis.url(), LEASE);
-    let (one, other) = (Sidecar::alone(&policy).await, Sidecar::alone(&policy).await);
-    let all = json!({ "limit": "hot", "key": "k", "cost": QUOTA });
-    // Only the store's own answers, not a cached one's.
-    let denied_for = async |sidecar: &Sidecar| {
-        let denied = verdicts(sidecar, times(1, std::slice::from_ref(&all)))
-            .await
-            .remove(0);
-        assert_eq!(denied["outcome"], "denied");
-        tokio::time::sleep(Duration::from_millis(1_100)).await;
-        denied["hold_ms"].as_u64().expect("a time")
-    };
-    // It says that the store has room, so that a lease is asked for.
-    eventually("units are leased", async || {
-        admit(&other, times(20, &[check("hot")])).await;
-        units(&other, "granted").await > 0
-    })
-    .await;
-    let leasing = async {
-        loop {
-            admit(&other, times(20, &[check("hot")])).await;
-        }
-    };
-    let looks = async {
-        let first = (denied_for(&one).await, denied_for(&one).await);
-        assert_eq!(first, (100, 100), "while another sidecar leases");
-    };
-    tokio::select! {
-        () = leasing => unreachable!(),
-        () = looks => {}
-    }
-    // A mark holds for 15 seconds.
-    let within = Duration::from_secs(60);
-    eventually_within(within, "nothing is leased any more", async || {
-        denied_for(&one).await == 1_000
-    })
-    .await;
-    assert_eq!(denied_for(&other).await, 100, "it has not looked yet");
-    assert_eq!(denied_for(&other).await, 1_000);
 }
 
 /// Asks until the store answers.

@@ -110,6 +110,12 @@ impl Updates {
         }
     }
 
+    /// Whether no more than one sidecar has answered lately.
+    pub fn has_one_sidecar(&self, now_us: u64) -> bool {
+        let recent = self.sidecars.iter().filter(|one| one.is_recent(now_us));
+        recent.count() <= 1
+    }
+
     /// A digest that a sidecar has in force and this filter does not, and the sidecar because of which it does not.
     pub fn held(&self, now_us: u64) -> Option<(&str, u64)> {
         let is_own = |one: &&Sidecar| Some(one.in_force.as_str()) == self.in_force();

@@ -537,9 +537,12 @@ impl<H: Host> Callouts<H> {
             (":path", DECIDE_PATH),
             (":authority", cluster),
             ("content-type", "application/json"),
-            (LEASES_HEADER, &spent),
             (UNKNOWN_HEADER, "named"),
         ];
+        // A part is accounted for by the sidecar that lent it. Which of several is asked is not known.
+        if self.rules.has_one_sidecar(now_us) {
+            headers.push((LEASES_HEADER, &spent));
+        }
         // The sidecar learns which filter and configuration ask.
         if let Some((text, rules)) = &announcement {
             headers.push((FILTER_HEADER, text));

@@ -108,6 +108,11 @@ impl RuleUpdates {
         self.updates.borrow().is_untold()
     }
 
+    /// Whether no more than one sidecar has answered lately.
+    pub fn has_one_sidecar(&self, now_us: u64) -> bool {
+        self.updates.borrow().has_one_sidecar(now_us)
+    }
+
     /// The revision of a report that is written now.
     pub fn revision(&self) -> u64 {
         self.updates.borrow().revision()

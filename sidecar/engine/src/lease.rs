@@ -18,4 +18,4 @@ mod terms;
 pub use pool::{EndedLease, Pool};
 pub use rate::Rate;
 pub use sluicegate_certificates::{Grant, Taken};
-pub use terms::{LeaseRefusal, LeaseTerms, SMALLEST_LEASE, less_drift, reserve, spend_by_us};
+pub use terms::{LeaseRefusal, LeaseTerms, SMALLEST_RENEWAL, less_drift, reserve, spend_by_us};

@@ -42,8 +42,6 @@ pub struct EffectiveChecks<'a> {
     pub merged: Vec<usize>,
     /// How long a denial may be cached, in milliseconds: not beyond the end of an override of its quotas.
     pub most_hold_ms: u64,
-    /// How long a denial may be cached while units may come back from leases of its limits, in milliseconds.
-    pub most_hold_leased_ms: u64,
     /// The limits of checks with a quota that the policy does not accept.
     pub refused_quotas: Vec<&'a Arc<Limit>>,
     /// The indices of checks with unknown limits, which are left out.
@@ -127,7 +125,6 @@ impl<'a> EffectiveChecks<'a> {
     ) -> Result<Self, Problem> {
         let mut all = Self {
             most_hold_ms: denial_ttl_ms(policy),
-            most_hold_leased_ms: u64::MAX,
             ..Self::default()
         };
         for (index, check) in asked.checks.iter().enumerate() {
@@ -204,7 +201,7 @@ impl<'a> EffectiveChecks<'a> {
     fn add(&mut self, next: EffectiveCheck<'a>) {
         if let Some(terms) = &next.limit.lease {
             // Units may come back as soon as other sidecars' leases end.
-            self.most_hold_leased_ms = self.most_hold_leased_ms.min(terms.longest_us / 1_000);
+            self.most_hold_ms = self.most_hold_ms.min(terms.longest_us / 1_000);
         }
         let is_same = |earlier: &&mut EffectiveCheck<'a>| {
             (earlier.limit.name == next.limit.name) && earlier.key == next.key

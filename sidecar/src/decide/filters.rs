@@ -162,6 +162,12 @@ impl Filters {
         });
     }
 
+    /// How many of them serve requests.
+    pub fn serving(&self) -> usize {
+        let known = lock(&self.known);
+        known.values().filter(|known| known.state.serves).count()
+    }
+
     /// The digests of the rules that they have.
     pub fn digests(&self) -> BTreeSet<String> {
         let known = lock(&self.known);

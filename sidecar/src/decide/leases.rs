@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `leases/reservation.rs` | units of a decision that also asks the store: spent if it is admitted, else put back |
 //! | `leases/parts.rs` | units that are lent to filters |
-//! | `leases/keeper.rs` | the task that asks for leases and returns what was not spent |
+//! | `leases/along.rs` | leases that a question's own call takes along |
+//! | `leases/keeper.rs` | the task that renews leases and returns what was not spent |
 //! | `leases/lease.rs` | the decision that asks for a lease, and what its outcome grants; pure |
 //!
 //! An empty or ended lease never denies: then the store decides, as without leases.
 
+mod along;
 mod keeper;
 mod lease;
 mod parts;
@@ -21,16 +23,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use sluicegate_engine::Outcome;
-use sluicegate_engine::lease::{EndedLease, LeaseRefusal, LeaseTerms, Pool};
+use sluicegate_engine::lease::{EndedLease, Grant, LeaseRefusal, LeaseTerms, Pool};
+use sluicegate_engine::{Outcome, bucket_key};
 use tokio::sync::{mpsc, oneshot};
 
 use super::effective::EffectiveCheck;
 use crate::clock;
 use crate::lock::lock;
 use crate::policy::Limit;
+use crate::random;
+pub use along::{Along, LeaseBasis};
 pub use keeper::Keeper;
-pub use lease::{Lease, MARKER_QUOTA, marker};
+pub use lease::Lease;
+use lease::useless_because;
 use parts::LentPart;
 pub use parts::PartRequest;
 pub use reservation::Reservation;
@@ -52,14 +57,16 @@ const ENTER_WITHIN_US: u64 = 10_000;
 /// What the keeper is to do.
 #[derive(Debug)]
 enum Command {
-    /// Ask the store for a lease.
-    RequestLease {
+    /// Renew a lease.
+    Renew {
         key: LeaseKey,
         /// How long it may wait for others, to share their call.
         within_us: u64,
     },
     /// Return what is left of the leases that have ended, or are of an earlier epoch, within so many microseconds.
     ReturnEnded(u64),
+    /// A lease ends at this time, and its return may wait for others for so long.
+    EndsAt(u64, u64),
     /// Return units whose lease was returned while they were taken.
     Return(EndedLease<Arc<Lease>>),
     /// Drop this sender once all earlier commands have been carried out.
@@ -91,8 +98,10 @@ pub struct Leases {
     stay_us: u64,
     /// Whether the sidecar ends: no lease is spent or asked for any more.
     closed: AtomicBool,
-    /// The number of sidecars, as far as it is known.
-    sidecars: AtomicU64,
+    /// When the keeper next looks for leases that have ended.
+    looks_us: AtomicU64,
+    /// How many filters share what is lent.
+    filters: AtomicU64,
 }
 
 /// By limit, then by key.
@@ -122,7 +131,8 @@ impl Leases {
             received: tokio::sync::Mutex::new(received),
             stay_us: stay.map_or(0, clock::micros),
             closed: AtomicBool::new(stay.is_none()),
-            sidecars: AtomicU64::new(1),
+            looks_us: AtomicU64::new(u64::MAX),
+            filters: AtomicU64::new(1),
         })
     }
 
@@ -134,7 +144,6 @@ impl Leases {
         alone: bool,
     ) -> Option<Reservation> {
         let terms = check.limit.lease?;
-        let terms = terms.for_one_of(self.sidecars.load(Ordering::Relaxed));
         if self.is_closed() {
             return None;
         }
@@ -154,62 +163,92 @@ impl Leases {
                 self.send(Command::ReturnEnded(ENTER_WITHIN_US));
             }
         }
-        entry.pool.go_by(terms);
         let stay_us = if alone { 0 } else { self.stay_us };
         let taken = entry.pool.take(now_us, check.cost, stay_us)?;
         let reservation = Reservation::new(self, taken, now_us);
-        if entry.pool.wants_lease(now_us) {
-            self.request_lease(entry, check.under(epoch), now_us);
+        if entry.pool.wants_renewal(now_us) {
+            self.renew(entry, check.under(epoch), now_us);
         }
         Some(reservation)
     }
 
     /// Notes the store's outcome of a decision with this check; `decided`: this check decided. If it was denied although this
-    /// sidecar holds units that would have sufficed, they are returned at once. Returns why no lease is asked for, if the key is
-    /// asked for too seldom.
-    pub fn note(
-        &self,
-        check: EffectiveCheck<'_>,
-        epoch: u64,
-        outcome: &Outcome,
-        decided: bool,
-    ) -> Option<LeaseRefusal> {
+    /// sidecar holds units that would have sufficed, they are returned at once.
+    pub fn note(&self, check: EffectiveCheck<'_>, epoch: u64, outcome: &Outcome, decided: bool) {
         let mut shard = self.shard(check.key);
-        let now_us = clock::now_us();
-        let entry = shard.in_epoch(&check.limit.name, check.key, epoch)?;
-        entry.pool.note_denied(decided && !outcome.admitted);
+        let Some(entry) = shard.in_epoch(&check.limit.name, check.key, epoch) else {
+            return;
+        };
         if decided {
             entry.pool.note_remaining(outcome.remaining);
         } else if outcome.admitted {
             entry.pool.note_admitted(&check.limit.windows);
         }
-        if !outcome.admitted {
-            let held = entry.pool.held();
-            if decided && held > 0 && outcome.remaining.saturating_add(held) >= check.cost {
-                entry.pool.end_all();
-                entry.pool.refused(now_us);
-                self.send(Command::ReturnEnded(0));
-            }
-        } else if entry.pool.wants_lease(now_us) {
-            let too_seldom = entry.pool.is_too_seldom(now_us);
-            if too_seldom.is_some() {
-                return too_seldom;
-            }
-            self.request_lease(entry, check.under(epoch), now_us);
+        let held = entry.pool.held();
+        if !outcome.admitted
+            && decided
+            && held > 0
+            && outcome.remaining.saturating_add(held) >= check.cost
+        {
+            entry.pool.end_all();
+            entry.pool.refused(clock::now_us());
+            self.send(Command::ReturnEnded(0));
         }
-        None
     }
 
-    /// Whether this check was the reason for the store's last denial of a decision with it.
-    pub fn was_denied(&self, check: EffectiveCheck<'_>, epoch: u64) -> bool {
-        let mut shard = self.shard(check.key);
-        let entry = shard.in_epoch(&check.limit.name, check.key, epoch);
-        entry.is_some_and(|entry| entry.pool.was_denied())
+    /// Adds a lease to its pool, or returns the units that are to be returned: all that the store may have taken. `epoch`: the
+    /// one that is in force by now.
+    fn install(
+        &self,
+        grant: Grant<Arc<Lease>>,
+        outcome: Option<&Outcome>,
+        epoch: u64,
+    ) -> Option<EndedLease<Arc<Lease>>> {
+        let (lease, now_us) = (Arc::clone(&grant.tag), clock::now_us());
+        let key = &lease.key;
+        let refusal = match outcome {
+            // Redis may have granted it. Its units are returned as far as they were taken.
+            None => Some(LeaseRefusal::Store),
+            Some(outcome) if !outcome.admitted => Some(LeaseRefusal::NearLimit),
+            Some(_) => {
+                lease.metrics.count_granted(grant.units);
+                useless_because(&grant, now_us)
+            }
+        };
+        if let Some(refusal) = refusal {
+            lease.metrics.count_refused(refusal);
+        }
+        let may_be_taken = outcome.is_none_or(|outcome| outcome.admitted);
+        let ended = EndedLease {
+            units: if may_be_taken { grant.units } else { 0 },
+            tag: Arc::clone(&lease),
+        };
+        let mut shard = self.shard(&key.key);
+        let Some(entry) = shard.get_mut(&key.limit.name, &key.key) else {
+            return Some(ended);
+        };
+        let is_current = entry.epoch == key.epoch && key.epoch == epoch;
+        if refusal.is_none() && is_current && !self.is_closed() {
+            let ends_us = grant.ends_us;
+            entry.pool.granted(grant);
+            drop(shard);
+            // Steps end at the same time for all keys.
+            let wait_us = keeper::grouping_us(key);
+            if ends_us.saturating_add(wait_us) < self.looks_us.load(Ordering::Relaxed) {
+                self.send(Command::EndsAt(ends_us, wait_us));
+            }
+            return None;
+        }
+        entry.pool.refused(now_us);
+        if let (Some(_), Some(outcome)) = (refusal, outcome) {
+            entry.pool.note_remaining(outcome.remaining);
+        }
+        Some(ended)
     }
 
-    /// Notes how many sidecars there are.
-    pub fn note_sidecars(&self, sidecars: u64) {
-        self.sidecars.store(sidecars, Ordering::Relaxed);
+    /// Notes how many filters ask this sidecar.
+    pub fn note_filters(&self, filters: usize) {
+        self.filters.store(filters as u64, Ordering::Relaxed);
     }
 
     /// Ends the leases of these limits and keys: an operator reset them.
@@ -249,10 +288,10 @@ impl Leases {
         }
     }
 
-    fn request_lease(&self, entry: &mut KeyPool, key: LeaseKey, now_us: u64) {
+    fn renew(&self, entry: &mut KeyPool, key: LeaseKey, now_us: u64) {
         let within_us = entry.pool.lasts_us(now_us) / RENEWAL_PART;
         entry.pool.asked();
-        if !self.send(Command::RequestLease { key, within_us }) {
+        if !self.send(Command::Renew { key, within_us }) {
             entry.pool.refused(now_us);
         }
     }
@@ -276,6 +315,35 @@ pub fn longest_us(limit: &Limit) -> u64 {
     limit.lease.map_or(0, |terms| terms.longest_us)
 }
 
+impl LeaseBasis<'_> {
+    /// The lease to ask for, of at least `least` units, if one is worth it. `renews`: that it will be asked for is noted already.
+    fn plan(&self, key: LeaseKey, least: u64, renews: bool) -> Option<Lease> {
+        let spec = key.limit.windows.first()?;
+        let mut shard = self.leases.shard(&key.key);
+        let entry = shard.get_mut(&key.limit.name, &key.key)?;
+        let now_us = clock::now_us();
+        if !renews && !entry.pool.may_ask(now_us) {
+            return None;
+        }
+        let is_current = key.epoch == self.epoch && entry.epoch == self.epoch;
+        let (Some(metrics), true) = (self.metrics.leases(&key.limit.name), is_current) else {
+            // Another policy or other overrides have come into force.
+            entry.pool.refused(now_us);
+            return None;
+        };
+        let store_us = (self.store_us)(&bucket_key(&key.key, &key.limit.name, spec));
+        let units = (entry.pool).ask(&key.limit.windows, now_us, store_us, least);
+        match (units, random::secret()) {
+            (Ok(units), Some(secret)) => Some(Lease::new(key.clone(), units, secret, metrics)),
+            (units, _) => {
+                entry.pool.refused(now_us);
+                metrics.count_refused(units.err().unwrap_or(LeaseRefusal::Store));
+                None
+            }
+        }
+    }
+}
+
 impl EffectiveCheck<'_> {
     fn under(&self, epoch: u64) -> LeaseKey {
         LeaseKey {
@@ -297,13 +365,18 @@ impl Shard {
         entry.filter(|entry| entry.epoch == epoch)
     }
 
-    /// Removes the leases that have ended, and those of epochs before this one.
-    fn ended(&mut self, epoch: u64) -> Vec<EndedLease<Arc<Lease>>> {
+    /// Removes the leases that have ended, and those of epochs before this one. Lowers `looks_us` to when the next are to be returned.
+    fn ended(&mut self, epoch: u64, looks_us: &mut u64) -> Vec<EndedLease<Arc<Lease>>> {
         let now_us = clock::now_us();
         let entries = self.by_limit.values_mut().flat_map(HashMap::values_mut);
         let ended = entries.flat_map(|entry| {
             let is_earlier = entry.epoch < epoch;
-            entry.pool.ended(if is_earlier { u64::MAX } else { now_us })
+            let ended = entry.pool.ended(if is_earlier { u64::MAX } else { now_us });
+            if let Some(first) = entry.pool.first() {
+                let wait_us = keeper::grouping_us(&first.tag.key);
+                *looks_us = (*looks_us).min(first.ends_us.saturating_add(wait_us));
+            }
+            ended
         });
         ended.collect()
     }

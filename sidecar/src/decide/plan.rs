@@ -10,7 +10,7 @@ use sluicegate_protocol::{Decision as Asked, Problem, WithoutStore};
 
 use super::denials::{Denials, Moment};
 use super::effective::EffectiveCheck;
-use super::leases::Leases;
+use super::leases::LeaseBasis;
 use super::overrides::OverridesNow;
 use crate::policy::{Limit, Policy};
 use crate::telemetry::verdict::{Decided, Source};
@@ -42,8 +42,8 @@ pub struct Basis<'a> {
     pub names_unknown: bool,
     /// The cached denials, and when they were looked at.
     pub certificates: Option<(&'a Denials, Moment)>,
-    /// The leases, and the epoch of the request.
-    pub leases: Option<(&'a Arc<Leases>, u64)>,
+    /// The leases.
+    pub leases: Option<LeaseBasis<'a>>,
     /// By whom slots are taken.
     pub drawn: Drawn,
 }
@@ -131,7 +131,9 @@ impl<'a> Plan<'a> {
         }
         // After the decisions themselves: their order says which is which.
         for open in &mut plan.open {
-            open.add_peeks_to(&mut builder);
+            for along in &mut open.along {
+                along.add_to(&mut builder);
+            }
         }
         plan.has_mixed_specs = builder.has_mixed_specs();
         plan.batch = Arc::new(builder.finish());
@@ -174,6 +176,12 @@ impl<'a> Plan<'a> {
             let leasable = open.all.checks.iter().filter(|check| check.leasable);
             leasable.map(move |check| (*check, outcome, decided_by == Some(check.index)))
         })
+    }
+
+    /// Adds the leases that the call took along to their pools; `epoch`: the one that is in force by now.
+    pub fn settle_leases(&mut self, outcomes: &[Option<Outcome>], epoch: u64) {
+        let along = self.open.iter_mut().flat_map(|open| open.along.drain(..));
+        along.for_each(|along| along.settle(outcomes, epoch));
     }
 
     /// The slots that decisions of the request want, by their index in it.

@@ -14,7 +14,7 @@ use super::denials::Denials;
 use super::epoch::PolicyHandle;
 use super::filters::Filters;
 use super::holds::read_vm;
-use super::leases::Leases;
+use super::leases::{LeaseBasis, Leases};
 use super::plan::{Basis, Drawn, Plan};
 use super::slots::Slots;
 use super::unclaimed::Unclaimed;
@@ -151,19 +151,25 @@ impl Service {
         let trace = self.traces.decide(&header, traceparents);
         let moment = self.denials.moment(epoch.number);
         let overrides = epoch.overrides.at(clock::unix_ms());
+        let store_us = |bucket: &str| self.backend.clock_us(bucket);
         let basis = Basis {
             start,
             policy: &epoch.policy,
             overrides,
             names_unknown: header(UNKNOWN_HEADER).is_some(),
             certificates: Some((&self.denials, moment)),
-            leases: Some((&self.leases, epoch.number)),
+            leases: Some(LeaseBasis {
+                leases: &self.leases,
+                epoch: epoch.number,
+                metrics: &epoch.metrics,
+                store_us: &store_us,
+            }),
             drawn: Drawn {
                 at_us: clock::unix_us(),
                 by: self.instance as u32,
             },
         };
-        let plan = Plan::new(basis, asked);
+        let mut plan = Plan::new(basis, asked);
         for limit in &plan.refused_quotas {
             epoch.metrics.count_refused_quota(&limit.name);
         }
@@ -172,13 +178,9 @@ impl Service {
         let mut unclaimed = Unclaimed::new(&self.backend, self.store.timeout() * 2, plan.slots());
         let (outcomes, fallbacks) = self.backend.decide(&plan, parent).await;
         for (check, outcome, decided) in plan.for_leases(&outcomes) {
-            let refusal = self.leases.note(check, epoch.number, outcome, decided);
-            if let Some(refusal) = refusal
-                && let Some(metrics) = epoch.metrics.leases(&check.limit.name)
-            {
-                metrics.count_refused(refusal);
-            }
+            self.leases.note(check, epoch.number, outcome, decided);
         }
+        plan.settle_leases(&outcomes, self.policy.current().number);
         for (limit, ended) in plan.ended(&outcomes) {
             if let Some(slots) = epoch.metrics.slots(&limit.name) {
                 slots.expired.inc_by(ended);

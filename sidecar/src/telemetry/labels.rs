@@ -114,9 +114,8 @@ names! {
 }
 
 /// Every reason for which a key has no lease, with its label.
-pub const LEASE_REFUSALS: [(LeaseRefusal, &str); 5] = [
-    (LeaseRefusal::Cold, "cold"),
-    (LeaseRefusal::Small, "small"),
+pub const LEASE_REFUSALS: [(LeaseRefusal, &str); 4] = [
+    (LeaseRefusal::Seldom, "seldom"),
     (LeaseRefusal::NearLimit, "near_limit"),
     (LeaseRefusal::Late, "late"),
     (LeaseRefusal::Store, "store"),

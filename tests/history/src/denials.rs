@@ -8,8 +8,8 @@ use crate::record::{Algorithm, Check, Entry, Request, What};
 use crate::report::{Report, Wrong};
 use crate::settled::back_before;
 
-/// How fast the average forgets that decides how large leases are.
-const MEMORY_US: f64 = 250_000.0;
+/// How fast the averages forget that decide how large leases are: of keys that are asked for often, and of others.
+const MEMORIES_US: [f64; 2] = [250_000.0, 2_000_000.0];
 
 /// After a sidecar has ended: until its share is divided among the others, if an outage does not keep it.
 const GONE: u64 = 60_000 * MS;
@@ -23,8 +23,8 @@ struct Denial {
     share: bool,
 }
 
-/// When something was asked for a limit with leases, and all that was until then, weighted by its age.
-type Demand = Vec<(u64, f64)>;
+/// When something was asked for a limit with leases, and all that was until then, weighted by its age in each average.
+type Demand = Vec<(u64, [f64; 2])>;
 
 impl Judge<'_> {
     /// Denials of keys of which it is certain that there was room.
@@ -122,9 +122,9 @@ impl Judge<'_> {
         let mut asked: Vec<_> = asked.collect();
         asked.sort_unstable();
         for (at, cost) in asked {
-            let (last, weight) = demand.last().copied().unwrap_or((at, 0.0));
-            let fades = (-((at - last) as f64) / MEMORY_US).exp();
-            demand.push((at, weight * fades + cost as f64));
+            let (last, weights) = demand.last().copied().unwrap_or((at, [0.0; 2]));
+            let faded = |n: usize| weights[n] * (-((at - last) as f64) / MEMORIES_US[n]).exp();
+            demand.push((at, [0, 1].map(|n| faded(n) + cost as f64)));
         }
         demand
     }
@@ -135,8 +135,8 @@ impl Judge<'_> {
         let first = demand.partition_point(|one| one.0 + longest + SOON < denial.from);
         let recent = demand[first.saturating_sub(1)..].iter();
         let recent = recent.take_while(|one| one.0 <= denial.to);
-        let most = recent.map(|one| one.1).fold(0.0, f64::max);
-        (2.0 * most / MEMORY_US * longest as f64) as u64
+        let per_us = recent.flat_map(|one| [0, 1].map(|n| one.1[n] / MEMORIES_US[n]));
+        (2.0 * per_us.fold(0.0, f64::max) * longest as f64) as u64
     }
 
     /// Leases that are lost come back with their window only. Those of token buckets are not told from what drains.

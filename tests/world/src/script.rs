@@ -331,7 +331,7 @@ fn limit_yaml(limit: &Limit, overrides: &str) -> String {
         windows.join(", ")
     );
     if let Some(ms) = limit.lease_ms {
-        text += &format!("    lease: {{ longest: {ms}ms, from: 2/s }}\n");
+        text += &format!("    lease: {{ longest: {ms}ms }}\n");
     }
     if let Some(max) = limit.requests_up_to {
         text += &format!("    quota_from_request: {{ max: {max} }}\n");

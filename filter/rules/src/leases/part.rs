@@ -11,8 +11,12 @@ const LONGEST_US: u64 = 10_000_000;
 const MAX_UNITS: u64 = sluicegate_protocol::MAX_COST;
 /// Most parts of one key at once; a sidecar lends a few.
 const MAX_PARTS: usize = 32;
-/// The filter asks for more units when 1/3 of the units that it held is left.
+/// The filter asks for more units when 1/3 of the units that it held is left, if so many more will be asked for before they end: fewer
+/// wait for the next question, which takes them along.
 const RENEW_AT: u64 = 3;
+const RENEW_FOR: u64 = 8;
+/// How long is measured at least.
+const MEASURED_US: u64 = 100_000;
 /// A renewal for another key asks for this one, too, if no more than this many eighths are left: then all share callouts.
 const RENEW_WITH: u64 = 7;
 /// How long a key is remembered after its last renewal.
@@ -78,6 +82,9 @@ impl KeyParts {
             },
         });
         self.full = self.parts.left(times.answered_us);
+        if times.answered_us.saturating_sub(self.since_us) >= MEASURED_US {
+            self.measure(times.answered_us);
+        }
         true
     }
 
@@ -115,7 +122,11 @@ impl KeyParts {
 
     /// Whether it is time to ask for more units.
     pub fn wants_renewal(&self, now_us: u64) -> bool {
-        self.may_renew(now_us) && self.parts.left(now_us) <= self.full / RENEW_AT
+        let left = self.parts.left(now_us);
+        let last = self.parts.all().last();
+        let left_us = last.map_or(0, |part| part.grant.ends_us.saturating_sub(now_us));
+        let expected = self.per_s(now_us).saturating_mul(left_us) / 1_000_000;
+        self.may_renew(now_us) && left <= self.full / RENEW_AT && expected >= left + RENEW_FOR
     }
 
     /// A renewal names a part; without one, the sidecar lends with the answer to a question.
@@ -152,14 +163,17 @@ impl KeyParts {
 
     /// Measures how many units a second are asked for: the mean of the previous rate and of the rate since the last measurement.
     fn measure(&mut self, now_us: u64) {
+        self.per_s = self.per_s(now_us);
+        (self.seen, self.since_us) = (0, now_us);
+    }
+
+    fn per_s(&self, now_us: u64) -> u64 {
         let elapsed_us = now_us.saturating_sub(self.since_us).max(1);
         let per_s = self.seen.saturating_mul(1_000_000) / elapsed_us;
-        self.per_s = if self.per_s == 0 {
-            per_s
-        } else {
-            self.per_s.midpoint(per_s)
-        };
-        (self.seen, self.since_us) = (0, now_us);
+        match self.per_s {
+            0 => per_s,
+            before => before.midpoint(per_s),
+        }
     }
 
     /// Removes parts, and returns their reports, which are sent later.

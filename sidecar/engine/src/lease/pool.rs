@@ -5,13 +5,11 @@
 use sluicegate_certificates::{Grant, Held, Ledger, Taken};
 
 use super::rate::{Rate, float};
-use super::terms::{LeaseRefusal, LeaseTerms, SMALLEST_LEASE, reserve};
+use super::terms::{LeaseRefusal, LeaseTerms, SMALLEST_RENEWAL, reserve, units_to_spend};
 use crate::algorithm::BucketSpec;
 
 /// Most leases of a key at once: one that is spent, and the one that renews it.
 const MAX_LEASES: usize = 2;
-/// Fewer units are not worth lending.
-const SMALLEST_PART: u64 = 4;
 /// After a refusal, this part of the longest lease passes before the next attempt.
 const RETRY_PART: u64 = 20;
 
@@ -26,12 +24,8 @@ pub struct Pool<T> {
     lent: u64,
     /// Units that the store had left, as it last said.
     remaining: Option<u64>,
-    /// The most units of the next lease: half as many after one that came back.
-    most: u64,
     asking: bool,
     next_try_us: u64,
-    /// Whether the store has denied the last decision.
-    denied: bool,
 }
 
 /// A lease that has ended.
@@ -53,10 +47,8 @@ impl<T> Pool<T> {
             leases: Ledger::default(),
             lent: 0,
             remaining: None,
-            most: terms.most,
             asking: false,
             next_try_us: 0,
-            denied: false,
         }
     }
 
@@ -68,20 +60,23 @@ impl<T> Pool<T> {
         self.leases.take(cost, now_us, stay_us)
     }
 
-    /// Lends units to a filter that holds `held` of this key: as many as it will spend until the lease ends that lasts longest.
-    /// `per_s`: how many it spends a second; `None`: half of what this sidecar is asked for, as there may be another filter.
-    pub fn lend(&mut self, now_us: u64, per_s: Option<u64>, held: u64) -> Option<Taken<'_, T>> {
-        let guess = self.rate.per_s(now_us) / 2.0;
+    /// Lends units of the lease that lasts longest to a filter that holds `held` of this key: as many as it will spend until the
+    /// lease ends, if it says how many those are a second; else what is there, divided by `filters`.
+    pub fn lend(
+        &mut self,
+        now_us: u64,
+        per_s: Option<u64>,
+        held: u64,
+        filters: u64,
+    ) -> Option<Taken<'_, T>> {
         let mut leases = self.leases.all_mut().iter_mut().rev();
         let lease = leases.find(|lease| lease.is_live(now_us))?;
-        let (per_s, most) = match per_s {
-            Some(per_s) => (float(per_s), lease.left),
-            None => (guess, lease.left / 2),
+        let wanted = |per_s| units_to_spend(float(per_s), lease.grant.ends_us - now_us);
+        let units = match per_s {
+            Some(per_s) => wanted(per_s).saturating_sub(held).min(lease.left),
+            None => lease.left.div_ceil(filters.max(1)),
         };
-        let length_us = lease.grant.ends_us - now_us;
-        let wanted = self.terms.units_to_spend(per_s, length_us);
-        let units = wanted.saturating_sub(held).min(most);
-        if units < SMALLEST_PART {
+        if units == 0 {
             return None;
         }
         self.lent += units;
@@ -92,11 +87,10 @@ impl<T> Pool<T> {
     #[must_use]
     pub fn can_lend(&self, now_us: u64, per_s: u64, held: u64) -> bool {
         let half_us = self.terms.longest_us / 2;
-        let needed = self.terms.units_to_spend(float(per_s), half_us);
-        let needed = needed.saturating_sub(held);
-        self.leases.all().iter().any(|lease| {
-            lease.left >= needed.max(SMALLEST_PART)
-                && now_us.saturating_add(half_us) < lease.grant.ends_us
+        let needed = units_to_spend(float(per_s), half_us).saturating_sub(held);
+        let mut leases = self.leases.all().iter();
+        leases.any(|lease| {
+            lease.left >= needed.max(1) && now_us.saturating_add(half_us) < lease.grant.ends_us
         })
     }
 
@@ -118,41 +112,22 @@ impl<T> Pool<T> {
         self.remaining = Some(remaining);
     }
 
-    /// Notes that the store admitted a decision over this key, and another limit was the tightest: enough for the smallest lease
+    /// Notes that the store admitted a decision over this key, and another limit was the tightest: enough for the smallest renewal
     /// is assumed to be left. What is granted tells more.
     pub fn note_admitted(&mut self, windows: &[BucketSpec]) {
-        let smallest = reserve(&self.terms, windows).saturating_add(2 * SMALLEST_LEASE);
+        let smallest = reserve(&self.terms, windows).saturating_add(2 * SMALLEST_RENEWAL);
         self.remaining.get_or_insert(smallest);
     }
 
-    /// Notes whether the store denied a decision over this key because of this limit.
-    pub fn note_denied(&mut self, denied: bool) {
-        self.denied = denied;
-    }
-
-    /// Whether the store has denied the last decision because of this limit.
+    /// Whether it is time to ask the store for a lease before the last one is spent: the newest is half spent.
     #[must_use]
-    pub fn was_denied(&self) -> bool {
-        self.denied
-    }
-
-    /// Whether it is time to ask the store for a lease: there is none, or the newest is half spent.
-    #[must_use]
-    pub fn wants_lease(&self, now_us: u64) -> bool {
-        if !self.may_ask(now_us) {
-            return false;
-        }
-        let leases = self.leases.all().iter();
-        let live = leases.filter(|lease| lease.is_live(now_us));
+    pub fn wants_renewal(&self, now_us: u64) -> bool {
+        let live = self.leases.all().iter();
+        let live = live.filter(|lease| lease.is_live(now_us));
         let newest = live.clone().next_back();
-        live.count() < MAX_LEASES
-            && newest.is_none_or(|newest| newest.left <= newest.grant.units / 2)
-    }
-
-    /// Why the key is asked for too seldom to have leases, if it is.
-    #[must_use]
-    pub fn is_too_seldom(&self, now_us: u64) -> Option<LeaseRefusal> {
-        self.terms.is_too_seldom(self.rate.per_s(now_us))
+        self.may_ask(now_us)
+            && live.count() < MAX_LEASES
+            && newest.is_some_and(|newest| newest.left <= newest.grant.units / 2)
     }
 
     /// Whether the store may be asked for a lease now, however much is held.
@@ -172,24 +147,25 @@ impl<T> Pool<T> {
         self.asking = true;
     }
 
-    /// How many units to ask for. After this, [`Pool::granted`] or [`Pool::refused`] follows. `store_us` is the store's
-    /// clock, if it is known.
+    /// How many units to ask for, at least `least`. After this, [`Pool::granted`] or [`Pool::refused`] follows. `store_us` is the
+    /// store's clock, if it is known.
     ///
     /// # Errors
-    /// No lease can be granted at present; the error says why.
+    /// No such lease can be granted at present; the error says why.
     pub fn ask(
         &mut self,
         windows: &[BucketSpec],
         now_us: u64,
         store_us: Option<u64>,
+        least: u64,
     ) -> Result<u64, LeaseRefusal> {
         self.asking = true;
         let at_us = store_us.ok_or(LeaseRefusal::Store)?;
         let remaining = self.remaining.unwrap_or(0);
         let per_s = self.rate.per_s(now_us);
         let held = self.leases.left(now_us).saturating_add(self.lent);
-        let units = self.terms.size(windows, per_s, held, remaining, at_us)?;
-        Ok(units.min(self.most.max(SMALLEST_LEASE)))
+        self.terms
+            .size(windows, per_s, (held, remaining), at_us, least)
     }
 
     /// The store has granted a lease.
@@ -205,23 +181,20 @@ impl<T> Pool<T> {
         self.next_try_us = now_us.saturating_add(self.terms.longest_us / RETRY_PART);
     }
 
-    /// Removes the leases that have ended. If more than half of one came back, the next has half as many units; otherwise
-    /// it may have twice as many.
+    /// Removes the leases that have ended.
     pub fn ended(&mut self, now_us: u64) -> Vec<EndedLease<T>> {
-        let (most, terms) = (&mut self.most, &self.terms);
         let ended = self.leases.end(|lease| lease.grant.ends_us <= now_us);
-        let ended = ended.map(|Held { grant, left }| {
-            *most = if left > grant.units / 2 {
-                (grant.units / 2).max(SMALLEST_LEASE)
-            } else {
-                (*most).max(grant.units).saturating_mul(2).min(terms.most)
-            };
-            EndedLease {
-                units: left,
-                tag: grant.tag,
-            }
+        let ended = ended.map(|Held { grant, left }| EndedLease {
+            units: left,
+            tag: grant.tag,
         });
         ended.collect()
+    }
+
+    /// The lease that ends first.
+    #[must_use]
+    pub fn first(&self) -> Option<&Grant<T>> {
+        self.leases.all().first().map(|lease| &lease.grant)
     }
 
     /// Ends all leases, so that [`Pool::ended`] returns them now.
@@ -236,16 +209,11 @@ impl<T> Pool<T> {
         self.remaining = None;
     }
 
-    /// Goes on by these terms: the fleet has another size.
-    pub fn go_by(&mut self, terms: LeaseTerms) {
-        self.terms = terms;
-    }
-
     /// Ends all leases; the next ones have other terms. Keeps the rate.
     pub fn start_again(&mut self, terms: LeaseTerms) {
         self.end_all();
         self.forget_remaining();
-        (self.terms, self.most) = (terms, terms.most);
+        self.terms = terms;
     }
 
     /// Units that are held.
@@ -262,13 +230,13 @@ impl<T> Pool<T> {
         lasts_us as u64
     }
 
-    /// Whether it can be dropped: it holds nothing, and the key is asked for less than once a second.
+    /// Whether it can be dropped: it holds nothing, and the key is asked for less than once in two seconds.
     #[must_use]
     pub fn is_idle(&self, now_us: u64) -> bool {
         self.leases.all().is_empty()
             && !self.asking
             && self.lent == 0
-            && self.rate.per_s(now_us) < 1.0
+            && self.rate.per_s(now_us) < 0.5
     }
 }
 

@@ -1,43 +1,56 @@
-//! How many units a key is asked for, per second: an average that forgets exponentially.
+//! How many units a key is asked for, per second: two averages that forget exponentially.
 
-/// The time in which the average forgets all but 1/e (37 %) of what it knew. After a second, 2 % are left.
-const MEMORY_US: f64 = 250_000.0;
+/// The time in which the quick average forgets all but 1/e (37 %) of what it knew. After a second, 2 % are left.
+const QUICK_US: f64 = 250_000.0;
+/// That of the slow one, for keys that are asked for so seldom that the quick one knows nothing of them.
+const SLOW_US: f64 = 2_000_000.0;
+/// The quick average decides from so many units on.
+const ENOUGH: f64 = 8.0;
 
-/// An average of the units asked for in the last quarter of a second.
+/// How often a key is asked for: if often, in the last quarter of a second, and else in the last two seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rate {
     /// Units, each weighted by its age.
-    weight: f64,
+    quick: f64,
+    slow: f64,
     at_us: u64,
 }
 
 impl Rate {
     /// Adds units that are asked for at `now_us`.
     pub fn add(&mut self, now_us: u64, units: u64) {
-        self.add_weight(now_us, float(units));
+        self.add_since(now_us, now_us, units);
     }
 
     /// Adds units that were asked for evenly between `since_us` and now.
     pub fn add_since(&mut self, since_us: u64, now_us: u64, units: u64) {
-        let memories = float(now_us.saturating_sub(since_us).max(1)) / MEMORY_US;
-        let remembered = (1.0 - (-memories).exp()) / memories;
-        self.add_weight(now_us, float(units) * remembered);
-    }
-
-    fn add_weight(&mut self, now_us: u64, weight: f64) {
-        self.weight = self.weight_at(now_us) + weight;
+        let elapsed_us = float(now_us.saturating_sub(since_us).max(1));
+        let remembered = |memory_us: f64| {
+            let memories = elapsed_us / memory_us;
+            float(units) * (1.0 - (-memories).exp()) / memories
+        };
+        let (quick, slow) = self.weights_at(now_us);
+        self.quick = quick + remembered(QUICK_US);
+        self.slow = slow + remembered(SLOW_US);
         self.at_us = self.at_us.max(now_us);
     }
 
     /// Units per second.
     #[must_use]
     pub fn per_s(&self, now_us: u64) -> f64 {
-        self.weight_at(now_us) * 1e6 / MEMORY_US
+        let (quick, slow) = self.weights_at(now_us);
+        if quick >= ENOUGH {
+            quick * 1e6 / QUICK_US
+        } else {
+            // Those that are slower than this were quick until lately.
+            (slow * 1e6 / SLOW_US).min(ENOUGH * 1e6 / QUICK_US)
+        }
     }
 
-    fn weight_at(&self, now_us: u64) -> f64 {
-        let age_us = now_us.saturating_sub(self.at_us);
-        self.weight * (-float(age_us) / MEMORY_US).exp()
+    fn weights_at(&self, now_us: u64) -> (f64, f64) {
+        let age_us = float(now_us.saturating_sub(self.at_us));
+        let left = |weight: f64, memory_us: f64| weight * (-age_us / memory_us).exp();
+        (left(self.quick, QUICK_US), left(self.slow, SLOW_US))
     }
 }
 
@@ -74,7 +87,18 @@ mod tests {
             let most = should * 0.05 + 0.02 * 10_000.0;
             assert!((is - should).abs() <= most, "{is} of {should}");
         }
-        assert!(rate.per_s(now_us + 3 * SECOND) < 1.0);
+        assert!(rate.per_s(now_us + SECOND) <= 32.0);
+        assert!(rate.per_s(now_us + 20 * SECOND) < 1.0);
+    }
+
+    #[test]
+    fn a_key_of_a_few_requests_a_second_has_a_rate_too() {
+        for per_s in [1, 3, 20] {
+            let mut rate = Rate::default();
+            let now_us = ask(&mut rate, SECOND, per_s, 10 * SECOND);
+            let (is, should) = (rate.per_s(now_us), float(per_s));
+            assert!((is - should).abs() <= should * 0.25, "{is} of {should}");
+        }
     }
 
     #[test]
@@ -95,10 +119,10 @@ mod tests {
     fn weights_count_and_the_clock_never_runs_backward_here() {
         let mut rate = Rate::default();
         rate.add(SECOND, 50);
-        assert!((rate.per_s(SECOND) - 200.0).abs() < 1e-9);
+        assert!((rate.per_s(SECOND) - 200.0).abs() < 1e-3);
         rate.add(SECOND / 2, 50);
         // An earlier time counts as now.
-        assert!((rate.per_s(SECOND) - 400.0).abs() < 1e-9);
+        assert!((rate.per_s(SECOND) - 400.0).abs() < 1e-3);
         assert!(rate.per_s(SECOND + 250_000) < 150.0);
     }
 }

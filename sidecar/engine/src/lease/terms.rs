@@ -3,8 +3,8 @@
 use super::rate::float;
 use crate::algorithm::BucketSpec;
 
-/// Fewer units are not worth a call.
-pub const SMALLEST_LEASE: u64 = 8;
+/// Fewer units are not worth a call of their own. A lease that the call of a question takes along is worth it for one.
+pub const SMALLEST_RENEWAL: u64 = 8;
 /// Part of a lease's time that is not used: two clocks may differ by this much in speed, or twice what NTP allows.
 const DRIFT: u64 = 1_000;
 
@@ -13,19 +13,13 @@ const DRIFT: u64 = 1_000;
 pub struct LeaseTerms {
     /// The longest time for which units are held, in microseconds: L.
     pub longest_us: u64,
-    /// The most units of one lease.
-    pub most: u64,
-    /// The units per second from which a key has leases: of the whole fleet, or, by [`LeaseTerms::for_one_of`], of a sidecar.
-    pub from_per_s: u64,
 }
 
 /// Why a key has no lease now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LeaseRefusal {
-    /// It is asked for less often than `from`.
-    Cold,
-    /// Fewer than [`SMALLEST_LEASE`] units: it is asked for too rarely for the time that is left of the step or window.
-    Small,
+    /// Too few requests are expected in the time that is left of the step or window.
+    Seldom,
     /// Less than the reserve would remain in a window, or the store denied it.
     NearLimit,
     /// The answer came when the lease had ended.
@@ -64,23 +58,6 @@ pub fn less_drift(us: u64) -> u64 {
 }
 
 impl LeaseTerms {
-    /// The same for one of so many sidecars, which get about as much of each key's demand.
-    #[must_use]
-    pub fn for_one_of(self, sidecars: u64) -> Self {
-        let from_per_s = self.from_per_s / sidecars.max(1);
-        Self { from_per_s, ..self }
-    }
-
-    /// Why a key that is asked for `per_s` units a second has no leases, whatever is left.
-    #[must_use]
-    pub fn is_too_seldom(&self, per_s: f64) -> Option<LeaseRefusal> {
-        if per_s < float(self.from_per_s) {
-            return Some(LeaseRefusal::Cold);
-        }
-        let most = self.units_to_spend(per_s, self.longest_us);
-        (most < SMALLEST_LEASE).then_some(LeaseRefusal::Small)
-    }
-
     /// How many microseconds of the store's clock a lease that is taken at `at_us` has, less what the clocks may differ.
     #[must_use]
     pub fn length_us(&self, windows: &[BucketSpec], at_us: u64) -> u64 {
@@ -90,41 +67,40 @@ impl LeaseTerms {
     }
 
     /// The units of a lease for a key that is asked for `per_s` units a second, of which `held` are held already and the store
-    /// has `remaining` left.
+    /// has `remaining` left: at least `least`.
     ///
     /// # Errors
-    /// No lease can be granted at present; the error says why.
+    /// No such lease can be granted at present; the error says why.
     pub fn size(
         &self,
         windows: &[BucketSpec],
         per_s: f64,
-        held: u64,
-        remaining: u64,
+        (held, remaining): (u64, u64),
         at_us: u64,
+        least: u64,
     ) -> Result<u64, LeaseRefusal> {
-        if let Some(refusal) = self.is_too_seldom(per_s) {
-            return Err(refusal);
+        let wanted = units_to_spend(per_s, self.length_us(windows, at_us));
+        let units = wanted.saturating_sub(held);
+        if units < least.max(1) {
+            return Err(LeaseRefusal::Seldom);
         }
         let spare = remaining.saturating_sub(reserve(self, windows)) / 2;
-        if spare < SMALLEST_LEASE {
+        if spare < least.max(1) {
             return Err(LeaseRefusal::NearLimit);
         }
-        let wanted = self.units_to_spend(per_s, self.length_us(windows, at_us));
-        let units = wanted.saturating_sub(held).min(self.most).min(spare);
-        if units < SMALLEST_LEASE {
-            return Err(LeaseRefusal::Small);
-        }
-        Ok(units)
+        Ok(units.min(spare))
     }
+}
 
-    /// How many units are spent in a time of a key that is asked for `per_s` units a second. Requests do not come evenly. What
-    /// is left at the end of a lease costs a call that returns it, so a full lease has the units of nine tenths of its time.
-    /// If its step ends sooner, it has a quarter more than those: it cannot be renewed before the next step begins.
-    pub(super) fn units_to_spend(&self, per_s: f64, length_us: u64) -> u64 {
-        let length_us = (float(length_us) * 1.25).min(float(self.longest_us) * 0.9);
-        // Not negative, and a cast of a float saturates.
-        (per_s * length_us / 1e6) as u64
+/// How many units are spent in a time of a key that is asked for `per_s` units a second: 0 if not even one is expected. Requests
+/// come by chance, so one standard deviation more than are expected: then five of six leases last to their end.
+pub(super) fn units_to_spend(per_s: f64, length_us: u64) -> u64 {
+    let expected = per_s * float(length_us) / 1e6;
+    if expected < 1.0 {
+        return 0;
     }
+    // Not negative, and a cast of a float saturates.
+    (expected + expected.sqrt()) as u64
 }
 
 #[cfg(test)]
@@ -136,8 +112,6 @@ mod tests {
 
     const TERMS: LeaseTerms = LeaseTerms {
         longest_us: 100_000,
-        most: 1_000,
-        from_per_s: 50,
     };
 
     fn minute(quota: u64) -> BucketSpec {
@@ -185,8 +159,8 @@ mod tests {
         for algorithm in [Algorithm::SlidingLog, sliding(1_000, false)] {
             let windows = [minute(1_000_000), spec(algorithm, 1_000_000, 60_000_000)];
             assert_eq!(spend_by_us(&windows, 1), None);
-            let size = TERMS.size(&windows, 1e6, 0, 1_000_000, 1);
-            assert_eq!(size, Err(LeaseRefusal::Small), "{algorithm:?}");
+            let size = TERMS.size(&windows, 1e6, (0, 1_000_000), 1, 1);
+            assert_eq!(size, Err(LeaseRefusal::Seldom), "{algorithm:?}");
         }
         assert_eq!(spend_by_us(&[], 1), None);
     }
@@ -204,21 +178,22 @@ mod tests {
     fn the_size_is_what_will_be_spent_and_never_more_than_half_of_what_is_to_spare() {
         let (windows, at) = ([minute(60_000)], 1_000_001);
         assert_eq!(reserve(&TERMS, &windows), 200);
-        let size = |per_s, remaining| TERMS.size(&windows, per_s, 0, remaining, at);
-        assert_eq!(size(2_000.0, 60_000), Ok(180), "of 90 ms");
-        let renewed = TERMS.size(&windows, 2_000.0, 66, 60_000, at);
-        assert_eq!(renewed, Ok(114), "what is held is spent first");
-        assert_eq!(size(2e6, 60_000), Ok(1_000), "`most`");
-        assert_eq!(size(2_000.0, 400), Ok(100), "half of what is to spare");
-        assert_eq!(size(2_000.0, 215), Err(LeaseRefusal::NearLimit));
-        assert_eq!(size(2_000.0, 216), Ok(8));
-        assert_eq!(size(2_000.0, 0), Err(LeaseRefusal::NearLimit));
-        assert_eq!(size(49.0, 60_000), Err(LeaseRefusal::Cold));
-        assert_eq!(size(70.0, 60_000), Err(LeaseRefusal::Small));
-        let near_the_end = TERMS.size(&windows, 2_000.0, 0, 60_000, 1_960_000);
-        assert_eq!(near_the_end, Ok(99), "of 40 ms, and a quarter more");
-        let end_of_step = TERMS.size(&windows, 2_000.0, 0, 60_000, 1_998_000);
-        assert_eq!(end_of_step, Err(LeaseRefusal::Small));
+        let size = |per_s, remaining, least| TERMS.size(&windows, per_s, (0, remaining), at, least);
+        assert_eq!(size(2_000.0, 60_000, 1), Ok(213), "200 and their deviation");
+        let renewed = TERMS.size(&windows, 2_000.0, (66, 60_000), at, 8);
+        assert_eq!(renewed, Ok(147), "what is held is spent first");
+        assert_eq!(size(2_000.0, 400, 1), Ok(100), "half of what is to spare");
+        assert_eq!(size(2_000.0, 215, 8), Err(LeaseRefusal::NearLimit));
+        assert_eq!(size(2_000.0, 216, 8), Ok(8));
+        assert_eq!(size(2_000.0, 0, 1), Err(LeaseRefusal::NearLimit));
+        // A tenth of a second: of nine a second not even one request.
+        assert_eq!(size(9.0, 60_000, 1), Err(LeaseRefusal::Seldom));
+        assert_eq!(size(11.0, 60_000, 1), Ok(2));
+        assert_eq!(size(11.0, 60_000, 8), Err(LeaseRefusal::Seldom));
+        let near_the_end = TERMS.size(&windows, 2_000.0, (0, 60_000), 1_960_000, 1);
+        assert_eq!(near_the_end, Ok(88), "of 40 ms");
+        let end_of_step = TERMS.size(&windows, 2_000.0, (0, 60_000), 1_999_600, 1);
+        assert_eq!(end_of_step, Err(LeaseRefusal::Seldom));
     }
 
     #[test]

@@ -5,44 +5,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sluicegate_engine::lease::{Grant, LeaseRefusal, LeaseTerms, reserve};
 use sluicegate_engine::{
-    ALL, Algorithm, BatchBuilder, Bucket, BucketSpec, Decision, Guard, Held, Hold, Outcome,
-    Settlements, Take, bucket_key, hold_key,
+    ALL, BatchBuilder, Bucket, Decision, Guard, Held, Hold, Outcome, Settlements, Take, hold_key,
 };
 use sluicegate_protocol::LimitStatus;
 
 use super::{LeaseKey, longest_us};
 use crate::decide::buckets::buckets_of;
 use crate::decide::status;
-use crate::policy::Limit;
 use crate::telemetry::metrics::LeaseMetrics;
 
 /// How long the store keeps the hold of a lease after its end. A key has some leases each second, and a window may last
 /// for days: holds that lasted as long would fill the store. Units that are returned later are held for one window.
 const RETURN_WITHIN_US: u64 = 5_000_000;
-
-/// For how long after its grant units of a lease may be returned: the longest lease that a policy may have, plus the time for
-/// which the store then keeps its hold. A constant and not a policy
-/// field: every sidecar must interpret markers that others wrote under other policies.
-const MAY_COME_BACK_US: u64 = 10_000_000 + RETURN_WITHIN_US;
-/// The quota of markers: it is never used up.
-pub const MARKER_QUOTA: u64 = 2_147_483_647;
-
-/// A bucket beside a limit's own from which each lease takes one unit, for as long as units may be returned. While it is empty,
-/// nobody holds a lease of the key, and a denial may be cached like one by a limit without leases. `None`: the limit has none.
-pub fn marker(limit: &Limit, key: &str) -> Option<Bucket> {
-    limit.lease?;
-    let spec = BucketSpec {
-        algorithm: Algorithm::SlidingWindow {
-            precision_us: 1_000_000,
-            leased: false,
-        },
-        quota: MARKER_QUOTA,
-        window_us: MAY_COME_BACK_US,
-    };
-    // No limit's name contains a slash.
-    let key = bucket_key(key, &format!("{}/leases", limit.name), &spec);
-    Some(Bucket { key, spec })
-}
 
 /// A lease, from the request for it until its units were returned.
 #[derive(Debug)]
@@ -81,15 +55,12 @@ impl Lease {
         }
     }
 
-    /// Adds the decision to a batch: the units from every window, with a hold.
-    pub(super) fn add_to(&self, builder: &mut BatchBuilder) {
+    /// Adds the decision to a batch: the units from every window, with a hold. Its index in the batch.
+    pub(super) fn add_to(&self, builder: &mut BatchBuilder) -> usize {
         let limit = &self.key.limit;
-        let units = self.buckets.iter().cloned();
-        let units = units.map(|bucket| (bucket, self.units));
-        let marked = marker(limit, &self.key.key).map(|marker| (marker, 1));
-        let takes = units.chain(marked).map(|(bucket, cost)| Take {
-            bucket: builder.bucket(bucket.key, bucket.spec),
-            cost,
+        let takes = self.buckets.iter().map(|bucket| Take {
+            bucket: builder.bucket(bucket.key.clone(), bucket.spec),
+            cost: self.units,
         });
         let takes = takes.collect();
         builder.push(Decision {
@@ -104,7 +75,7 @@ impl Lease {
                 is_receipt: false,
             }],
             slots: Vec::new(),
-        });
+        })
     }
 
     /// The lease after the store's outcome. `sent_us` is a moment before the call was sent, by this process's clock.
@@ -116,8 +87,6 @@ impl Lease {
             ends_us = sent_us.saturating_add(limit.lease.as_ref().map_or(0, length_us));
             self.whole_us = sent_us.saturating_add(outcome.reset_us);
             let bucket = self.buckets.get(outcome.decided_by);
-            // The marker may have decided.
-            let bucket = bucket.or(self.buckets.first());
             let status = |bucket: &Bucket| status::of_outcome(0, limit, &bucket.spec, outcome);
             self.granted = bucket.map(status);
         }

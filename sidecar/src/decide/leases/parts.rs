@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use sluicegate_engine::lease::less_drift;
 use sluicegate_protocol::{LeasePart, LimitStatus, PartReport};
@@ -129,7 +130,7 @@ impl Leases {
                 continue;
             }
             if entry.pool.may_ask(now_us) {
-                self.request_lease(entry, more.key.clone(), now_us);
+                self.renew(entry, more.key.clone(), now_us);
             }
             wait |= entry.pool.is_asking();
         }
@@ -158,7 +159,9 @@ impl Leases {
             return None;
         }
         let now_us = clock::now_us();
-        let taken = entry.pool.lend(now_us, per_s, held)?;
+        let taken = entry
+            .pool
+            .lend(now_us, per_s, held, self.filters.load(Ordering::Relaxed))?;
         let lease = Arc::clone(taken.tag);
         let status = lease.status(taken.remaining, now_us)?;
         let left_us = taken.ends_us.saturating_sub(now_us);

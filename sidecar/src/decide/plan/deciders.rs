@@ -15,7 +15,7 @@ use sluicegate_protocol::{Verdict, WithoutStore};
 use super::open::{Open, tightest};
 use super::{Basis, Fallback};
 use crate::decide::effective::{EffectiveChecks, denial_ttl_ms};
-use crate::decide::{leases, slots};
+use crate::decide::slots;
 use crate::telemetry::verdict::{Decided, Source};
 
 /// Makes a decision that needs no answer of the store.
@@ -70,23 +70,17 @@ fn by_override(basis: &Basis<'_>, open: &mut Open<'_>) -> Option<Decided> {
 }
 
 fn by_lease(basis: &Basis<'_>, open: &mut Open<'_>) -> Option<Decided> {
-    let (leases, epoch) = basis.leases?;
-    let denial_ttl_us = denial_ttl_ms(basis.policy) * 1_000;
+    let leases = basis.leases.as_ref()?;
     let alone = open.all.checks.len() == 1;
     open.all.checks.retain(|check| {
         if !check.leasable {
             return true;
         }
-        if let Some(units) = leases.take(*check, epoch, alone) {
+        if let Some(units) = leases.leases.take(*check, leases.epoch, alone) {
             open.leased.push((check.index, units));
             return false;
         }
-        let longest_us = leases::longest_us(check.limit);
-        if denial_ttl_us > longest_us && leases.was_denied(*check, epoch) {
-            let marker = leases::marker(check.limit, check.key);
-            open.peeks
-                .extend(marker.map(|marker| (check.index, marker, usize::MAX)));
-        }
+        open.along.extend(leases.along(*check));
         true
     });
     if !open.all.checks.is_empty() {
@@ -100,10 +94,6 @@ fn by_lease(basis: &Basis<'_>, open: &mut Open<'_>) -> Option<Decided> {
 fn by_store(outcomes: &[Option<Outcome>], now_us: u64, open: &mut Open<'_>) -> Option<Decided> {
     let outcome = outcomes.get(open.batch_index)?.as_ref()?;
     let mut status = open.status(outcome)?;
-    let mut most_ms = open.all.most_hold_ms;
-    if !open.has_nothing_leased(outcome, outcomes) {
-        most_ms = most_ms.min(open.all.most_hold_leased_ms);
-    }
     if outcome.admitted {
         status.receipt = open.receipts();
     } else {
@@ -112,7 +102,7 @@ fn by_store(outcomes: &[Option<Outcome>], now_us: u64, open: &mut Open<'_>) -> O
             true => slots::MOST_HOLD_MS,
             false => outcome.retry_after_us / 1_000,
         };
-        status.hold_ms = retry_ms.min(most_ms);
+        status.hold_ms = retry_ms.min(open.all.most_hold_ms);
     }
     Some(open.decided(outcome.admitted, status, Source::Store, now_us))
 }

@@ -1,16 +1,15 @@
 //! A decision that is still open.
 
 use sluicegate_engine::{
-    BatchBuilder, Bucket, BucketSpec, Decision, Held, Hold, MAX_REQUEST_WEIGHT, Outcome, SlotId,
-    Take, TakenSlots, bucket_key, hold_key,
+    BatchBuilder, BucketSpec, Decision, Held, Hold, MAX_REQUEST_WEIGHT, Outcome, SlotId, Take,
+    TakenSlots, bucket_key, hold_key,
 };
 use sluicegate_protocol::{
     Code, DECISIONS, Decision as Asked, LimitStatus, Problem, Verdict, WithoutStore,
 };
 
-use super::peek;
 use crate::decide::effective::{EffectiveCheck, EffectiveChecks};
-use crate::decide::leases::{MARKER_QUOTA, Reservation};
+use crate::decide::leases::{Along, Reservation};
 use crate::decide::receipts::Receipt;
 use crate::decide::status;
 use crate::random;
@@ -38,9 +37,8 @@ pub(super) struct Open<'a> {
     pub all: EffectiveChecks<'a>,
     /// The units that were taken from leases, with the index of the check. They are put back when this is dropped.
     pub leased: Vec<(usize, Reservation)>,
-    /// For each check that was denied before: its index, the marker of its leases, and the index of the decision in the batch
-    /// that peeks at the marker.
-    pub peeks: Vec<(usize, Bucket, usize)>,
+    /// Leases that the call takes along for checks that the store decides.
+    pub along: Vec<Along>,
     /// Its index in the batch.
     pub batch_index: usize,
     /// A receipt for each check that wants one.
@@ -59,7 +57,7 @@ impl<'a> Open<'a> {
             asked,
             all: EffectiveChecks::default(),
             leased: Vec::new(),
-            peeks: Vec::new(),
+            along: Vec::new(),
             batch_index: usize::MAX,
             receipts: Vec::new(),
         }
@@ -133,13 +131,6 @@ impl<'a> Open<'a> {
         None
     }
 
-    /// Adds the peeks at the markers of its leases.
-    pub fn add_peeks_to(&mut self, builder: &mut BatchBuilder) {
-        for (_, marker, batch_index) in &mut self.peeks {
-            *batch_index = peek(builder, marker);
-        }
-    }
-
     /// Draws the receipts that are wanted. Checks that an override made unlimited take nothing, so they have none.
     pub fn draw_receipts(&mut self, drawn: Drawn) {
         // Most decisions have none.
@@ -211,17 +202,6 @@ impl<'a> Open<'a> {
     pub fn by_take(&self) -> impl Iterator<Item = (&EffectiveCheck<'a>, BucketSpec)> + Clone {
         let checks = self.all.checks.iter();
         checks.flat_map(|check| check.windows().map(move |spec| (check, spec)))
-    }
-
-    /// Whether it is certain that no lease holds units of the check that decided.
-    pub fn has_nothing_leased(&self, decided: &Outcome, all: &[Option<Outcome>]) -> bool {
-        let Some((check, _)) = self.by_take().nth(decided.decided_by) else {
-            return false;
-        };
-        let peek = self.peeks.iter().find(|(of, ..)| *of == check.index);
-        let peek = peek.and_then(|(_, _, batch_index)| all.get(*batch_index)?.as_ref());
-        // The parts of a batch may reach a Cluster in any order, so the peek may have missed a lease that was granted in between.
-        peek.is_some_and(|peek| peek.remaining == MARKER_QUOTA && peek.at_us >= decided.at_us)
     }
 
     /// How the check that decided stands.

@@ -37,6 +37,7 @@ impl Service {
         self.leases.return_ended();
         self.backend.outage.sweep();
         self.filters.forget(clock::now_us());
+        self.leases.note_filters(self.filters.serving());
         lock(&self.slots.holds).forget_ended(clock::unix_us());
         let digests = self.filters.digests();
         self.policy

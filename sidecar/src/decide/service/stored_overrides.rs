@@ -44,7 +44,6 @@ impl Service {
         loop {
             let version = self.backend.announce().await;
             let (answered, sidecars) = (version.is_ok(), self.sidecars());
-            self.leases.note_sidecars(sidecars);
             if Instant::now() >= read_after {
                 match self.read_overrides(version).await {
                     Ok(()) => reported = None,

@@ -5,8 +5,6 @@ use crate::test::{sliding, spec};
 
 const TERMS: LeaseTerms = LeaseTerms {
     longest_us: 100_000,
-    most: 400,
-    from_per_s: 50,
 };
 const WINDOWS: [BucketSpec; 1] = [spec(sliding(1_000_000, true), 600_000, 60_000_000)];
 /// A second, by the pool's clock and by the store's.
@@ -34,33 +32,35 @@ fn grant(units: u64, ends_us: u64) -> Grant<&'static str> {
 #[test]
 fn a_lease_is_asked_for_once_and_renewed_at_half_spent() {
     let mut pool = hot();
-    assert!(pool.wants_lease(START));
-    let units = pool.ask(&WINDOWS, START, Some(START)).unwrap();
-    assert!((350..=360).contains(&units), "{units}");
-    assert!(!pool.wants_lease(START), "it is being asked for");
+    let units = pool.ask(&WINDOWS, START, Some(START), 1).unwrap();
+    // 400 are expected.
+    assert!((405..=425).contains(&units), "{units}");
+    assert!(!pool.may_ask(START), "it is being asked for");
     pool.granted(grant(400, START + 99_000));
     pool.take(START, 199, 0).unwrap();
-    assert!(!pool.wants_lease(START));
+    assert!(!pool.wants_renewal(START));
     pool.take(START, 1, 0).unwrap();
-    assert!(pool.wants_lease(START));
+    assert!(pool.wants_renewal(START));
     pool.granted(grant(400, START + 99_500));
     pool.take(START, 150, 0).unwrap();
     pool.take(START, 200, 0).unwrap();
-    assert!(!pool.wants_lease(START), "two at most");
+    assert!(!pool.wants_renewal(START), "two at most");
     pool.take(START, 50, 0).unwrap();
-    assert!(pool.wants_lease(START), "one is used up");
-    // Into the first of the two.
-    pool.put_back(50, |_| true);
-    pool.ended(START + 99_000);
-    assert!(pool.wants_lease(START + 99_000));
+    assert!(pool.wants_renewal(START), "one is used up");
+    pool.ended(START + 99_500);
+    assert!(
+        !pool.wants_renewal(START + 99_500),
+        "the next question takes one along"
+    );
 }
 
 #[test]
 fn after_a_refusal_there_is_a_pause() {
     let mut pool = hot();
-    assert_eq!(pool.ask(&WINDOWS, START, None), Err(LeaseRefusal::Store));
+    let unknown = pool.ask(&WINDOWS, START, None, 1);
+    assert_eq!(unknown, Err(LeaseRefusal::Store));
     pool.refused(START);
-    assert!(!pool.wants_lease(START + 4_999) && pool.wants_lease(START + 5_000));
+    assert!(!pool.may_ask(START + 4_999) && pool.may_ask(START + 5_000));
 }
 
 #[test]
@@ -69,51 +69,42 @@ fn nothing_is_asked_for_before_the_store_said_what_is_left() {
     for ask in 0..4_000 {
         pool.take(START + ask * 250, 1, 0);
     }
-    assert!(!pool.wants_lease(START + 1_000_000));
+    assert!(!pool.may_ask(START + 1_000_000));
     pool.note_remaining(10);
-    assert!(pool.wants_lease(START + 1_000_000));
-    let refused = pool.ask(&WINDOWS, START + 1_000_000, Some(START));
+    assert!(pool.may_ask(START + 1_000_000));
+    let refused = pool.ask(&WINDOWS, START + 1_000_000, Some(START), 1);
     assert_eq!(refused, Err(LeaseRefusal::NearLimit));
 }
 
 #[test]
-fn where_another_limit_is_the_tightest_the_first_lease_is_the_smallest() {
+fn where_another_limit_is_the_tightest_the_first_lease_is_small() {
     let mut pool = hot();
     pool.forget_remaining();
     pool.note_admitted(&WINDOWS);
-    assert!(pool.wants_lease(START));
-    assert_eq!(pool.ask(&WINDOWS, START, Some(START)), Ok(SMALLEST_LEASE));
+    let first = pool.ask(&WINDOWS, START, Some(START), 1);
+    assert_eq!(first, Ok(SMALLEST_RENEWAL));
     pool.note_remaining(100_000);
     pool.note_admitted(&WINDOWS);
-    let units = pool.ask(&WINDOWS, START, Some(START)).unwrap();
+    let units = pool.ask(&WINDOWS, START, Some(START), 1).unwrap();
     assert!(units > 250, "what is known stays");
 }
 
 #[test]
-fn the_next_lease_is_half_as_large_if_more_than_half_came_back() {
-    let mut pool = hot();
-    let mut sizes = Vec::new();
-    // Nothing is spent: halves, down to the smallest.
-    for round in 0..7 {
-        let now_us = START + round;
-        let units = pool.ask(&WINDOWS, START, Some(START)).unwrap();
-        sizes.push(units);
-        pool.granted(grant(units, now_us));
-        pool.ended(now_us);
+fn a_key_of_two_requests_a_second_has_a_lease_of_a_few_units() {
+    let mut pool = Pool::<()>::new(LeaseTerms {
+        longest_us: 1_000_000,
+    });
+    for ask in 0..8 {
+        pool.take(START + ask * 500_000, 1, 0);
     }
-    let halves = |pair: &[u64]| pair[1] == (pair[0] / 2).max(8);
-    assert!(sizes.windows(2).all(halves), "{sizes:?}");
-    assert_eq!(sizes.last(), Some(&8));
-    // All is spent: doubles again, up to what the rate allows.
-    for round in 10..18 {
-        let now_us = START + round;
-        let units = pool.ask(&WINDOWS, START, Some(START)).unwrap();
-        sizes.push(units);
-        pool.granted(grant(units, now_us + 1));
-        pool.take(now_us, units, 0).unwrap();
-        pool.ended(now_us + 1);
-    }
-    assert!(*sizes.last().unwrap() > 350, "{sizes:?}");
+    pool.note_remaining(600_000);
+    let now_us = START + 4_000_000;
+    let units = pool.ask(&WINDOWS, now_us, Some(now_us), 1);
+    assert_eq!(units, Ok(2));
+    assert_eq!(
+        pool.ask(&WINDOWS, now_us, Some(now_us + 700_000), 1),
+        Err(LeaseRefusal::Seldom)
+    );
 }
 
 #[test]
@@ -136,29 +127,36 @@ fn a_pool_that_is_ended_returns_everything_at_once() {
     assert!(pool.take(START, 1, 0).is_none());
     let units: u64 = pool.ended(START).iter().map(|one| one.units).sum();
     assert_eq!((units, pool.held()), (20, 0));
-    assert!(!pool.is_idle(START) && pool.is_idle(START + 10_000_000));
+    assert!(!pool.is_idle(START) && pool.is_idle(START + 20_000_000));
 }
 
 #[test]
 fn a_filter_is_lent_what_it_will_spend_and_what_it_holds_counts() {
     let mut pool = hot();
     pool.granted(grant(400, START + 100_000));
-    // 1,000 a second for 90 ms, less what it holds.
-    let lent = pool.lend(START + 20_000, Some(1_000), 10).unwrap();
-    assert_eq!((lent.units, lent.ends_us), (80, START + 100_000));
-    assert!(pool.lend(START + 20_000, Some(30), 0).is_none(), "too few");
-    // Half of the rate here, which is 4,000 a second; at most half of what is there.
-    let lent = pool.lend(START, None, 0).unwrap().units;
-    assert!((155..=160).contains(&lent), "{lent}");
-    assert_eq!(pool.held(), 320 - lent);
+    // 80 are expected, and nine more may come; less what it holds.
+    let lent = pool.lend(START + 20_000, Some(1_000), 10, 1).unwrap();
+    assert_eq!((lent.units, lent.ends_us), (78, START + 100_000));
+    assert!(
+        pool.lend(START + 20_000, Some(10), 0, 1).is_none(),
+        "too few"
+    );
+    // One of three filters.
+    assert_eq!(pool.lend(START, None, 0, 3).unwrap().units, 108);
+    assert_eq!(pool.held(), 214);
     assert!(!pool.can_lend(START, 8_000, 0) && pool.can_lend(START, 1_000, 0));
     assert!(pool.can_lend(START, 8_000, 400), "it holds the rest");
     assert!(!pool.can_lend(START + 50_000, 1_000, 0), "it ends too soon");
-    let asks = |pool: &mut Pool<&'static str>| pool.ask(&WINDOWS, START, Some(START)).unwrap_or(0);
-    let less = asks(&mut pool);
-    pool.spent_by_filter(START, START, 0, 80 + lent);
+    let asks = |pool: &mut Pool<&'static str>| pool.ask(&WINDOWS, START, Some(START), 1);
+    let less = asks(&mut pool).unwrap_or(0);
+    pool.spent_by_filter(START, START, 0, 78 + 108);
     // It had been asked for more than it may have at once.
-    assert!(asks(&mut pool) > less);
-    let ended = pool.lend(START + 100_000, Some(1_000), 0);
+    assert!(asks(&mut pool).unwrap() > less);
+    assert_eq!(
+        pool.lend(START, None, 0, 1).unwrap().units,
+        214,
+        "all to the only one"
+    );
+    let ended = pool.lend(START + 100_000, Some(1_000), 0, 1);
     assert!(ended.is_none());
 }
