@@ -434,7 +434,7 @@ limits:
     windows: [{ quota: 60000, per: 1m, burst: 5000 }]
     when_store_is_down: deny
     enforce: true
-    lease: { longest: 100ms, most: 1000, from: 50/s }
+    lease: { longest: 100ms }
     overrides:
       - { key: a, quota: 50000, burst: 5000, until: 2026-11-22T03:00:00Z, reason: r, by: b }
       - { key: b, unlimited: true }
@@ -464,7 +464,6 @@ limits:
         quota: 60000 | quota: 0
         connections: 3 | connections: 17
         max: 9 | max: many
-        most: 1000 | most: 7
         : deny | : perhaps
         token_bucket | token-bucket
     ";
