@@ -372,10 +372,10 @@ fn policy(name: &str, redis: &Redis) -> String {
     let (precision, lease) = match name {
         UNLEASED => ("1s", ""),
         LONG => ("5s", ", lease: { longest: 5s }"),
-        _ => ("1s", ", lease: { longest: 1s }"),
+        _ => ("1s", ", lease: {}"),
     };
     let limit = format!(
-        "algorithm: sliding_window, precision: {precision}, windows: [{{ quota: {QUOTA}, per: 1m }}]{lease}"
+        "algorithm: sliding_window, windows: [{{ quota: {QUOTA}, per: 1m, precision: {precision} }}]{lease}"
     );
     let policy = Policy::on(redis.url())
         .timeout("1s")

@@ -129,14 +129,20 @@ impl Judge<'_> {
         demand
     }
 
-    /// What may lie idle in leases at a denial, as `docs/leases.md` has it: 2 x D x L, by the most that was asked for lately.
+    /// What may lie idle in leases at a denial, as `docs/leases.md` has it: 2 x D x L, by the most that was asked for lately, or one for each sidecar.
     fn idle(&self, denial: &Denial, limit: usize, demand: &Demand) -> u64 {
         let longest = self.longest_lease(limit);
         let first = demand.partition_point(|one| one.0 + longest + SOON < denial.from);
         let recent = demand[first.saturating_sub(1)..].iter();
         let recent = recent.take_while(|one| one.0 <= denial.to);
         let per_us = recent.flat_map(|one| [0, 1].map(|n| one.1[n] / MEMORIES_US[n]));
-        (2.0 * per_us.fold(0.0, f64::max) * longest as f64) as u64
+        let units = (2.0 * per_us.fold(0.0, f64::max) * longest as f64) as u64;
+        let one_each = if longest > 0 {
+            self.history.sidecars
+        } else {
+            0
+        };
+        units.max(one_each as u64)
     }
 
     /// Leases that are lost come back with their window only. Those of token buckets are not told from what drains.

@@ -92,13 +92,10 @@ impl LeaseTerms {
     }
 }
 
-/// How many units are spent in a time of a key that is asked for `per_s` units a second: 0 if not even one is expected. Requests
-/// come by chance, so one standard deviation more than are expected: then five of six leases last to their end.
+/// How many units are spent in a time of a key that is asked for `per_s` units a second. Requests come by chance, so one standard
+/// deviation more than are expected: then five of six leases last to their end, and a key for which not even one unit is likely has none.
 pub(super) fn units_to_spend(per_s: f64, length_us: u64) -> u64 {
     let expected = per_s * float(length_us) / 1e6;
-    if expected < 1.0 {
-        return 0;
-    }
     // Not negative, and a cast of a float saturates.
     (expected + expected.sqrt()) as u64
 }
@@ -186,13 +183,14 @@ mod tests {
         assert_eq!(size(2_000.0, 215, 8), Err(LeaseRefusal::NearLimit));
         assert_eq!(size(2_000.0, 216, 8), Ok(8));
         assert_eq!(size(2_000.0, 0, 1), Err(LeaseRefusal::NearLimit));
-        // A tenth of a second: of nine a second not even one request.
-        assert_eq!(size(9.0, 60_000, 1), Err(LeaseRefusal::Seldom));
+        // A tenth of a second: of three a second hardly one request.
+        assert_eq!(size(3.0, 60_000, 1), Err(LeaseRefusal::Seldom));
+        assert_eq!(size(4.0, 60_000, 1), Ok(1));
         assert_eq!(size(11.0, 60_000, 1), Ok(2));
         assert_eq!(size(11.0, 60_000, 8), Err(LeaseRefusal::Seldom));
         let near_the_end = TERMS.size(&windows, 2_000.0, (0, 60_000), 1_960_000, 1);
         assert_eq!(near_the_end, Ok(88), "of 40 ms");
-        let end_of_step = TERMS.size(&windows, 2_000.0, (0, 60_000), 1_999_600, 1);
+        let end_of_step = TERMS.size(&windows, 2_000.0, (0, 60_000), 1_999_900, 1);
         assert_eq!(end_of_step, Err(LeaseRefusal::Seldom));
     }
 
