@@ -407,6 +407,15 @@ mod tests {
     }
 
     #[test]
+    fn a_second_sidecar_counts_for_two_seconds() {
+        let mut updates = running(A);
+        updates.named(A, "", 1, 10 * S);
+        assert!(updates.has_one_sidecar(10 * S));
+        updates.named(A, "", 2, 11 * S);
+        assert!(!updates.has_one_sidecar(12 * S - 1) && updates.has_one_sidecar(12 * S));
+    }
+
+    #[test]
     fn sidecars_that_restart_often_are_forgotten() {
         let mut updates = running(A);
         for instance in 2..1_000 {

@@ -148,6 +148,16 @@ fn more_is_asked_for_when_a_third_is_left_and_other_keys_join() {
 }
 
 #[test]
+fn no_callout_is_made_for_a_key_of_which_the_next_question_brings_enough() {
+    let mut leases = leases(&[part(1, "l", 3, 1_000 * MS)]);
+    for now_ms in [100, 400, 700] {
+        assert!(admit(&mut leases, "l", now_ms * MS));
+    }
+    assert!(!admit(&mut leases, "l", 800 * MS));
+    assert!(!leases.wants_renewal(), "five a second for another 0.2 s");
+}
+
+#[test]
 fn a_renewal_that_brings_nothing_is_not_repeated_at_once() {
     let mut leases = leases(&[part(1, "l", 4, 1_000 * MS)]);
     for now_ms in 3..=5 {
