@@ -62,6 +62,12 @@ const BAD_HOLDS: Refusal = Refusal::new(
     "query",
     "a parameter is unknown: give `limit=NAME`, `subject=DIGITS` (or a consumer's name), both or none",
 );
+// The answer names it.
+const UNKNOWN_HOLDS: Refusal = Refusal::new(
+    Code::UnknownLimit,
+    "limit",
+    "the policy has no such limit, and no slots of an earlier one of this name are in use",
+);
 
 /// The state of the handlers.
 #[derive(Clone)]
@@ -93,7 +99,7 @@ pub(super) fn routes() -> OpenApiRouter<Admin> {
         .routes(routes!(metrics).refusing(&[NOT_ENCODED]))
         .routes(routes!(top))
         .routes(routes!(filters))
-        .routes(routes!(holds).refusing(&[BAD_HOLDS]))
+        .routes(routes!(holds).refusing(&[BAD_HOLDS, UNKNOWN_HOLDS]))
         .tagged("admin")
         .with_token()
         .refusing(&[NO_TOKEN]);
@@ -281,7 +287,7 @@ async fn holds(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Result<
             _ => return Err(BAD_HOLDS),
         }
     }
-    Ok(ok(&admin.service.list_holds(limit, subject)))
+    Ok(ok(&admin.service.list_holds(limit, subject)?))
 }
 
 /// Most denied subjects, and subjects nearest to a limit

@@ -170,10 +170,12 @@ impl Service {
                 Ok(_) if Instant::now() > deadline => WasReset::Unavailable,
                 Ok((asked, buckets)) => {
                     void.push((asked.limit.as_ref(), asked.key.as_ref()));
+                    let at_once = buckets.iter().any(|bucket| bucket.spec.has_slots());
                     let keys: Vec<_> = buckets.into_iter().map(|bucket| bucket.key).collect();
                     let held = self.backend.reset(&keys).await;
                     held.map_or(WasReset::Unavailable, |held| WasReset::Reset {
                         held: held.contains(&true),
+                        at_once,
                     })
                 }
             };
