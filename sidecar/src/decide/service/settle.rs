@@ -43,7 +43,7 @@ impl Service {
         });
         let read: Vec<Result<_, Problem>> = read.collect();
         let (done, renewed) = tokio::join!(
-            self.backend.settle(&settlements),
+            self.backend.settle_receipts(settlements),
             self.backend.renew(&renewals)
         );
         let (mut done, mut renewed) = (done.into_iter(), renewed.into_iter().flatten());

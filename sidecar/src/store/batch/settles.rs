@@ -1,0 +1,49 @@
+//! Gathers settles of receipts: however many come, one after the other or at once, they cost the store fifty calls a second.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluicegate_engine::{Done, Settlements};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep;
+
+use super::worker::Shared;
+
+/// From one call to the next.
+const GATHER: Duration = Duration::from_millis(20);
+/// No call takes along more callers when it has so many settles, which is as many as one caller may have.
+const MAX_SETTLES: usize = 1_024;
+
+/// Settles of one caller, and where it waits for what became of them.
+pub type Arrival = (Settlements, oneshot::Sender<Vec<Option<Done>>>);
+
+/// Makes calls until nobody can send any more. An answer that is late delays no other call.
+pub async fn run(shared: Arc<Shared>, mut arrivals: mpsc::Receiver<Arrival>) {
+    while let Some((mut all, caller)) = arrivals.recv().await {
+        let mut callers = vec![(all.each.len(), caller)];
+        while all.each.len() < MAX_SETTLES
+            && let Ok((more, caller)) = arrivals.try_recv()
+        {
+            callers.push((more.each.len(), caller));
+            all.append(more);
+        }
+        tokio::spawn(call(Arc::clone(&shared), all, callers));
+        sleep(GATHER).await;
+    }
+}
+
+async fn call(
+    shared: Arc<Shared>,
+    all: Settlements,
+    callers: Vec<(usize, oneshot::Sender<Vec<Option<Done>>>)>,
+) {
+    let (done, error) = shared.store.settle(&all).await;
+    if let Some(error) = error {
+        shared.record_failure(error.kind(), &error);
+    }
+    let mut done = done.into_iter();
+    for (count, caller) in callers {
+        // It may have left in the meantime.
+        let _ = caller.send(done.by_ref().take(count).collect());
+    }
+}
