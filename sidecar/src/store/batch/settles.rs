@@ -1,4 +1,4 @@
-//! Gathers settles of receipts: however many come, one after the other or at once, they cost the store fifty calls a second.
+//! Gathers settles of receipts: a thousand a second of one key, each alone or many at once, cost the store fifty calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +11,13 @@ use super::worker::Shared;
 
 /// From one call to the next.
 const GATHER: Duration = Duration::from_millis(20);
-/// No call takes along more callers when it has so many settles, which is as many as one caller may have.
-const MAX_SETTLES: usize = 1_024;
+/// No call takes along more callers when it has so many settles: all of them have one deadline.
+const MAX_SETTLES: usize = 512;
 
-/// Settles of one caller, and where it waits for what became of them.
-pub type Arrival = (Settlements, oneshot::Sender<Vec<Option<Done>>>);
+/// Where a caller waits for what became of its settles.
+type Caller = oneshot::Sender<Vec<Option<Done>>>;
+/// Settles of one caller.
+pub type Arrival = (Settlements, Caller);
 
 /// Makes calls until nobody can send any more. An answer that is late delays no other call.
 pub async fn run(shared: Arc<Shared>, mut arrivals: mpsc::Receiver<Arrival>) {
@@ -32,11 +34,7 @@ pub async fn run(shared: Arc<Shared>, mut arrivals: mpsc::Receiver<Arrival>) {
     }
 }
 
-async fn call(
-    shared: Arc<Shared>,
-    all: Settlements,
-    callers: Vec<(usize, oneshot::Sender<Vec<Option<Done>>>)>,
-) {
+async fn call(shared: Arc<Shared>, all: Settlements, callers: Vec<(usize, Caller)>) {
     let (done, error) = shared.store.settle(&all).await;
     if let Some(error) = error {
         shared.record_failure(error.kind(), &error);
