@@ -32,7 +32,7 @@ const STREAMS: usize = 10_000;
 struct Total {
     /// Units of requests whose whole answer came: used or kept.
     units: AtomicU64,
-    /// Requests without a verdict: what they reserved may be taken, as their answer was lost.
+    /// Requests without a verdict: if only the answer was lost, their hold is left.
     lost: AtomicU64,
     /// Requests whose answer broke off, or whose connection did before it: their Envoy died.
     broken: AtomicU64,
@@ -163,7 +163,7 @@ async fn the_total_is_what_was_used_and_what_stays_reserved() {
     };
     tokio::join!(rest, kill);
     let load = |counter: &AtomicU64| counter.load(Relaxed);
-    let (lost, broken) = (load(&total.lost), load(&total.broken));
+    let broken = load(&total.broken);
     // A request that its upstream has seen was admitted, and a hang-up keeps what was reserved.
     let reached = load(&reached) - reached_before;
     let known = load(&total.units) + (cut_before + reached) * RESERVE;
@@ -176,9 +176,9 @@ async fn the_total_is_what_was_used_and_what_stays_reserved() {
             return false;
         };
         // An answer that broke off with its Envoy may have been settled before.
-        let more = left + lost + others;
+        let most = known + (left + others) * RESERVE + broken * MOST_USED;
         let least = known.saturating_sub(left * (MOST_USED - RESERVE));
-        left > 0 && (least..=known + more * RESERVE + broken * MOST_USED).contains(&taken)
+        left > 0 && (least..=most).contains(&taken)
     })
     .await;
     for envoy in envoys {
