@@ -92,16 +92,17 @@ async fn whose_slots_are_in_use_is_told_by_limit_and_subject_until_they_are_free
             "{query}"
         );
     }
-    for (query, code, told) in [
-        ("who=me", "bad_query", "`limit=NAME`"),
+    for (query, expected, code, told) in [
+        ("who=me", 400, "bad_query", "`limit=NAME`"),
         (
             "limit=streems",
+            404,
             "unknown_limit",
             "no limit `streems`; did you mean `streams`?",
         ),
     ] {
         let (status, refused) = get(&sidecar.admin(&format!("/v1/holds?{query}"))).await;
-        assert_eq!(status, 400, "{refused}");
+        assert_eq!(status, expected, "{refused}");
         assert!(
             refused.contains(code) && refused.contains(told),
             "{refused}"

@@ -6,7 +6,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, State};
-use axum::http::header;
+use axum::http::{StatusCode, header};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
@@ -67,7 +67,8 @@ const UNKNOWN_HOLDS: Refusal = Refusal::new(
     Code::UnknownLimit,
     "limit",
     "the policy has no such limit, and no slots of an earlier one of this name are in use",
-);
+)
+.with_status(StatusCode::NOT_FOUND);
 
 /// The state of the handlers.
 #[derive(Clone)]
@@ -287,7 +288,9 @@ async fn holds(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Result<
             _ => return Err(BAD_HOLDS),
         }
     }
-    Ok(ok(&admin.service.list_holds(limit, subject)?))
+    let list = admin.service.list_holds(limit, subject);
+    let not_found = |problem| Refusal::from(problem).with_status(StatusCode::NOT_FOUND);
+    Ok(ok(&list.map_err(not_found)?))
 }
 
 /// Most denied subjects, and subjects nearest to a limit
