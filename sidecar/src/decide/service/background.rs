@@ -38,6 +38,7 @@ impl Service {
         self.backend.outage.sweep();
         self.filters.forget(clock::now_us());
         lock(&self.slots.holds).forget_ended(clock::unix_us());
+        lock(&self.in_flight).forget_ended(clock::now_us());
         let digests = self.filters.digests();
         self.policy
             .forget_removed(&self.metrics, |digest| digests.contains(digest));
