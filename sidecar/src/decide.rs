@@ -15,6 +15,7 @@
 //! | `denials.rs` | denial certificates: cached denials, for as long as they are exact |
 //! | `leases.rs`, `leases/` | decisions from units that were taken in advance |
 //! | `holds.rs` | the slots in use, for operators; pure |
+//! | `in_flight.rs` | what is reserved and not settled yet, for operators; pure |
 //! | `slots.rs` | how long slots are in use, and who waits for one |
 //! | `unclaimed.rs` | frees slots that nobody was told of |
 //! | `epoch.rs` | the policy in force and its counters; their replacement while requests are served |
@@ -26,6 +27,7 @@ mod effective;
 mod epoch;
 mod filters;
 mod holds;
+mod in_flight;
 mod leases;
 mod losses;
 mod overridden;

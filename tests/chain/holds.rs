@@ -92,8 +92,22 @@ async fn whose_slots_are_in_use_is_told_by_limit_and_subject_until_they_are_free
             "{query}"
         );
     }
-    let (status, refused) = get(&sidecar.admin("/v1/holds?who=me")).await;
-    assert!(status == 400 && refused.contains("bad_query"), "{refused}");
+    for (query, expected, code, told) in [
+        ("who=me", 400, "bad_query", "`limit=NAME`"),
+        (
+            "limit=streems",
+            404,
+            "unknown_limit",
+            "no limit `streems`; did you mean `streams`?",
+        ),
+    ] {
+        let (status, refused) = get(&sidecar.admin(&format!("/v1/holds?{query}"))).await;
+        assert_eq!(status, expected, "{refused}");
+        assert!(
+            refused.contains(code) && refused.contains(told),
+            "{refused}"
+        );
+    }
     assert_eq!(sidecar.metric(IN_USE).await, 3.0);
 
     assert_eq!(settle(&sidecar, &receipt, "units").await["units"], 2);

@@ -3,11 +3,12 @@
 
 use std::time::{Duration, Instant};
 
+use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
-use super::support::{ALGORITHMS, Policy, ask, check, decide, left};
+use super::support::{ALGORITHMS, Policy, ask, check, decide, decide_all, left};
 
 /// A limit for each algorithm, named after it: 9 units in each of two windows.
 fn policy(store: &str, timeout: &str) -> String {
@@ -63,6 +64,41 @@ async fn receipts_are_unique_and_a_denial_has_none() {
     assert_eq!(twice[0], twice[1]);
     let entry = entry("sliding_log", "twice", &twice[0]);
     assert_eq!(returned(&sidecar, entry).await, 4);
+}
+
+/// Of programs, each alone, and of filters, many together.
+#[tokio::test]
+async fn settles_of_a_hot_tenant_cost_the_store_fifty_calls_a_second() {
+    let redis = Redis::start().await;
+    let limit = "algorithm: sliding_window, windows: [{ quota: 1000000, per: 1h }]";
+    let policy = Policy::on(redis.url()).timeout("5s").limit("hot", limit);
+    let sidecar = Sidecar::alone(&policy.text()).await;
+    let mut entries = Vec::new();
+    for _ in 0..20 {
+        let one =
+            json!({ "checks": [{ "limit": "hot", "key": "k", "cost": 10 }], "receipt": true });
+        for verdict in decide_all(&sidecar, vec![one; 50]).await {
+            let receipt = verdict["receipt"][0].as_str().unwrap();
+            entries.push(entry("hot", "k", receipt));
+        }
+    }
+    assert_eq!(left(&sidecar, "hot", "k").await, 990_000);
+    let (alone, together) = entries.split_at(500);
+    let requests = alone.chunks(1).chain(together.chunks(10));
+    let before = redis.script_calls().await;
+    let began = Instant::now();
+    let outcomes = stream::iter(requests).map(|some| settle(&sidecar, some));
+    let outcomes: Vec<_> = outcomes.buffer_unordered(64).collect().await;
+    let (took, calls) = (began.elapsed(), redis.script_calls().await - before);
+    let outcomes: Vec<_> = outcomes.into_iter().flatten().collect();
+    assert_eq!(outcomes.len(), 1_000);
+    for outcome in outcomes {
+        assert_eq!(outcome, json!({ "outcome": "returned", "units": 10 }));
+    }
+    assert_eq!(left(&sidecar, "hot", "k").await, 1_000_000);
+    // And what a sidecar asks of its store each second.
+    let most = 10 + 55 * (took.as_millis() as u64).div_ceil(1_000);
+    assert!(calls <= most, "{calls} calls in {took:?}");
 }
 
 #[tokio::test]

@@ -141,6 +141,9 @@ async fn clients_of_a_model_are_told_in_its_words_which_limit_decided() {
         };
         assert!(is_one, "{reset}");
         assert_eq!(told(&fields, of_tokens), [None, None, None], "{fields:?}");
+        // Beside them the draft's.
+        assert!(fields["ratelimit"].starts_with("\"requests/3600s\";r=1;t="));
+        assert_eq!(fields["ratelimit-policy"], "\"requests/3600s\";q=2;w=3600");
         let (status, fields, body) = asked("500").await;
         assert_eq!(status, 429);
         let [limit, remaining, reset] = told(&fields, of_tokens);

@@ -1,6 +1,7 @@
 //! How many at once: every way in which a stream can end frees its slot, and a client that asks one request after the other is never
 //! denied by its own.
 
+use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -331,6 +332,52 @@ async fn streams_of_http_2_free_their_slots_each_by_itself() {
     connection.abort();
     uses(&chain, 0, "the connection is gone").await;
     drop(rest);
+    chain.envoy.is_well().await;
+}
+
+#[tokio::test]
+async fn a_goaway_of_either_side_ends_no_stream_and_leaves_no_slot() {
+    let chain = chain(4, FOREVER, "").await;
+    // Of no error, about no stream.
+    const GOAWAY: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let connected = async || {
+        let stream = std::net::TcpStream::connect(("127.0.0.1", chain.envoy.port)).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let raw = stream.try_clone().unwrap();
+        let stream = TcpStream::from_std(stream).unwrap();
+        let (send, connection) = h2::client::handshake(stream).await.unwrap();
+        (raw, send, tokio::spawn(connection))
+    };
+    let whole = async |response: ResponseFuture| {
+        let mut body = response.await.unwrap().into_body();
+        while let Some(part) = body.data().await {
+            part.unwrap();
+        }
+    };
+    let (mut raw, mut send, connection) = connected().await;
+    let (first, second) = (
+        start(&mut send, "u", "/sse-later?1"),
+        start(&mut send, "u", "/hang"),
+    );
+    uses(&chain, 2, "two are open").await;
+    raw.write_all(&GOAWAY).unwrap();
+    whole(first).await;
+    uses(&chain, 1, "one has ended after the client's GOAWAY").await;
+    connection.abort();
+    uses(&chain, 0, "the client closes after GOAWAY").await;
+    drop((second, raw));
+    // Envoy drains: the first answer brings GOAWAY.
+    let (_raw, mut send, connection) = connected().await;
+    let fail = client().post(chain.envoy.admin("/healthcheck/fail"));
+    assert_eq!(fail.send().await.unwrap().status(), 200);
+    let response = start(&mut send, "u", "/sse-later?1");
+    whole(response).await;
+    uses(&chain, 0, "it has ended after Envoy's GOAWAY").await;
+    let drained = "http.ingress.downstream_cx_drain_close";
+    assert_eq!(chain.envoy.stat(drained).await, 1);
+    // After GOAWAY, a client's connection ends with its streams.
+    drop(send);
+    connection.await.unwrap().unwrap();
     chain.envoy.is_well().await;
 }
 

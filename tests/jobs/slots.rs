@@ -63,6 +63,11 @@ async fn a_slot_is_in_use_while_the_command_runs_and_its_status_is_passed_on() {
         "{ran:?}"
     );
     assert!(!shell.has("ran"));
+    // An operator frees both slots; both commands go on, and renew them.
+    let reset = "reset --limit gpu --key k";
+    let told = shell.must(reset).await.out;
+    assert!(told.contains("go on, and count again"), "{told}");
+    free(&shell, 0).await;
     let waits = started(&shell, "--wait 50s -- touch waited");
     // A signal is the command's, and frees its slot.
     signal(&holders[0], "TERM").await;
@@ -75,6 +80,11 @@ async fn a_slot_is_in_use_while_the_command_runs_and_its_status_is_passed_on() {
     signal(&holders[1], "KILL").await;
     assert_eq!(holders[1].wait().await.unwrap().signal(), Some(9));
     free(&shell, 2).await;
+    let told = shell.must("reset --limit gpu --key other").await.out;
+    assert_eq!(
+        told,
+        "limit `gpu`: all slots of this key are free; none was in use\n"
+    );
 }
 
 #[tokio::test]

@@ -166,7 +166,7 @@ impl Question {
             let slots = hold.checks.iter().find_map(|check| self.slots(check));
             // A receipt that no check asks for is one of slots.
             let is_asked = hold.checks.iter().any(|check| check.reserved.is_some());
-            hold.slots = slots.or((!is_asked).then_some(Slots::UNTOLD));
+            hold.slots = slots.or_else(|| (!is_asked).then(|| Slots::untold(&hold.receipt)));
         }
         (!holds.is_empty()).then(|| {
             let reserves = Reserves {

@@ -88,7 +88,10 @@ fn a_rule_answers_as_the_api_of_a_model_does() {
                 let name = names.replace('*', which);
                 assert_eq!(field(headers, &name), Some(value), "{name}");
             }
-            assert_eq!(field(headers, "ratelimit"), None);
+            let policy = Some("\"per-key/60s\";q=10;w=60");
+            assert_eq!(field(headers, "ratelimit-policy"), policy);
+            let available = field(headers, "ratelimit").expect("beside them");
+            assert!(available.starts_with("\"per-key/60s\";r=2;t="));
             assert_eq!(field(headers, "x-ratelimit-limit"), None);
         }
         assert_eq!(field(&denied.headers, "retry-after"), Some("2"));

@@ -225,21 +225,25 @@ fn a_question_carries_what_is_not_confirmed_of_its_own_limits_and_keys() {
 #[test]
 fn a_receipt_that_nobody_asked_for_is_one_of_slots_although_the_rules_do_not_say_so() {
     let rules = rules("");
-    let question = of(&rules, "u");
-    let admitted = verdict(
-        0,
-        &json!({ "outcome": "admitted", "receipt": ["of-opens", ""] }),
-    );
-    let reserves = question
-        .reserves(&[admitted], &Taken::default(), 0)
-        .unwrap();
-    assert_eq!(
-        reserves.slots().collect::<Vec<_>>(),
-        [("opens", "x-user=u")]
-    );
-    let mut facts = Facts::default();
-    facts.add(reserves.renewals(10_000_000), 1);
-    assert_eq!(told(facts.next(u64::MAX)), ["of-opens live"]);
+    // As long as its receipt says that they last; as the shortest that there are if that cannot be read.
+    let lasts_30_s = format!("{:0>30}{:018}", "1e", 0);
+    for (receipt, sign_s) in [("of-opens", 1), (&lasts_30_s, 10)] {
+        let admitted = verdict(
+            0,
+            &json!({ "outcome": "admitted", "receipt": [receipt, ""] }),
+        );
+        let question = of(&rules, "u");
+        let reserves = question.reserves(&[admitted], &Taken::default(), 0);
+        let reserves = reserves.expect("a receipt");
+        assert_eq!(
+            reserves.slots().collect::<Vec<_>>(),
+            [("opens", "x-user=u")]
+        );
+        let mut facts = Facts::default();
+        assert!(reserves.renewals(sign_s * 1_000_000 - 1).is_empty());
+        facts.add(reserves.renewals(sign_s * 1_000_000), 1);
+        assert_eq!(told(facts.next(u64::MAX)), [format!("{receipt} live")]);
+    }
 }
 
 /// The enforced rules are denied by this check, and the shadow rule by slots.

@@ -199,6 +199,17 @@ impl Settlements {
         });
     }
 
+    /// Adds these after its own.
+    pub fn append(&mut self, more: Self) {
+        let first = self.buckets.len();
+        self.buckets.extend(more.buckets);
+        self.each.extend(more.each.into_iter().map(|mut one| {
+            let entries = one.entries.iter_mut();
+            entries.for_each(|entry| entry.bucket += first);
+            one
+        }));
+    }
+
     /// Whether it may be sent again if its answer was lost.
     #[must_use]
     pub fn is_repeatable(&self) -> bool {

@@ -230,6 +230,9 @@ pub enum WasReset {
     Reset {
         /// Whether any units were used before.
         held: bool,
+        /// The units are slots: what holds them goes on, and counts again when it renews them.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        at_once: bool,
     },
     /// The store did not answer within its deadline. Sending the entry again is safe.
     Unavailable,

@@ -50,3 +50,10 @@ pub struct ListedHold {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub outlived: bool,
 }
+
+/// For how many milliseconds slots with this receipt last without a renewal, as it was when they were taken; `None` of a receipt
+/// that is not one of slots.
+pub fn slots_last_ms(receipt: &str) -> Option<u64> {
+    let seconds = receipt.get(24..30).filter(|_| receipt.len() == 48)?;
+    u64::from_str_radix(seconds, 16).ok()?.checked_mul(1_000)
+}

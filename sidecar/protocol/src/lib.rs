@@ -38,7 +38,7 @@ pub use answer::{
     WithoutStore,
 };
 pub use filter_info::{DIGEST_DIGITS, FILTER_HEADER, FilterInfo, VM_HEADER, is_digits};
-pub use holds::{HOLDS_PATH, HoldList, ListedHold, MAX_LISTED_HOLDS};
+pub use holds::{HOLDS_PATH, HoldList, ListedHold, MAX_LISTED_HOLDS, slots_last_ms};
 pub use leases::{LEASES_HEADER, LeasePart, MAX_PARTS, PartReport};
 pub use overrides::{
     Author, ListedOverride, MAX_BY_BYTES, MAX_REASON_BYTES, OverrideList, OverrideSource,

@@ -37,7 +37,7 @@ enum Command {
     Peek(peek::Peek),
     /// Tell what units that `decide` took have cost in fact: the others come back, or more are taken.
     Settle(settle::Settle),
-    /// Restore the whole quota of a limit for a key.
+    /// Restore the whole quota of a limit for a key, or free its slots.
     Reset(reset::Reset),
     /// Give single keys another quota, lift their limit or block them, on all running sidecars.
     #[command(subcommand)]

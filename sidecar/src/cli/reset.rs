@@ -1,4 +1,4 @@
-//! `sluicegate reset`: restores the whole quota of a limit for a key.
+//! `sluicegate reset`: restores the whole quota of a limit for a key, or frees its slots.
 
 use sluicegate_protocol::{PEEK_PATH, Reset as Entry, WasReset};
 
@@ -41,15 +41,21 @@ impl Reset {
         };
         let outcomes = decider.reset(&entry).await?;
         decider.end(&outcomes, self.output, |outcome| {
-            let before = match outcome {
-                WasReset::Reset { held: true } => "",
-                WasReset::Reset { held: false } => "; nothing was used",
+            let (held, at_once) = match outcome {
+                WasReset::Reset { held, at_once } => (*held, *at_once),
                 WasReset::Error(problem) => return Err(Some(problem)),
                 WasReset::Unavailable => return Err(None),
             };
-            Ok(format!(
-                "limit `{limit}`: the whole quota is available again for this key{before}\n"
-            ))
+            let now = match (at_once, held) {
+                (false, true) => "the whole quota is available again for this key",
+                (false, false) => "the whole quota is available again for this key; nothing was used",
+                (true, true) => {
+                    "all slots of this key are free; streams and jobs that hold one go on, and count again when they renew it, \
+                     within a third of `expire`"
+                }
+                (true, false) => "all slots of this key are free; none was in use",
+            };
+            Ok(format!("limit `{limit}`: {now}\n"))
         })
     }
 }

@@ -90,7 +90,7 @@ impl Decider {
         Ok(listed.outcomes)
     }
 
-    /// Restores the whole quota of a limit for a key.
+    /// Restores the whole quota of a limit for a key, or frees its slots.
     pub async fn reset(&self, entry: &Reset<'_>) -> Result<Vec<WasReset>, Failure> {
         let listed: Listed<_> = match self {
             Self::Here(store) => store.service.reset(&[Ok(entry.clone())]).await,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate_engine::{Batch, Decision, Done, Outcome, Settlements};
+use sluicegate_engine::{Batch, Decision, Done, Guard, Outcome, Settlement, Settlements};
 use sluicegate_protocol::WithoutStore;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -148,6 +148,15 @@ impl Backend {
             self.batcher.record_error(&error);
         }
         done
+    }
+
+    /// The same for receipts. Slots are freed and renewed at once; other settles wait for each other for a moment.
+    pub async fn settle_receipts(&self, settlements: Settlements) -> Vec<Option<Done>> {
+        let is_of_slots = |one: &Settlement| matches!(one.guard, Guard::Free(_) | Guard::Renew(_));
+        if settlements.each.is_empty() || settlements.each.iter().any(is_of_slots) {
+            return self.settle(&settlements).await;
+        }
+        self.batcher.settle(settlements).await
     }
 
     /// Lets holds live for so many milliseconds from now; whether each was there.

@@ -184,6 +184,16 @@ impl<'a> Plan<'a> {
         along.for_each(|along| along.settle(outcomes, epoch));
     }
 
+    /// What decisions of the request reserve, by their index in it.
+    pub fn reserves(&self) -> Vec<(usize, EffectiveCheck<'a>)> {
+        let reserves = self.open.iter().flat_map(|open| {
+            let checks = open.all.checks.iter();
+            let settled = checks.filter(|check| check.within_us.is_some());
+            settled.map(|check| (open.index, *check))
+        });
+        reserves.collect()
+    }
+
     /// The slots that decisions of the request want, by their index in it.
     pub fn slots(&self) -> impl Iterator<Item = (usize, Bucket, SlotId)> {
         self.open.iter().flat_map(|open| {

@@ -109,6 +109,7 @@ fn slots_of(policy: &Policy, asked: &Settle<'_>, id: SlotId) -> Bucket {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sluicegate_protocol::slots_last_ms;
 
     #[test]
     fn a_receipt_is_read_as_it_was_written_and_in_no_other_spelling() {
@@ -118,6 +119,10 @@ mod tests {
             assert_eq!(Receipt::read(&receipt.to_text()), Some(receipt));
         }
         assert_eq!((id.units(), id.by(), id.lasts_us()), (3, 7, 30_000_000));
+        // What filters read of it.
+        let lasts = [Receipt::Hold(secret), Receipt::Slots(id)];
+        let lasts = lasts.map(|receipt| slots_last_ms(&receipt.to_text()));
+        assert_eq!(lasts, [None, Some(30_000)]);
         assert_eq!(id.at_us(), 1_790_000_000_000_000);
         let a = |count| "A".repeat(count);
         // Of no slots, or of more than one receipt can name.

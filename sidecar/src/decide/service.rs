@@ -14,6 +14,7 @@ use super::denials::Denials;
 use super::epoch::PolicyHandle;
 use super::filters::Filters;
 use super::holds::read_vm;
+use super::in_flight::InFlight;
 use super::leases::{LeaseBasis, Leases};
 use super::plan::{Basis, Drawn, Plan};
 use super::slots::Slots;
@@ -50,6 +51,7 @@ pub struct Service {
     denials: Denials,
     leases: Arc<Leases>,
     slots: Slots,
+    in_flight: Mutex<InFlight>,
     /// The number of known steps of the store's clock.
     clock_steps: AtomicU64,
     /// Held while the store's overrides are read.
@@ -102,6 +104,7 @@ impl Service {
             store,
             denials: Denials::default(),
             slots: Slots::default(),
+            in_flight: Mutex::default(),
             clock_steps: AtomicU64::new(0),
             reading_overrides: tokio::sync::Mutex::default(),
             overrides_were_read: AtomicBool::new(false),
@@ -191,12 +194,14 @@ impl Service {
             let denied = plan.denied_by(&outcomes);
             unclaimed.keep(|decision| !denied.contains(&decision));
         }
+        let reserves = plan.reserves();
         let mut decided = plan.verdicts(&outcomes, &fallbacks, clock::now_us());
         unclaimed.keep(|decision| {
             let decided = decided.get(decision).map(|decided| &decided.verdict);
             !matches!(decided, Some(Verdict::Admitted(_)))
         });
         drop(unclaimed);
+        self.note_reserved(&reserves, &decided);
         for decided in &mut decided {
             if decided.verdict.is_denied_by_slots()
                 && let Verdict::Denied(status) = &mut decided.verdict

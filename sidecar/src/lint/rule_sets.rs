@@ -3,10 +3,11 @@
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
 
-use sluicegate_engine::BucketSpec;
+use sluicegate_engine::{BucketSpec, MAX_SLOTS};
 use sluicegate_protocol::Whom;
 use sluicegate_rules::config::from_value;
 use sluicegate_rules::config::schema::{Configuration, Match, RuleSetFile};
+use sluicegate_rules::config::walk::{checks, limit_names};
 
 use super::documents::FoundPolicy;
 use super::envoy_yaml::{Plugin, Source};
@@ -98,19 +99,41 @@ impl<'a> WrittenPolicy<'a> {
         })
     }
 
-    /// Slots of which some sidecars have no share.
+    /// Slots of which some sidecars have a share that is too small for a request.
     fn lint_slots(&self, policy: &Policy) -> impl Iterator<Item = Finding> {
         let limits = LazyCell::new(|| self.expanded.section("limits"));
+        let costs = LazyCell::new(|| self.slots_of_requests(policy));
         policy.limits().filter_map(move |limit| {
             limit.expire_us()?;
             let (name, slots) = (&limit.name, limit.most());
             let is_shared = policy.store != StoreAddress::Memory
                 && limit.when_store_is_down == WhenStoreIsDown::Share;
+            // What exceeds the whole limit is a finding of its own.
+            let cost = costs.get(name).map_or(1, |cost| *cost.min(&slots));
+            let fleet = slots.checked_div(cost).unwrap_or(0);
             let message = format!(
-                "limit `{name}`: while the store is down each sidecar has its share of {slots} slots, and with more than {slots} sidecars some have none and refuse with 503: write `when_store_is_down: allow` or `deny`, unless the fleet is smaller"
+                "limit `{name}`: while the store is down each sidecar has its share of {slots} slots, and with more than {fleet} sidecars some have fewer than a request takes ({cost}) and refuse it with 503: write `when_store_is_down: allow` or `deny`, unless the fleet is smaller"
             );
-            (is_shared && slots < FLEET).then(|| self.warning(limits.get(name), "at_once", message))
+            (is_shared && fleet < FLEET).then(|| self.warning(limits.get(name), "at_once", message))
         })
+    }
+
+    /// The most slots that a request of some rule takes, by the limits that rules name.
+    fn slots_of_requests(&self, policy: &Policy) -> BTreeMap<String, u64> {
+        let mut costs = BTreeMap::new();
+        let sets = self.sets.values();
+        let files = sets.filter_map(|lines| from_value::<RuleSetFile>(&lines.value).ok());
+        for file in files {
+            for (at, _, check) in checks(&file.rules) {
+                let cost = check.cost.most().min(MAX_SLOTS);
+                let names = limit_names(&at, check).into_iter();
+                for limit in names.flat_map(|(_, name)| policy.limits_of(name)) {
+                    let most = costs.entry(limit.to_owned()).or_insert(1);
+                    *most = cost.max(*most);
+                }
+            }
+        }
+        costs
     }
 
     /// Consumers with limits of their own that nobody has a key of.

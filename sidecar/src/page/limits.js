@@ -1,9 +1,10 @@
 // The rows of the tables of limits and of slots. Pure.
 
 /** The limits of the policy, and others that had decisions in the last minutes. Denying limits come first; otherwise rows keep their order. */
-export function limits({ policy, denying, top, now_ms, up_ms }, history) {
+export function limits({ policy, denying, top, reserved = {}, now_ms, up_ms }, history) {
   const windows = new Map(policy.limits.map((limit) => [limit.name, limit.windows]));
   const denials = new Map(Object.entries(denying));
+  const in_flight = new Map(Object.entries(reserved));
   const reserves = new Map(top.limits.map((limit) => [limit.limit, limit.reserves]));
   // Decisions of an earlier process are in the chart only.
   const counted = new Set(history.limits(now_ms - up_ms));
@@ -13,6 +14,7 @@ export function limits({ policy, denying, top, now_ms, up_ms }, history) {
       name,
       windows: windows.get(name),
       reserves: reserves.get(name),
+      reserved: in_flight.get(name),
       denies: run?.goes_on ?? false,
       since: run?.since_ms,
       last: run?.last_ms,

@@ -52,6 +52,7 @@ pub fn snapshot(service: &Service, after_ms: u64) -> Value {
         "leases": epoch.metrics.lease_totals(),
         // Of limits that have some.
         "slots": service.slots_in_use(),
+        "reserved": service.reserved(),
         "denying": history.denying(),
         "samples": history.samples_after(after_ms).collect::<Vec<_>>(),
         "top": top,

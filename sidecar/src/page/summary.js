@@ -52,6 +52,14 @@ export function reservesText(reserves) {
   return reserves ? `${percent(reserves.used_ratio)} of what is reserved is used` : "";
 }
 
+/** What requests under way have reserved: `40,000 units of 12 requests are reserved`. Empty if there are none. */
+export function reservedText(reserved) {
+  if (!reserved) return "";
+  const { units, requests, at_most } = reserved;
+  const count = (number, what) => `${number.toLocaleString("en")} ${what}${number === 1 ? "" : "s"}`;
+  return `${at_most ? "at most " : ""}${count(units, "unit")} of ${count(requests, "request")} ${units === 1 ? "is" : "are"} reserved`;
+}
+
 /** Which filters have the policy's rules: `Rules a41c09d2e7f3: 16 of 16 filters have them.` Empty without rules and such filters. */
 export function rulesText({ rules, filters }) {
   const { in_force = 0, behind = 0, refused = 0, none = 0 } = filters;

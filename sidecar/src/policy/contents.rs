@@ -162,12 +162,16 @@ impl Policy {
     }
 
     /// The names of shadow rules, each with one of the limits that decide on what it asks.
-    pub fn shadows(&self) -> impl Iterator<Item = (&String, &String)> {
-        self.rules.shadows.iter().flat_map(|(rule, limit)| {
-            let of_consumers = self.consumers.get(limit).into_iter();
-            let limits = of_consumers.flat_map(|of| of.limits());
-            limits.chain([limit]).map(move |limit| (rule, limit))
-        })
+    pub fn shadows(&self) -> impl Iterator<Item = (&String, &str)> {
+        let shadows = self.rules.shadows.iter();
+        shadows.flat_map(|(rule, limit)| self.limits_of(limit).map(move |limit| (rule, limit)))
+    }
+
+    /// What a rule may name so: the limits of an entry of `consumers`, and a limit.
+    pub fn limits_of<'n>(&'n self, name: &'n str) -> impl Iterator<Item = &'n str> {
+        let of_consumers = self.consumers.get(name).into_iter();
+        let limits = of_consumers.flat_map(|of| of.limits());
+        limits.map(String::as_str).chain([name])
     }
 
     /// The limit and the key that a check is for, if it names an entry of `consumers`.

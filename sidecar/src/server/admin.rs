@@ -6,7 +6,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, State};
-use axum::http::header;
+use axum::http::{StatusCode, header};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
@@ -62,6 +62,13 @@ const BAD_HOLDS: Refusal = Refusal::new(
     "query",
     "a parameter is unknown: give `limit=NAME`, `subject=DIGITS` (or a consumer's name), both or none",
 );
+// The answer names it.
+const UNKNOWN_HOLDS: Refusal = Refusal::new(
+    Code::UnknownLimit,
+    "limit",
+    "the policy has no such limit, and no slots of an earlier one of this name are in use",
+)
+.with_status(StatusCode::NOT_FOUND);
 
 /// The state of the handlers.
 #[derive(Clone)]
@@ -93,7 +100,7 @@ pub(super) fn routes() -> OpenApiRouter<Admin> {
         .routes(routes!(metrics).refusing(&[NOT_ENCODED]))
         .routes(routes!(top))
         .routes(routes!(filters))
-        .routes(routes!(holds).refusing(&[BAD_HOLDS]))
+        .routes(routes!(holds).refusing(&[BAD_HOLDS, UNKNOWN_HOLDS]))
         .tagged("admin")
         .with_token()
         .refusing(&[NO_TOKEN]);
@@ -281,7 +288,9 @@ async fn holds(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Result<
             _ => return Err(BAD_HOLDS),
         }
     }
-    Ok(ok(&admin.service.list_holds(limit, subject)))
+    let list = admin.service.list_holds(limit, subject);
+    let not_found = |problem| Refusal::from(problem).with_status(StatusCode::NOT_FOUND);
+    Ok(ok(&list.map_err(not_found)?))
 }
 
 /// Most denied subjects, and subjects nearest to a limit

@@ -4,8 +4,10 @@
 //! |---|---|
 //! | `queue.rs` | the waiting callers, and the selection of the next call; pure |
 //! | `worker.rs` | makes the calls, one at a time per lane, and answers the callers |
+//! | `settles.rs` | gathers settles of receipts, in calls of their own |
 
 mod queue;
+mod settles;
 mod worker;
 
 pub use queue::Answer;

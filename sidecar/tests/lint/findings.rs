@@ -230,6 +230,56 @@ fn a_rate_that_never_decides_draws_a_warning() {
     }
 }
 
+/// While the store is down: of twenty sidecars, some could not admit a single request.
+#[test]
+fn slots_of_which_a_share_is_too_small_for_a_request_draw_a_warning() {
+    let limit = |slots: &str, more: &str| format!("key: address, match: all, {slots}{more}");
+    let tiers = "tiers: { by: { jwt: plan }, pro: { at_once: 100 }, default: { at_once: 40 } }";
+    for (limit, told) in [
+        (limit("at_once: 20", ""), ""),
+        (
+            limit("at_once: 19", ""),
+            "19 slots, and with more than 19 sidecars some have fewer than a request takes (1)",
+        ),
+        (limit("at_once: 80", ", cost: 4"), ""),
+        (
+            limit("at_once: 79", ", cost: 4"),
+            "79 slots, and with more than 19 sidecars some have fewer than a request takes (4)",
+        ),
+        (
+            limit(
+                "at_once: 100",
+                ", cost: { header: x-gpus, max: 16, trusted: true }",
+            ),
+            "100 slots, and with more than 6 sidecars some have fewer than a request takes (16)",
+        ),
+        (
+            limit(tiers, ", cost: 4"),
+            "40 slots, and with more than 10 sidecars some have fewer than a request takes (4)",
+        ),
+        (
+            limit("at_once: 9", ", cost: 4, when_store_is_down: deny"),
+            "",
+        ),
+    ] {
+        let policy = format!("store: redis://r\nlimits:\n  a: {{ {limit} }}\n");
+        let (_, printed) = run_with(&["check-config"], Some(&policy), None);
+        assert_eq!(
+            printed.contains("has its share of"),
+            !told.is_empty(),
+            "{limit}: {printed}"
+        );
+        has(&printed, told);
+    }
+    // Of a consumer's limit too.
+    let policy = "store: redis://r\nlimits: { a: { algorithm: concurrency, windows: [{ quota: 30, per: 30s }] } }\n\
+        consumers: { partner: { pepper: \"0123456789ab\", keys: {}, limits: { default: a } } }\n\
+        rules: { default: { rules: [{ name: r, when_unavailable: deny, checks: [{ limit: partner, consumers: true, cost: 3, \
+        key: [{ header: x-api-key }], when_missing: { address: {} } }] }] } }\n";
+    let (_, printed) = run_with(&["check-config"], Some(policy), None);
+    has(&printed, "30 slots, and with more than 10 sidecars");
+}
+
 /// N13: what people wrote, not what it stands for; and what is the same for all is told once.
 #[test]
 fn a_finding_names_what_the_file_has() {

@@ -60,6 +60,12 @@ async fn decide(sidecar: &Sidecar, limit: &str) -> Value {
     sidecar.answer(json!([check, check])).await
 }
 
+/// Reserves units that nobody settles meanwhile.
+async fn reserve(sidecar: &Sidecar) -> Value {
+    let check = json!({ "limit": "per-client", "key": "r", "cost": 2, "within_ms": 600_000 });
+    sidecar.answer(json!([{ "checks": [check] }])).await
+}
+
 /// Adds two events for each override that is set and removed.
 async fn set_and_remove_overrides(sidecar: &Sidecar) {
     let quota = json!({ "limit": "strict", "key": "k", "quota": 2 }).to_string();
@@ -114,6 +120,7 @@ async fn the_page_shows_an_engineer_what_happens() {
                 "stop sidecar" => sidecar.signal("STOP"),
                 "continue sidecar" => sidecar.signal("CONT"),
                 "deny strict" => answer = decide(&sidecar, "strict").await,
+                "reserve" => answer = reserve(&sidecar).await,
                 "hold slots" => answer = decide(&sidecar, "uploads").await,
                 "unknown limit" => answer = decide(&sidecar, "nowhere").await,
                 "change overrides" => set_and_remove_overrides(&sidecar).await,

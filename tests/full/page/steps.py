@@ -103,6 +103,9 @@ def views(page, folder, monitor):
     within(SECONDS, "slots", page.locator("#slots").is_visible)
     limit, in_use, subject, _, who = page.locator("#slots-rows tr").locator("th, td").all_text_contents()
     assert (limit, in_use, len(subject)) == ("uploads", "2", 20) and who.startswith("sidecar "), (limit, in_use, subject, who)
+    ask("reserve")
+    client = lambda: text(page, "#limits-rows tr:first-child .windows")
+    within(SECONDS, "the reserve", lambda: client().endswith("2 units of 1 request are reserved"))
     assert "concurrency 9 at once" in text(page, "#limits-rows tr:last-child")
     page.evaluate("document.activeElement.blur()")
     for theme in ("light", "dark"):

@@ -180,6 +180,45 @@ async fn the_page_tells_what_leases_hold_only_where_a_limit_has_some() {
 }
 
 #[tokio::test]
+async fn the_page_tells_what_is_reserved_until_it_is_settled() {
+    let policy = "limits: { a: { algorithm: sliding_log, windows: [{ quota: 90, per: 1h }] } }";
+    let sidecar = Sidecar::alone(policy).await;
+    let reserved = async || snapshot(&sidecar, 0).await["reserved"].take();
+    let settle = async |receipt: &Value, field: &str, vm: &str| {
+        let entry = json!({ "limit": "a", "key": "k", "receipt": receipt, field: 1 });
+        let body = json!({ "settles": [entry] });
+        let call = client()
+            .post(sidecar.url("/v1/settle"))
+            .header("sluicegate-vm", vm);
+        let answer = call
+            .header("content-type", "application/json")
+            .body(body.to_string())
+            .send();
+        assert_eq!(answer.await.unwrap().status(), 200);
+    };
+    assert_eq!(reserved().await, json!({}));
+    // A fifth of the quota each.
+    let check = json!({ "limit": "a", "key": "k", "cost": 90, "most": 20, "within_ms": 600_000 });
+    let decisions = vec![json!({ "checks": [check] }); 3];
+    let mut answer = sidecar.answer(decisions.into()).await;
+    let mut receipts = answer["verdicts"].as_array_mut().unwrap().iter_mut();
+    let mut receipt = || receipts.next().unwrap()["receipt"][0].take();
+    let of = |requests, units, at_most| json!({ "a": { "requests": requests, "units": units, "at_most": at_most } });
+    assert_eq!(reserved().await, of(3, 54, false));
+    settle(&receipt(), "units", "").await;
+    assert_eq!(reserved().await, of(2, 36, false));
+    // Kept.
+    settle(&receipt(), "within_ms", "").await;
+    assert_eq!(reserved().await, of(1, 18, false));
+    // A filter settles what another sidecar granted: some of this one's may have been settled there.
+    let other = json!({ "checks": [{ "limit": "a", "key": "k" }], "receipt": true });
+    let mut other = sidecar.answer(json!([other])).await;
+    let other = other["verdicts"][0]["receipt"][0].take();
+    settle(&other, "units", "5f0c6b1a9d3e4f2c8b7a6d5e4f3c2b1a").await;
+    assert_eq!(reserved().await, of(1, 18, true));
+}
+
+#[tokio::test]
 async fn the_page_tells_of_slots_only_where_some_are_in_use() {
     let policy = "limits: { a: { algorithm: concurrency, windows: [{ quota: 9, per: 1h }] } }";
     let sidecar = Sidecar::alone(policy).await;

@@ -85,7 +85,8 @@ impl List {
         let (_, ends_us, answered_us, status) =
             self.held.iter().find(|(held, ..)| *held == name)?;
         let passed_ms = (now_us - answered_us) / 1_000;
-        let after = |ms: u64| ms.saturating_sub(passed_ms).max(1);
+        // Of slots, nobody knows when they reset: that is 0.
+        let after = |ms: u64| ms.saturating_sub(passed_ms).max(ms.min(1));
         (now_us < *ends_us).then(|| LimitStatus {
             limit: "".into(),
             reset_ms: after(status.reset_ms),

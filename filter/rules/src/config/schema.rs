@@ -342,6 +342,18 @@ impl Cost {
         found
     }
 
+    /// The most that a request can cost; of a reserve, nothing is known.
+    pub fn most(&self) -> u64 {
+        match self {
+            Self::Constant(cost) => *cost,
+            Self::Varying(varying) => {
+                let table = varying.table.iter().flatten().map(|entry| entry.cost);
+                let others = [varying.default, varying.max.unwrap_or(0)];
+                table.chain(others).max().unwrap_or(0)
+            }
+        }
+    }
+
     /// How it is settled, if it is only reserved.
     pub fn settle(&self) -> Option<&Settle> {
         match self {

@@ -70,11 +70,11 @@ pub enum Headers {
     /// All five header fields.
     #[default]
     Both,
-    /// Those of OpenAI's API, such as `x-ratelimit-remaining-tokens`, and its error object as the body of a 429. They are of the
-    /// limit that decided, whose unit `units` says.
+    /// Those of OpenAI's API, such as `x-ratelimit-remaining-tokens`, beside those of `draft`, and its error object as the body of
+    /// a 429. They are of the limit that decided, whose unit `units` says.
     Openai,
-    /// Those of Anthropic's API, such as `anthropic-ratelimit-requests-reset`, and its error object as the body of a 429. They are
-    /// of the limit that decided, whose unit `units` says.
+    /// Those of Anthropic's API, such as `anthropic-ratelimit-requests-reset`, beside those of `draft`, and its error object as the
+    /// body of a 429. They are of the limit that decided, whose unit `units` says.
     Anthropic,
 }
 

@@ -39,7 +39,7 @@ impl Reply {
             let unit = self.unit_of(&texts.name);
             families::write(self.headers, unit, limit_status, system_s, fields);
         }
-        if matches!(self.headers, Headers::Draft | Headers::Both) {
+        if !matches!(self.headers, Headers::None | Headers::Legacy) {
             fields.add("ratelimit-policy", |text| {
                 policies(text, texts, listed, limit_status)
             });

@@ -2,6 +2,8 @@
 
 use std::cell::Cell;
 
+use sluicegate_protocol::slots_last_ms;
+
 use crate::question::ResolvedCheck;
 use crate::stats::Counters;
 
@@ -16,11 +18,13 @@ pub(crate) struct Slots {
 
 impl Slots {
     /// Of limits that rules do not tell: one of a consumer, or one that counts slots only since its rules were sent. They live for as
-    /// short as a policy can have it, and for as long as by default.
-    pub const UNTOLD: Self = Self {
-        expire_ms: 3_000,
-        longest_ms: 86_400_000,
-    };
+    /// long as their receipt says, or for as short as a policy can have it, and are renewed for as long as by default.
+    pub fn untold(receipt: &str) -> Self {
+        Self {
+            expire_ms: slots_last_ms(receipt).unwrap_or(0).max(3_000),
+            longest_ms: 86_400_000,
+        }
+    }
 }
 
 #[derive(Debug)]

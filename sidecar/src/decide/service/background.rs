@@ -39,6 +39,7 @@ impl Service {
         self.filters.forget(clock::now_us());
         self.leases.note_filters(self.filters.serving());
         lock(&self.slots.holds).forget_ended(clock::unix_us());
+        lock(&self.in_flight).forget_ended(clock::now_us());
         let digests = self.filters.digests();
         self.policy
             .forget_removed(&self.metrics, |digest| digests.contains(digest));

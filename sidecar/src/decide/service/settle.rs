@@ -1,5 +1,6 @@
 //! Settles receipts, resets limits, and peeks at them by the digits of keys.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use sluicegate_engine::{Done, Settlements};
@@ -11,7 +12,10 @@ use sluicegate_protocol::{
 use super::Service;
 use crate::clock;
 use crate::decide::buckets::buckets;
+use crate::decide::effective::EffectiveCheck;
+use crate::decide::in_flight::Reserved;
 use crate::decide::receipts::{self, Receipt};
+use crate::lock::lock;
 use crate::telemetry::verdict::Decided;
 
 impl Service {
@@ -43,18 +47,22 @@ impl Service {
         });
         let read: Vec<Result<_, Problem>> = read.collect();
         let (done, renewed) = tokio::join!(
-            self.backend.settle(&settlements),
+            self.backend.settle_receipts(settlements),
             self.backend.renew(&renewals)
         );
         let (mut done, mut renewed) = (done.into_iter(), renewed.into_iter().flatten());
         let (mut void, mut slots) = (Vec::new(), Vec::new());
         let outcomes = read.into_iter().map(|entry| match entry {
             Err(problem) => Settled::Error(problem),
-            Ok((_, None)) => match renewed.next() {
-                None => Settled::Unavailable,
-                Some(false) => Settled::Unknown,
-                Some(true) => Settled::Renewed,
-            },
+            Ok((asked, None)) => {
+                let settled = match renewed.next() {
+                    None => Settled::Unavailable,
+                    Some(false) => Settled::Unknown,
+                    Some(true) => Settled::Renewed,
+                };
+                self.note_reserve_settled(asked, &settled, vm.is_some());
+                settled
+            }
             Ok((asked, Some(receipt))) => {
                 let done = done.next().flatten();
                 let settled = match done {
@@ -74,6 +82,7 @@ impl Service {
                 match receipt {
                     Receipt::Slots(id) => slots.extend(done.map(|done| (asked, id, done))),
                     Receipt::Hold(_) => {
+                        self.note_reserve_settled(asked, &settled, vm.is_some());
                         let now_us = clock::now_us();
                         epoch.metrics.count_settled(asked, &settled, now_us);
                     }
@@ -87,6 +96,47 @@ impl Service {
             self.note_settled(&epoch, asked, id, done, vm);
         }
         Listed { outcomes }
+    }
+
+    /// Notes what admitted decisions have reserved.
+    pub(super) fn note_reserved(
+        &self,
+        reserves: &[(usize, EffectiveCheck<'_>)],
+        decided: &[Decided],
+    ) {
+        for (decision, check) in reserves {
+            if let Some(Verdict::Admitted(status)) = decided.get(*decision).map(|one| &one.verdict)
+                && let Some(text) = status.receipt.get(check.index)
+                && let Some(Receipt::Hold(secret)) = Receipt::read(text)
+            {
+                let ends_us = clock::now_us().saturating_add(check.within_us.unwrap_or(0));
+                lock(&self.in_flight).note(secret, check.limit, check.cost, ends_us);
+            }
+        }
+    }
+
+    /// Notes that units of a hold were settled, or that their stream lives. Who keeps all lets the hold end in a moment.
+    fn note_reserve_settled(&self, asked: &Settle<'_>, settled: &Settled, by_filter: bool) {
+        let Some(Receipt::Hold(secret)) = Receipt::read(&asked.receipt) else {
+            return;
+        };
+        let (now_us, mut in_flight) = (clock::now_us(), lock(&self.in_flight));
+        match (settled, asked.within_ms) {
+            (Settled::Renewed, Some(within_ms)) if within_ms > 1 => {
+                in_flight.renew(
+                    secret,
+                    now_us.saturating_add(within_ms.saturating_mul(1_000)),
+                );
+            }
+            (Settled::Unavailable | Settled::Error(_), _) => {}
+            // What was settled before may be settled again: that is unknown.
+            _ => in_flight.settle(secret, by_filter && *settled != Settled::Unknown, now_us),
+        }
+    }
+
+    /// What is reserved and not settled yet, by limits.
+    pub fn reserved(&self) -> BTreeMap<String, Reserved> {
+        lock(&self.in_flight).of_limits(clock::now_us())
     }
 
     /// Remembers denied keys by the digits that Envoy's access log shows, which are those of the keys that its filter sent.
@@ -170,10 +220,12 @@ impl Service {
                 Ok(_) if Instant::now() > deadline => WasReset::Unavailable,
                 Ok((asked, buckets)) => {
                     void.push((asked.limit.as_ref(), asked.key.as_ref()));
+                    let at_once = buckets.iter().any(|bucket| bucket.spec.has_slots());
                     let keys: Vec<_> = buckets.into_iter().map(|bucket| bucket.key).collect();
                     let held = self.backend.reset(&keys).await;
                     held.map_or(WasReset::Unavailable, |held| WasReset::Reset {
                         held: held.contains(&true),
+                        at_once,
                     })
                 }
             };

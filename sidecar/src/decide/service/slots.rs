@@ -1,10 +1,11 @@
 //! Which slots are in use: noted as they come and go, listed for operators.
 
 use sluicegate_engine::{Done, SlotId};
-use sluicegate_protocol::{Decision, HoldList, ListedHold, Settle};
+use sluicegate_protocol::{Decision, HoldList, ListedHold, Problem, Settle};
 
 use super::Service;
 use crate::clock;
+use crate::decide::buckets::unknown_limit;
 use crate::decide::epoch::Epoch;
 use crate::decide::holds::OfLimit;
 use crate::decide::receipts::Receipt;
@@ -73,15 +74,29 @@ impl Service {
     }
 
     /// The slots in use that this sidecar knows, of this limit and subject if they are given.
-    pub fn list_holds(&self, limit: Option<&str>, subject: Option<&str>) -> HoldList {
-        let holds = lock(&self.slots.holds);
-        let (mut holds, more) = holds.list(limit, subject, clock::unix_us());
+    ///
+    /// # Errors
+    /// There is no such limit, and no slot of an earlier one of this name.
+    pub fn list_holds(
+        &self,
+        limit: Option<&str>,
+        subject: Option<&str>,
+    ) -> Result<HoldList, Problem> {
+        let (known, now_us) = (lock(&self.slots.holds), clock::unix_us());
+        let (mut holds, more) = known.list(limit, subject, now_us);
+        if let Some(limit) = limit {
+            let policy = &self.policy.current().policy;
+            if policy.limit(limit).is_none() && known.list(Some(limit), None, now_us).0.is_empty() {
+                return Err(unknown_limit(policy, "limit", limit));
+            }
+        }
+        drop(known);
         holds.iter_mut().for_each(|hold| self.add_node(hold));
-        HoldList {
+        Ok(HoldList {
             sidecar: self.number(),
             holds,
             more,
-        }
+        })
     }
 
     /// The same of each limit that has some: how many, and the oldest.

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::future::join_all;
-use sluicegate_engine::Batch;
-use tokio::sync::mpsc;
+use sluicegate_engine::{Batch, Done, Settlements};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::queue::{Answer, Queue};
+use super::settles;
 use crate::store::cluster::lanes::{LANES, split};
 use crate::store::error::StoreError;
 use crate::store::kinds::Store;
@@ -41,12 +42,13 @@ struct Waiter {
 /// The queues in front of a store: one, or one per lane.
 pub struct Batcher {
     lanes: Vec<mpsc::Sender<Arrival>>,
+    settles: mpsc::Sender<settles::Arrival>,
     shared: Arc<Shared>,
 }
 
 /// What all lanes share.
-struct Shared {
-    store: Arc<Store>,
+pub(super) struct Shared {
+    pub(super) store: Arc<Store>,
     metrics: Arc<Metrics>,
     events: Arc<EventLog>,
 }
@@ -65,8 +67,11 @@ impl Batcher {
             tokio::spawn(run_lane(Arc::clone(&shared), arrivals));
             callers
         };
+        let (settles, arrivals) = mpsc::channel(MAX_CALLERS);
+        tokio::spawn(settles::run(Arc::clone(&shared), arrivals));
         Self {
             lanes: (0..lanes).map(start).collect(),
+            settles,
             shared,
         }
     }
@@ -115,6 +120,16 @@ impl Batcher {
         whole
     }
 
+    /// Settles receipts, together with those of other callers: what became of each, `None` where that is unknown.
+    pub async fn settle(&self, settlements: Settlements) -> Vec<Option<Done>> {
+        let count = settlements.each.len();
+        let (caller, done) = oneshot::channel();
+        if self.settles.try_send((settlements, caller)).is_err() {
+            self.shared.record_failure(FailureKind::Overloaded, WAITED);
+        }
+        done.await.unwrap_or_else(|_| vec![None; count])
+    }
+
     /// Records the error of a call that was made beside this queue.
     pub fn record_error(&self, error: &StoreError) {
         self.shared.record_failure(error.kind(), error);
@@ -155,7 +170,7 @@ impl Batcher {
 
 impl Shared {
     /// The connections, not the calls, determine whether the store is up.
-    fn record_failure(&self, kind: FailureKind, why: impl Display) {
+    pub(super) fn record_failure(&self, kind: FailureKind, why: impl Display) {
         self.metrics.count_store_failure(kind);
         self.events.log.failed(kind, why);
     }

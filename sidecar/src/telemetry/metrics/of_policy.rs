@@ -144,7 +144,10 @@ impl Shared {
     pub fn know_shadows(&self, policy: &Policy) {
         for (rule, limit) in policy.shadows().filter(|(_, limit)| policy.has(limit)) {
             let mut known = lock(&self.shadows);
-            known.entry(rule.clone()).or_default().insert(limit.clone());
+            known
+                .entry(rule.clone())
+                .or_default()
+                .insert(limit.to_owned());
             drop(known);
             for usual in [Outcome::Admitted, Outcome::Denied, Outcome::Unavailable] {
                 self.count_shadow(rule, limit, usual, 0);
