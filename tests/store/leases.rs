@@ -10,7 +10,7 @@ use sluicegate_protocol::LEASES_HEADER;
 use sluicegate_tests::client::client;
 use sluicegate_tests::cluster::Cluster;
 use sluicegate_tests::policy::Policy;
-use sluicegate_tests::process::{eventually, eventually_within};
+use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::{Sidecar, metric_in};
 
