@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::record::{
-    Algorithm, By, Check, Disturbance, Entry, Grant, History, Limit, Link, Settled, What,
+    Algorithm, By, Check, Disturbance, Entry, Grant, History, Limit, Link, Settled, Sign, What,
 };
+use crate::slots::Slot;
 use crate::uses::{Use, Uses};
 
 /// After this a change is in force everywhere: overrides are read every 0.4 s, denials cached for 1 s, calls take 0.3 s.
@@ -76,6 +77,10 @@ pub(crate) struct Subject {
     pub constant: bool,
     /// If something is reserved: by time, the most that it may hold.
     pub at_once: Vec<(Time, u64)>,
+    /// What requests have taken where the limit counts slots.
+    pub slots: Vec<Slot>,
+    /// How many there may be.
+    pub slot_claims: Vec<Claim>,
 }
 
 pub(crate) struct Judge<'a> {
@@ -85,7 +90,9 @@ pub(crate) struct Judge<'a> {
     /// When some sidecar may have decided by shares.
     pub outages: Vec<Time>,
     /// The same of each sidecar.
-    outages_of: Vec<Vec<Time>>,
+    pub outages_of: Vec<Vec<Time>>,
+    /// By sidecar: when it was certainly without the store, but for what it needs to notice.
+    pub away_of: Vec<Vec<Time>>,
     /// When one was away for so long that it counted as gone and kept its share, while the others divide it as well: until all
     /// have learned that it is back, which they do not while they are away themselves. What they admit by it stays in its window.
     gone: Vec<Time>,
@@ -96,6 +103,8 @@ pub(crate) struct Judge<'a> {
     pub changes: Vec<&'a Entry>,
     /// The steps of settlements.
     pub settled: BTreeMap<Taking, Steps>,
+    /// What happened to slots, by the entry of their taking: with its number in the log.
+    pub held: BTreeMap<Taking, Vec<(usize, Sign)>>,
     /// From when on how much of it was returned, as far as it may have been.
     pub returned: BTreeMap<Taking, Vec<(u64, u64)>>,
     pub subjects: BTreeMap<(usize, usize), Subject>,
@@ -104,6 +113,7 @@ pub(crate) struct Judge<'a> {
 fn identity(algorithm: Algorithm) -> Algorithm {
     match algorithm {
         Algorithm::Token(_) => Algorithm::Token(0),
+        Algorithm::Slots(_) => Algorithm::Slots(0),
         other => other,
     }
 }
@@ -117,15 +127,17 @@ impl<'a> Judge<'a> {
             policies: vec![vec![(0, u64::MAX, 0)]; history.sidecars],
             outages: Vec::new(),
             outages_of: vec![Vec::new(); history.sidecars],
+            away_of: vec![Vec::new(); history.sidecars],
             gone: Vec::new(),
             deaths: Vec::new(),
             clocks: Vec::new(),
             changes: Vec::new(),
             settled: BTreeMap::new(),
+            held: BTreeMap::new(),
             returned: BTreeMap::new(),
             subjects: BTreeMap::new(),
         };
-        let mut bad: Vec<Option<u64>> = vec![None; history.sidecars];
+        let mut bad: Vec<Option<(u64, bool)>> = vec![None; history.sidecars];
         // A call that is late by a clock that has stepped is made once more: on a slow link there is no time for that.
         let steps = log.iter().any(|entry| matches!(entry.what, What::Clock(_)));
         let is_good = |link: &Link| match link {
@@ -151,11 +163,15 @@ impl<'a> Judge<'a> {
                     of.push((entry.from, u64::MAX, *version));
                 }
                 What::Link(link) if is_good(link) => {
-                    if let Some(from) = bad[sidecar].take() {
+                    if let Some((from, is_away)) = bad[sidecar].take() {
                         judge.outages_of[sidecar].push((from, entry.to + BACK));
+                        judge.away_of[sidecar].extend(is_away.then_some((from, entry.from)));
                     }
                 }
-                What::Link(_) => drop(bad[sidecar].get_or_insert(entry.from)),
+                What::Link(link) => {
+                    let (_, is_away) = bad[sidecar].get_or_insert((entry.from, true));
+                    *is_away &= !matches!(link, Link::Slow(there, back) if there + back < 100);
+                }
                 What::Down => {
                     let had_share = bad[sidecar].is_some() || !judge.outages_of[sidecar].is_empty();
                     judge.deaths.extend(had_share.then_some(entry.from));
@@ -167,12 +183,18 @@ impl<'a> Judge<'a> {
                     of.push((number, *settled));
                     continue;
                 }
+                What::Held(held) => {
+                    let of = (held.entry, held.limit, held.key);
+                    let of = judge.held.entry(of).or_default();
+                    of.push((number, held.sign));
+                    continue;
+                }
                 _ => {}
             }
             judge.changes.push(entry);
         }
         for (sidecar, from) in bad.into_iter().enumerate() {
-            let still = from.map(|from| (from, end + BACK));
+            let still = from.map(|(from, _)| (from, end + BACK));
             judge.outages_of[sidecar].extend(still);
         }
         judge.outages = judge.outages_of.concat();
@@ -218,7 +240,10 @@ impl<'a> Judge<'a> {
         if subject.asked.iter().any(|(_, check)| check.most.is_some()) {
             subject.at_once = self.at_once(limit, &overrides);
         }
-        let buckets = of().flat_map(|of| {
+        (subject.slots, subject.slot_claims) = self.slots_of((limit, key), subject, &overrides);
+        // Slots are no units of a window.
+        let of_units = of().filter(|of| !matches!(of.algorithm, Algorithm::Slots(_)));
+        let buckets = of_units.flat_map(|of| {
             of.windows.iter().map(move |window| Bucket {
                 limit,
                 key,

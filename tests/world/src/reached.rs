@@ -166,7 +166,7 @@ pub fn reached(world: &World, shown: &Shown) -> [bool; STATES.len()] {
             What::Clock(by_ms) => has[19] |= *by_ms < 0,
             What::Lost => has[20] = true,
             What::OverridesLost => has[21] = true,
-            What::Envoy | What::VmEnded | What::Up => {}
+            What::Held(_) | What::Envoy | What::VmEnded | What::Up => {}
         }
     }
     has

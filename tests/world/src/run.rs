@@ -13,7 +13,7 @@ use sluicegate::policy::StoreAddress;
 use sluicegate::store::Store;
 use sluicegate::store::simulated::{Call, Fault, Faults, Server};
 use sluicegate::telemetry::metrics::Metrics;
-pub use sluicegate_history::{By, Entry, Request, Said, Settled, Span, Told, What};
+pub use sluicegate_history::{By, Entry, Held, Request, Said, Settled, Sign, Span, Told, What};
 use sluicegate_protocol::{
     Reset, Settle, Verdict, WasReset, read_decisions, read_remove_override, read_set_override,
 };
@@ -22,8 +22,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::determined;
 use super::filter::{Asked, Filter, said};
-use super::network::told;
-use super::script::{Check, Event, Grant, Link, World, names};
+use super::network::{Becomes, is_of_slots, sign, told};
+use super::script::{CONSUMERS, Check, Event, Grant, KEYS, Link, World, names};
 
 /// The policy's `store_timeout`.
 const STORE_TIMEOUT: Duration = Duration::from_millis(100);
@@ -55,6 +55,14 @@ pub struct Shown {
 /// A receipt, its limit and key, and the entry of its taking.
 type Receipt = (String, usize, usize, u64, usize);
 
+/// Who has slots that it has asked for directly: the receipt, the limit and key as asked and as counted, and the entry of the taking.
+struct Program {
+    receipt: String,
+    asked: (usize, usize),
+    counted: (usize, usize),
+    entry: usize,
+}
+
 struct Sidecar {
     service: Arc<Service>,
     tasks: Vec<AbortHandle>,
@@ -74,6 +82,8 @@ struct Run {
     receipts: RefCell<Vec<Vec<Receipt>>>,
     /// By the receipts that filters have: the entry of the taking, limit and key.
     reserved: RefCell<BTreeMap<String, (usize, usize, usize)>>,
+    /// Those that have got slots and do not hold them yet.
+    programs: RefCell<Vec<Program>>,
     log: RefCell<Vec<Entry>>,
 }
 
@@ -132,6 +142,7 @@ async fn go(world: World, records: bool) -> Shown {
         versions: RefCell::new(vec![0; count]),
         receipts: RefCell::new(vec![Vec::new(); count]),
         reserved: RefCell::default(),
+        programs: RefCell::default(),
         log: RefCell::default(),
         world,
     });
@@ -552,6 +563,51 @@ impl Run {
             self.ask_once(sidecar, checks, (filter, peek, receipt, true))
                 .await;
         }
+        for program in self.programs.take() {
+            let run = Rc::clone(&self);
+            spawn_local(async move { run.hold(sidecar, program).await });
+        }
+    }
+
+    /// A program holds slots for a while, renews them, and gives them back once or twice; or it crashes.
+    async fn hold(&self, sidecar: usize, program: Program) {
+        let Program {
+            receipt,
+            asked,
+            counted,
+            entry,
+        } = program;
+        let mut state = self.world.seed ^ 0x9067A3 ^ ((entry as u64) << 32);
+        let mut below = |most: usize| determined::next(&mut state) as usize % most;
+        let (for_ms, times) = ([0, 30, 400, 5_000][below(4)], below(3));
+        let settle = async |within_ms: Option<u64>| {
+            let (from, (name, text)) = (self.now(), names(asked.0, asked.1));
+            let service = self.of(sidecar)?;
+            let entries = [Ok(Settle {
+                limit: name.into(),
+                key: text.into(),
+                receipt: receipt.as_str().into(),
+                units: within_ms.is_none().then_some(0),
+                within_ms,
+            })];
+            let answer = timeout(
+                Duration::from_secs(2),
+                service.service.settle(&entries, None),
+            );
+            let answer = answer.await.ok();
+            let outcome = answer.as_ref().and_then(|listed| listed.outcomes.first());
+            let what = self.held(entry, counted, sign(within_ms, outcome), (from, sidecar));
+            self.note(from, sidecar, what);
+            Some(())
+        };
+        for _ in 0..for_ms / 1_000 {
+            sleep(Duration::from_secs(1)).await;
+            settle(Some(3_000)).await;
+        }
+        sleep(Duration::from_millis(for_ms % 1_000)).await;
+        for _ in 0..times {
+            settle(None).await;
+        }
     }
 
     async fn ask_once(
@@ -676,8 +732,21 @@ impl Run {
                 reserved.insert(receipt.clone(), (entry, counted.limit, counted.key));
             }
         }
+        let of_slots = receipts.iter().zip(checks).zip(&before_counted);
+        let of_slots = of_slots.filter(|((receipt, _), _)| is_of_slots(receipt));
+        let programs = of_slots.map(|((receipt, check), counted)| Program {
+            receipt: receipt.clone(),
+            asked: (check.limit, check.key),
+            counted: (counted.limit, counted.key),
+            entry,
+        });
+        self.programs.borrow_mut().extend(programs);
         let mut held = self.receipts.borrow_mut();
-        if let (Some(receipt), [check, ..]) = (receipts.into_iter().next(), checks) {
+        let first = receipts
+            .into_iter()
+            .next()
+            .filter(|receipt| !is_of_slots(receipt) && !receipt.is_empty());
+        if let (Some(receipt), [check, ..]) = (first, checks) {
             let same = checks
                 .iter()
                 .filter(|one| (one.limit, one.key) == (check.limit, check.key));
@@ -729,28 +798,61 @@ impl Run {
             let Some((entry, limit, key)) = reserved.get(&step.receipt).copied() else {
                 continue;
             };
-            let Span { from, to } = step.when;
-            let settled = Settled {
-                entry,
-                limit,
-                key,
-                used: step.used,
-                told: step.told,
+            let (Span { from, to }, sidecar) = (step.when, step.sidecar);
+            let what = match step.what {
+                Becomes::Settled(used, told) => What::Settled(Settled {
+                    entry,
+                    limit,
+                    key,
+                    used,
+                    told,
+                }),
+                Becomes::Held(sign) => self.held(entry, (limit, key), sign, (from, sidecar)),
             };
             self.log.borrow_mut().push(Entry {
                 from,
                 to,
-                sidecar: step.sidecar,
-                what: What::Settled(settled),
+                sidecar,
+                what,
             });
         }
+    }
+
+    /// A step of the life of slots. Those of a consumer are renewed in its tier of then.
+    fn held(
+        &self,
+        entry: usize,
+        (limit, key): (usize, usize),
+        sign: Sign,
+        (at, sidecar): (u64, usize),
+    ) -> What {
+        let mut limit = limit;
+        if let (Some(consumer), true) = (key.checked_sub(KEYS), sign != Sign::Ended) {
+            let log = self.log.borrow();
+            let before = log
+                .iter()
+                .filter(|one| one.sidecar == sidecar && one.to <= at);
+            let versions = before.filter_map(|one| match one.what {
+                What::Policy(version) => Some((one.to, version)),
+                _ => None,
+            });
+            let last = versions.max_by_key(|(to, _)| *to);
+            let version = last.map_or(0, |(_, version)| version);
+            (limit, _) = self.world.counted(version, CONSUMERS, consumer);
+        }
+        What::Held(Held {
+            entry,
+            limit,
+            key,
+            sign,
+        })
     }
 
     /// What each key has left when everything is calm, or a unit of each.
     async fn ask_all(&self, peek: bool) {
         for sidecar in 0..self.world.sidecars {
             for limit in 0..self.world.policies[0].len() {
-                for key in 0..super::script::KEYS {
+                for key in 0..KEYS {
                     let check = Check::new(limit, key, u64::from(!peek));
                     self.ask_once(sidecar, &[check], (false, peek, false, false))
                         .await;
