@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::record::{
-    Algorithm, By, Check, Disturbance, Entry, Grant, History, Limit, Link, Settled, Sign, What,
+    Algorithm, By, Check, Disturbance, Entry, Grant, Held, History, Limit, Link, Settled, What,
 };
 use crate::slots::Slot;
 use crate::uses::{Use, Uses};
@@ -103,8 +103,9 @@ pub(crate) struct Judge<'a> {
     pub changes: Vec<&'a Entry>,
     /// The steps of settlements.
     pub settled: BTreeMap<Taking, Steps>,
-    /// What happened to slots, by the entry of their taking: with its number in the log.
-    pub held: BTreeMap<Taking, Vec<(usize, Sign)>>,
+    /// What happened to slots, by the entry of their taking and the key: with its number in the log. A consumer's are in another limit
+    /// when its tier is another.
+    pub held: BTreeMap<(usize, usize), Vec<(usize, Held)>>,
     /// From when on how much of it was returned, as far as it may have been.
     pub returned: BTreeMap<Taking, Vec<(u64, u64)>>,
     pub subjects: BTreeMap<(usize, usize), Subject>,
@@ -137,7 +138,8 @@ impl<'a> Judge<'a> {
             returned: BTreeMap::new(),
             subjects: BTreeMap::new(),
         };
-        let mut bad: Vec<Option<(u64, bool)>> = vec![None; history.sidecars];
+        let mut bad: Vec<Option<u64>> = vec![None; history.sidecars];
+        let mut away = bad.clone();
         // A call that is late by a clock that has stepped is made once more: on a slow link there is no time for that.
         let steps = log.iter().any(|entry| matches!(entry.what, What::Clock(_)));
         let is_good = |link: &Link| match link {
@@ -147,6 +149,14 @@ impl<'a> Judge<'a> {
         };
         for (number, entry) in log.iter().enumerate() {
             let sidecar = entry.sidecar;
+            if let What::Link(link) = &entry.what {
+                // What a share knows is told to the store when the link changes.
+                let until = away[sidecar].take().map(|from| (from, entry.from));
+                judge.away_of[sidecar].extend(until);
+                let works = matches!(link, Link::Good)
+                    || matches!(link, Link::Slow(there, back) if there + back < 100);
+                away[sidecar] = (!works).then_some(entry.to);
+            }
             match &entry.what {
                 What::Asked(request) => {
                     for check in &request.checks {
@@ -163,15 +173,11 @@ impl<'a> Judge<'a> {
                     of.push((entry.from, u64::MAX, *version));
                 }
                 What::Link(link) if is_good(link) => {
-                    if let Some((from, is_away)) = bad[sidecar].take() {
+                    if let Some(from) = bad[sidecar].take() {
                         judge.outages_of[sidecar].push((from, entry.to + BACK));
-                        judge.away_of[sidecar].extend(is_away.then_some((from, entry.from)));
                     }
                 }
-                What::Link(link) => {
-                    let (_, is_away) = bad[sidecar].get_or_insert((entry.from, true));
-                    *is_away &= !matches!(link, Link::Slow(there, back) if there + back < 100);
-                }
+                What::Link(_) => drop(bad[sidecar].get_or_insert(entry.from)),
                 What::Down => {
                     let had_share = bad[sidecar].is_some() || !judge.outages_of[sidecar].is_empty();
                     judge.deaths.extend(had_share.then_some(entry.from));
@@ -184,9 +190,8 @@ impl<'a> Judge<'a> {
                     continue;
                 }
                 What::Held(held) => {
-                    let of = (held.entry, held.limit, held.key);
-                    let of = judge.held.entry(of).or_default();
-                    of.push((number, held.sign));
+                    let of = judge.held.entry((held.entry, held.key)).or_default();
+                    of.push((number, *held));
                     continue;
                 }
                 _ => {}
@@ -194,7 +199,7 @@ impl<'a> Judge<'a> {
             judge.changes.push(entry);
         }
         for (sidecar, from) in bad.into_iter().enumerate() {
-            let still = from.map(|(from, _)| (from, end + BACK));
+            let still = from.map(|from| (from, end + BACK));
             judge.outages_of[sidecar].extend(still);
         }
         judge.outages = judge.outages_of.concat();

@@ -29,8 +29,13 @@ pub(crate) struct Slot {
     is_stream: bool,
     /// Nobody was told of them.
     is_untold: bool,
-    /// Since when they are free.
+    /// Since when they are free, and of how many that was said.
     freed: Option<u64>,
+    freed_units: u64,
+    /// Since when who has freed them knows it.
+    told: Option<u64>,
+    /// When they were taken and when somebody renewed them, or tried to.
+    attempts: Vec<Time>,
     /// When, by which sidecar they were taken or renewed, and whether that is certain.
     signs: Vec<(Time, usize, bool)>,
     /// How long they last after a sign, at least and at most.
@@ -110,6 +115,9 @@ impl Judge<'_> {
                 is_stream: false,
                 is_untold: !request.is_admitted(),
                 freed: None,
+                freed_units: 0,
+                told: None,
+                attempts: vec![entry.when()],
                 signs: vec![(entry.when(), entry.sidecar, request.is_admitted())],
                 lasts,
             };
@@ -121,24 +129,30 @@ impl Judge<'_> {
 
     /// What became of slots.
     fn lives(&self, slot: &mut Slot, limit: usize, key: usize) {
-        let of = self.held.get(&(slot.entry, limit, key));
+        let of = self.held.get(&(slot.entry, key));
         slot.is_untold &= of.is_none();
-        for (number, sign) in of.into_iter().flatten() {
+        for (number, held) in of.into_iter().flatten() {
             let entry = &self.history.log[*number];
-            let signs = match sign {
+            let is_sure = match held.sign {
                 Sign::Renewed => Some(true),
                 Sign::RenewalLost => Some(false),
                 Sign::Ended | Sign::Freed(_) | Sign::FreeLost => None,
             };
-            slot.signs
-                .extend(signs.map(|is_sure| (entry.when(), entry.sidecar, is_sure)));
-            if signs.is_none() {
-                let ends = slot.ends.map_or(entry.from, |ends| ends.min(entry.from));
-                slot.ends = Some(ends);
+            let first = |before: Option<u64>, at: u64| Some(before.map_or(at, |one| one.min(at)));
+            if let Some(is_sure) = is_sure {
+                slot.attempts.push(entry.when());
+                let sign = (entry.when(), entry.sidecar, is_sure);
+                slot.signs.extend((held.limit == limit).then_some(sign));
+            } else {
+                slot.ends = first(slot.ends, entry.from);
             }
-            slot.is_stream |= *sign == Sign::Ended;
-            if matches!(sign, Sign::Freed(_)) {
-                slot.freed = Some(slot.freed.map_or(entry.to, |freed| freed.min(entry.to)));
+            slot.is_stream |= held.sign == Sign::Ended;
+            if let Sign::Freed(units) = held.sign {
+                slot.told = first(slot.told, entry.to);
+                if held.limit == limit {
+                    slot.freed = first(slot.freed, entry.to);
+                    slot.freed_units += units;
+                }
             }
         }
         slot.signs.sort_unstable();
@@ -319,13 +333,7 @@ impl Judge<'_> {
 
     /// A stream renews its slots while it lives, and frees them when it has ended.
     fn lived_and_freed(&self, of: (usize, usize), slot: &Slot, report: &mut Report) {
-        let held = self.held.get(&(slot.entry, of.0, of.1));
-        let held = held.into_iter().flatten();
-        let freed = held.map(|(_, sign)| match sign {
-            Sign::Freed(units) => *units,
-            _ => 0,
-        });
-        if freed.sum::<u64>() > slot.units && self.outages.is_empty() {
+        if slot.freed_units > slot.units && self.outages.is_empty() {
             report.add(of, slot.taken, Wrong::FreedTwice);
         }
         let Some(ends) = slot.ends.filter(|_| slot.is_stream) else {
@@ -339,8 +347,9 @@ impl Judge<'_> {
             });
         let renewed_until = slot.taken.0 + longest.min().unwrap_or(0);
         let every = slot.lasts.1 / 3 + LOOKS;
-        let signs = slot.signs.iter().map(|sign| sign.0);
-        let attempts: Vec<_> = signs.chain([(ends.min(renewed_until), 0)]).collect();
+        let mut attempts = slot.attempts.clone();
+        attempts.push((ends.min(renewed_until), u64::MAX));
+        attempts.sort_unstable();
         for pair in attempts.windows(2) {
             let gap = (pair[0].1, pair[1].0);
             if gap.1 > gap.0 + every && !self.may_have_failed(gap, false) {
@@ -349,7 +358,7 @@ impl Judge<'_> {
         }
         // What a VM knows dies with it, and with the run.
         let span = (ends, ends + SOON);
-        let is_late = slot.freed.is_none_or(|freed| freed > span.1);
+        let is_late = slot.told.is_none_or(|told| told > span.1);
         if is_late && span.1 <= self.history.healed && !self.may_have_failed(span, false) {
             report.add(of, span, Wrong::NotFreed);
         }

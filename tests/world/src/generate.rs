@@ -575,6 +575,26 @@ impl Maker {
                 count_slots(&mut chance, &mut self.policies, number);
             }
         }
+        // Streams live when slots are forgotten, and others ask.
+        let forgets = |event: &Event| match event {
+            Event::Clock { by_ms } => *by_ms > 0,
+            Event::LoseData => true,
+            Event::Link { link, .. } => *link != Link::Good,
+            _ => false,
+        };
+        let events = self.events.iter().filter(|(_, event)| forgets(event));
+        let times: Vec<_> = events.map(|(at_ms, _)| *at_ms).collect();
+        for at_ms in times {
+            let sidecar = chance.below(self.sidecars as u64) as usize;
+            self.load(
+                at_ms.saturating_sub(600).max(600),
+                sidecar,
+                true,
+                1,
+                (60, 10),
+            );
+            self.load(at_ms + 50, sidecar, true, 1, (60, 15));
+        }
     }
 
     fn overrides(&mut self) {

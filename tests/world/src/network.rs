@@ -110,7 +110,7 @@ pub struct Network {
     pub way: Cell<Way>,
     seen: RefCell<BTreeMap<u32, Seen>>,
     /// The receipts of each request, and what was used of each: nothing, until the request has passed.
-    receipts: RefCell<BTreeMap<u32, Vec<String>>>,
+    pub receipts: RefCell<BTreeMap<u32, Vec<String>>>,
     used: RefCell<BTreeMap<String, Option<u64>>>,
     pub steps: RefCell<Vec<Step>>,
     /// States of the filter's own code.

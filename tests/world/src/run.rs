@@ -48,7 +48,9 @@ pub struct Shown {
     pub told: Vec<u64>,
     /// States of the filter's own code that it reached.
     pub reached: BTreeSet<&'static str>,
-    /// The store's calls, if they were to be recorded.
+    /// The receipts that somebody was told.
+    pub receipts: BTreeSet<String>,
+    /// The store's calls, if they were to be recorded, or the world has slots.
     pub calls: Vec<Call>,
 }
 
@@ -84,6 +86,8 @@ struct Run {
     reserved: RefCell<BTreeMap<String, (usize, usize, usize)>>,
     /// Those that have got slots and do not hold them yet.
     programs: RefCell<Vec<Program>>,
+    /// Receipts that somebody was told.
+    told: RefCell<BTreeSet<String>>,
     log: RefCell<Vec<Entry>>,
 }
 
@@ -134,7 +138,7 @@ async fn go(world: World, records: bool) -> Shown {
     };
     let run = Rc::new(Run {
         began: Instant::now(),
-        server: Server::new(world.start_us, records),
+        server: Server::new(world.start_us, records || world.has_slots()),
         faults: (0..count).map(|_| Faults::default()).collect(),
         filters: (0..envoys).map(|_| Filter::start(&world)).collect(),
         folder: folder.path().to_owned(),
@@ -143,6 +147,7 @@ async fn go(world: World, records: bool) -> Shown {
         receipts: RefCell::new(vec![Vec::new(); count]),
         reserved: RefCell::default(),
         programs: RefCell::default(),
+        told: RefCell::default(),
         log: RefCell::default(),
         world,
     });
@@ -172,6 +177,8 @@ async fn go(world: World, records: bool) -> Shown {
         filter.stop();
         reached.append(&mut filter.network.reached.borrow_mut());
         run.note_settled(filter);
+        let told = filter.network.receipts.take();
+        run.told.borrow_mut().extend(told.into_values().flatten());
     }
     for sidecar in 0..count {
         run.end(sidecar);
@@ -197,6 +204,7 @@ async fn go(world: World, records: bool) -> Shown {
         is_behind,
         told,
         reached,
+        receipts: run.told.take(),
         calls: run.server.calls(),
     }
 }
@@ -640,6 +648,7 @@ impl Run {
             let verdict = answer.as_ref().and_then(|answer| answer.verdicts.first());
             if let Some(Verdict::Admitted(status) | Verdict::Denied(status)) = verdict {
                 receipts.clone_from(&status.receipt);
+                self.told.borrow_mut().extend(receipts.iter().cloned());
                 remaining = Some(status.remaining);
             }
             Asked {
