@@ -348,7 +348,9 @@ impl Judge<'_> {
         let renewed_until = slot.taken.0 + longest.min().unwrap_or(0);
         let every = slot.lasts.1 / 3 + LOOKS;
         let mut attempts = slot.attempts.clone();
-        attempts.push((ends.min(renewed_until), u64::MAX));
+        let until = ends.min(renewed_until);
+        attempts.retain(|one| one.0 < until);
+        attempts.push((until, until));
         attempts.sort_unstable();
         for pair in attempts.windows(2) {
             let gap = (pair[0].1, pair[1].0);
