@@ -180,43 +180,41 @@ impl Judge<'_> {
     /// When a key's slots were certainly in use: as the store knows, or, of one outage of a sidecar, as its share does.
     fn in_use(&self, slot: &Slot, subject: &Subject, share: Option<(usize, Time)>) -> Vec<Time> {
         let mut spans: Vec<Time> = Vec::new();
-        for (number, (when, sidecar, _)) in slot.signs.iter().enumerate().filter(|(_, one)| one.2) {
-            // The taking itself came before all that is counted from its answer on.
-            let mut since = if *when == slot.taken && number == 0 {
-                when.1
-            } else {
-                when.1 + VERDICT
-            };
+        // A share knows of a sign that the store does not confirm.
+        let known = slot.signs.iter().enumerate();
+        let known = known.filter(|(number, one)| one.2 || share.is_some() && *number > 0);
+        for (number, (when, sidecar, _)) in known {
             let mut until = self.after(when.0, slot.lasts.0);
-            let mut known_by_share = share.is_some();
-            match share {
+            let mut deaths = self.changes.iter().filter(|one| {
+                matches!(one.what, What::Down) && one.sidecar == *sidecar && one.from >= when.0
+            });
+            let death = deaths.next().map_or(u64::MAX, |one| one.from);
+            let known = match share {
                 Some((of, outage)) if *sidecar != of || when.0 < outage.0 + SOON => continue,
-                Some(_) => {}
+                Some(_) => {
+                    until = until.min(death);
+                    when.1
+                }
                 // The store is told when it is back.
                 None => {
                     let outages = self.outages_of[*sidecar].iter();
                     let outages = outages.filter(|outage| meets(**outage, *when));
-                    if let Some(back) = outages.map(|outage| outage.1).max() {
-                        since = since.max(back + VERDICT);
-                        known_by_share = true;
+                    let back = outages.map(|outage| outage.1).max().unwrap_or(0);
+                    if death <= back {
+                        continue;
                     }
+                    when.1.max(back)
                 }
-            }
-            let mut deaths = self.changes.iter().filter(|one| {
-                matches!(one.what, What::Down) && one.sidecar == *sidecar && one.from >= when.0
-            });
-            if let Some(death) = deaths.next().filter(|_| known_by_share) {
-                until = match share {
-                    None if death.from > since => until,
-                    _ => until.min(death.from),
-                };
-            }
+            };
+            // The taking itself came before all that is counted from its answer on.
+            let is_taking = number == 0 && known == when.1;
+            let since = known + if is_taking { 0 } else { VERDICT };
             let forgotten = subject.forgotten.iter().filter(|one| one.1 >= when.0);
             until = forgotten.map(|one| one.0).fold(until, u64::min);
             until = until.min(slot.ends.unwrap_or(u64::MAX));
             match spans.last_mut() {
                 // It was renewed before it had ended.
-                Some(last) if when.1 < last.1 && since <= until => last.1 = last.1.max(until),
+                Some(last) if known < last.1 => last.1 = last.1.max(until),
                 _ => spans.extend((since < until).then_some((since, until))),
             }
         }
@@ -234,8 +232,9 @@ impl Judge<'_> {
             .sum();
         let last = slot.signs.iter().map(|sign| sign.0.1).max();
         let mut until = last.unwrap_or(0) + lasts + back;
-        if slot.is_untold && !self.may_have_failed((slot.taken.0, slot.taken.1 + SOON), true) {
-            until = slot.taken.1 + SOON;
+        let freed_by = slot.taken.1 + VERDICT;
+        if slot.is_untold && !self.may_have_failed((slot.taken.0, freed_by), true) {
+            until = until.min(freed_by);
         }
         let mut outages = self.outages.iter().filter(|one| one.1 >= slot.taken.0);
         let first = outages.clone().map(|one| one.0).min();

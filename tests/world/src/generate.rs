@@ -575,6 +575,10 @@ impl Maker {
                 count_slots(&mut chance, &mut self.policies, number);
             }
         }
+        if chance.one_in(6) {
+            let at_ms = chance.below(self.length_ms).max(600);
+            self.happens(at_ms, Event::Clock { by_ms: 12_000 });
+        }
         // Streams live when slots are forgotten, and others ask.
         let forgets = |event: &Event| match event {
             Event::Clock { by_ms } => *by_ms > 0,
@@ -594,6 +598,7 @@ impl Maker {
                 (60, 10),
             );
             self.load(at_ms + 50, sidecar, true, 1, (60, 15));
+            self.load(at_ms + 5_000, sidecar, true, 1, (80, 60));
         }
     }
 

@@ -99,14 +99,11 @@ fn a_share_counts_the_streams_that_its_sidecar_knows() {
     assert_eq!(log(&[]), []);
     assert_eq!(log(&[asks(6 * S, 1, ADMITTED)]), [OVER]);
     // Those from before count when they are renewed.
-    let renewed = [signs(4 * S + 1, 0, Sign::Renewed), asks(6 * S, 1, ADMITTED)];
-    assert_eq!(
-        log(&renewed),
-        [Wrong::Over {
-            units: 4,
-            allowed: 2
-        }]
-    );
+    let (units, allowed) = (4, 2);
+    for sign in [Sign::Renewed, Sign::RenewalLost] {
+        let renewed = [signs(4 * S + 1, 0, sign), asks(6 * S, 1, ADMITTED)];
+        assert_eq!(log(&renewed), [Wrong::Over { units, allowed }]);
+    }
 }
 
 #[test]
