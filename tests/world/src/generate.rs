@@ -566,7 +566,7 @@ impl Maker {
 
     /// Some limits count slots, by chance of their own: not those of rules that settle.
     fn slots(&mut self) {
-        let mut chance = Chance(self.seed ^ 0x510_75);
+        let mut chance = Chance(self.seed ^ 0x5_1075);
         let settled = |limit| self.settles.as_ref().is_some_and(|of| of.is_of(limit));
         let numbers = (0..=RENAMED).filter(|number| !settled(*number));
         let numbers: Vec<_> = numbers.collect();

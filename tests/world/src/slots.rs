@@ -122,10 +122,8 @@ pub fn reached(world: &World, shown: &Shown) -> BTreeSet<&'static str> {
                 let is_before = |at: Option<u64>| at.is_some_and(|at| shown.log[*entry].to < at);
                 let stream = streams.get(entry);
                 match sign {
-                    Sign::Renewed if cut[*sidecar].is_some() => {
-                        if is_before(cut[*sidecar]) {
-                            has.insert("a stream from before an outage is renewed by a share");
-                        }
+                    Sign::Renewed | Sign::RenewalLost if is_before(cut[*sidecar]) => {
+                        has.insert("a stream from before an outage is renewed by a share");
                     }
                     Sign::Renewed if stream.is_some_and(|one| one.of != (*limit, *key)) => {
                         has.insert("a stream is renewed in another tier");
@@ -214,10 +212,8 @@ fn streams(shown: &Shown) -> BTreeMap<usize, Stream> {
 fn by_calls(shown: &Shown, has: &mut BTreeSet<&'static str>) {
     for call in &shown.calls {
         match call {
-            Call::Decide(_, _, outcomes) => {
-                if outcomes.iter().any(|outcome| outcome.ended > 0) {
-                    has.insert("slots end that nobody has freed");
-                }
+            Call::Decide(_, _, outcomes) if outcomes.iter().any(|outcome| outcome.ended > 0) => {
+                has.insert("slots end that nobody has freed");
             }
             Call::Settle(_, settlements, done) => {
                 for (one, done) in settlements.each.iter().zip(done) {
