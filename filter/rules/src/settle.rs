@@ -335,6 +335,13 @@ impl Reserves {
         self.renew_us.set(0);
     }
 
+    /// The next look for signs comes at this time at the earliest: what is due before then is due now.
+    pub fn renew_before(&self, next_look_us: u64) {
+        if self.renew_us.get() < next_look_us {
+            self.renew_soon();
+        }
+    }
+
     /// Signs of the living stream, if they are due.
     pub fn renewals(self: &Rc<Self>, now_us: u64) -> Vec<Fact> {
         if self.renew_us.get() > now_us {

@@ -470,7 +470,7 @@ impl<H: Host> Callouts<H> {
         let mut reports = self.plugin.leases.borrow_mut().has_report(now_us);
         let every_second = is_due(&self.reported_us, REPORT_EVERY);
         if every_second {
-            if self.settling.renew(now_us) {
+            if (self.settling).renew(now_us, now_us.saturating_add(as_us(REPORT_EVERY))) {
                 self.wakeup.notify();
             }
             reports |= self.plugin.denials.borrow().has_report();

@@ -63,12 +63,14 @@ impl Settling {
         self.facts.borrow_mut().add(facts, now_us)
     }
 
-    /// Adds signs of the streams that still live, and what configurations that are gone have left. Whether to send facts at once.
-    pub fn renew(&self, now_us: u64) -> bool {
+    /// Adds signs of the streams that still live, and what configurations that are gone have left. The next call comes at that time
+    /// at the earliest. Whether to send facts at once.
+    pub fn renew(&self, now_us: u64, next_us: u64) -> bool {
         let (mut facts, room) = (LEFT.take(), self.facts.borrow().room());
         self.living.borrow_mut().retain(|reserves| {
             let reserves = reserves.upgrade().filter(|reserves| reserves.lives());
             if let Some(reserves) = reserves.as_ref().filter(|_| facts.len() < room) {
+                reserves.renew_before(next_us);
                 facts.extend(reserves.renewals(now_us));
             }
             reserves.is_some()

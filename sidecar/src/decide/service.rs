@@ -118,12 +118,12 @@ impl Service {
         }
     }
 
-    /// Makes decisions without waiting for slots.
+    /// Makes decisions without waiting for slots. Returns those that were granted, too, until whoever asked is told.
     async fn decide_now<'h>(
         &self,
         request: &Read<'_>,
         header: impl Fn(&str) -> Option<&'h str>,
-    ) -> Answer<'static> {
+    ) -> (Answer<'static>, Unclaimed) {
         let started = Instant::now();
         let start = self.start().await;
         self.void_after_step();
@@ -196,9 +196,9 @@ impl Service {
         }
         let reserves = plan.reserves();
         let mut decided = plan.verdicts(&outcomes, &fallbacks, clock::now_us());
-        unclaimed.keep(|decision| {
+        let granted = unclaimed.granted(|decision| {
             let decided = decided.get(decision).map(|decided| &decided.verdict);
-            !matches!(decided, Some(Verdict::Admitted(_)))
+            matches!(decided, Some(Verdict::Admitted(_)))
         });
         drop(unclaimed);
         self.note_reserved(&reserves, &decided);
@@ -257,7 +257,7 @@ impl Service {
             trace.end(&decided);
         }
         let rules = epoch.policy.rules.told();
-        Answer {
+        let answer = Answer {
             epoch: epoch.number,
             instance: self.instance,
             verdicts: decided.into_iter().map(|decided| decided.verdict).collect(),
@@ -265,7 +265,8 @@ impl Service {
             limits: rules.as_ref().map(|_| epoch.limits.clone().into()),
             rules: rules.map(Into::into),
             earlier: epoch.earlier.clone().map(Into::into),
-        }
+        };
+        (answer, granted)
     }
 
     /// Voids denials from before the store's clock stepped, the filters' too: their units become available earlier or later

@@ -40,6 +40,23 @@ impl Unclaimed {
         self.slots.is_empty()
     }
 
+    /// Takes out those of decisions that are admitted.
+    pub fn granted(&mut self, is_admitted: impl Fn(usize) -> bool) -> Self {
+        let all = self.slots.drain(..);
+        let (granted, rest) = all.partition(|(decision, ..)| is_admitted(*decision));
+        self.slots = rest;
+        Self {
+            backend: Arc::clone(&self.backend),
+            after: self.after,
+            slots: granted,
+        }
+    }
+
+    /// Whoever asked is told of them now.
+    pub fn told(mut self) {
+        self.slots.clear();
+    }
+
     /// Keeps those of decisions that were not told, but may have been made.
     pub fn keep(&mut self, may_be_taken: impl Fn(usize) -> bool) {
         self.slots.retain(|(decision, ..)| may_be_taken(*decision));

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::record::{
-    Algorithm, By, Check, Disturbance, Entry, Grant, History, Limit, Link, Settled, What,
+    Algorithm, By, Check, Disturbance, Entry, Grant, Held, History, Limit, Link, Settled, What,
 };
+use crate::slots::Slot;
 use crate::uses::{Use, Uses};
 
 /// After this a change is in force everywhere: overrides are read every 0.4 s, denials cached for 1 s, calls take 0.3 s.
@@ -76,6 +77,10 @@ pub(crate) struct Subject {
     pub constant: bool,
     /// If something is reserved: by time, the most that it may hold.
     pub at_once: Vec<(Time, u64)>,
+    /// What requests have taken where the limit counts slots.
+    pub slots: Vec<Slot>,
+    /// How many there may be.
+    pub slot_claims: Vec<Claim>,
 }
 
 pub(crate) struct Judge<'a> {
@@ -85,7 +90,9 @@ pub(crate) struct Judge<'a> {
     /// When some sidecar may have decided by shares.
     pub outages: Vec<Time>,
     /// The same of each sidecar.
-    outages_of: Vec<Vec<Time>>,
+    pub outages_of: Vec<Vec<Time>>,
+    /// By sidecar: when it was certainly without the store, but for what it needs to notice.
+    pub away_of: Vec<Vec<Time>>,
     /// When one was away for so long that it counted as gone and kept its share, while the others divide it as well: until all
     /// have learned that it is back, which they do not while they are away themselves. What they admit by it stays in its window.
     gone: Vec<Time>,
@@ -96,6 +103,9 @@ pub(crate) struct Judge<'a> {
     pub changes: Vec<&'a Entry>,
     /// The steps of settlements.
     pub settled: BTreeMap<Taking, Steps>,
+    /// What happened to slots, by the entry of their taking and the key: with its number in the log. A consumer's are in another limit
+    /// when its tier is another.
+    pub held: BTreeMap<(usize, usize), Vec<(usize, Held)>>,
     /// From when on how much of it was returned, as far as it may have been.
     pub returned: BTreeMap<Taking, Vec<(u64, u64)>>,
     pub subjects: BTreeMap<(usize, usize), Subject>,
@@ -104,6 +114,7 @@ pub(crate) struct Judge<'a> {
 fn identity(algorithm: Algorithm) -> Algorithm {
     match algorithm {
         Algorithm::Token(_) => Algorithm::Token(0),
+        Algorithm::Slots(_) => Algorithm::Slots(0),
         other => other,
     }
 }
@@ -117,15 +128,18 @@ impl<'a> Judge<'a> {
             policies: vec![vec![(0, u64::MAX, 0)]; history.sidecars],
             outages: Vec::new(),
             outages_of: vec![Vec::new(); history.sidecars],
+            away_of: vec![Vec::new(); history.sidecars],
             gone: Vec::new(),
             deaths: Vec::new(),
             clocks: Vec::new(),
             changes: Vec::new(),
             settled: BTreeMap::new(),
+            held: BTreeMap::new(),
             returned: BTreeMap::new(),
             subjects: BTreeMap::new(),
         };
         let mut bad: Vec<Option<u64>> = vec![None; history.sidecars];
+        let mut away = bad.clone();
         // A call that is late by a clock that has stepped is made once more: on a slow link there is no time for that.
         let steps = log.iter().any(|entry| matches!(entry.what, What::Clock(_)));
         let is_good = |link: &Link| match link {
@@ -135,6 +149,14 @@ impl<'a> Judge<'a> {
         };
         for (number, entry) in log.iter().enumerate() {
             let sidecar = entry.sidecar;
+            if let What::Link(link) = &entry.what {
+                // What a share knows is told to the store when the link changes.
+                let until = away[sidecar].take().map(|from| (from, entry.from));
+                judge.away_of[sidecar].extend(until);
+                let works = matches!(link, Link::Good)
+                    || matches!(link, Link::Slow(there, back) if there + back < 100);
+                away[sidecar] = (!works).then_some(entry.to);
+            }
             match &entry.what {
                 What::Asked(request) => {
                     for check in &request.checks {
@@ -165,6 +187,11 @@ impl<'a> Judge<'a> {
                     let of = (settled.entry, settled.limit, settled.key);
                     let of = judge.settled.entry(of).or_default();
                     of.push((number, *settled));
+                    continue;
+                }
+                What::Held(held) => {
+                    let of = judge.held.entry((held.entry, held.key)).or_default();
+                    of.push((number, *held));
                     continue;
                 }
                 _ => {}
@@ -218,7 +245,10 @@ impl<'a> Judge<'a> {
         if subject.asked.iter().any(|(_, check)| check.most.is_some()) {
             subject.at_once = self.at_once(limit, &overrides);
         }
-        let buckets = of().flat_map(|of| {
+        (subject.slots, subject.slot_claims) = self.slots_of((limit, key), subject, &overrides);
+        // Slots are no units of a window.
+        let of_units = of().filter(|of| !matches!(of.algorithm, Algorithm::Slots(_)));
+        let buckets = of_units.flat_map(|of| {
             of.windows.iter().map(move |window| Bucket {
                 limit,
                 key,

@@ -77,14 +77,16 @@ impl Judge<'_> {
         };
         let (_, alone) = subject.needs(entry.when(), check);
         let cost = alone + self.idle(&denial, check.limit, demand) + self.history.idle;
-        subject.counted.iter().any(|counted| {
-            let denied = if denials_take {
-                self.denied(counted, subject, entry)
-            } else {
-                0
-            };
-            self.is_full(counted, &denial, alone, cost + denied)
-        })
+        let parts = self.parts(&denial, denial.from);
+        self.may_be_in_use(entry, check, subject, parts)
+            || subject.counted.iter().any(|counted| {
+                let denied = if denials_take {
+                    self.denied(counted, subject, entry)
+                } else {
+                    0
+                };
+                self.is_full(counted, &denial, alone, cost + denied)
+            })
     }
 
     /// What was taken before a reset counts no longer, in the sidecar that was told, and in the windows of its policy.
@@ -173,7 +175,7 @@ impl Judge<'_> {
                 return from.saturating_sub(clock - self.window_of(bucket, clock).0);
             }
             Algorithm::Sliding(precision_ms) => bucket.per_us + precision_ms * MS,
-            Algorithm::Log | Algorithm::Token(_) => bucket.per_us,
+            Algorithm::Log | Algorithm::Token(_) | Algorithm::Slots(_) => bucket.per_us,
         };
         (from + 1).saturating_sub(held + longer)
     }
@@ -188,6 +190,17 @@ impl Judge<'_> {
         }
     }
 
+    /// Among how many sidecars a quota may be divided at a denial. One that has ended is counted for a while, beside its successor.
+    fn parts(&self, denial: &Denial, from: u64) -> u64 {
+        if !denial.share {
+            return 1;
+        }
+        let ended = self.changes.iter().filter(|one| {
+            matches!(one.what, What::Down) && meets((one.from, one.to + GONE), (from, denial.to))
+        });
+        (self.history.sidecars + ended.count()) as u64
+    }
+
     fn is_full(&self, counted: &Counted, denial: &Denial, alone: u64, cost: u64) -> bool {
         let bucket = counted.bucket;
         let from = denial.from.saturating_sub(3 * bucket.per_us);
@@ -200,17 +213,8 @@ impl Judge<'_> {
         if in_force().next().is_none() || stepped || self.loses_leases(counted) {
             return true;
         }
-        let least = if denial.share {
-            // One that has ended is counted for a while, beside its successor.
-            let ended = self.changes.iter().filter(|one| {
-                matches!(one.what, What::Down)
-                    && meets((one.from, one.to + GONE), (from, denial.to))
-            });
-            (self.history.sidecars + ended.count()) as u64
-        } else {
-            1
-        };
-        let quota = in_force().map(|claim| claim.quota).min().unwrap_or(0) / least;
+        let parts = self.parts(denial, from);
+        let quota = in_force().map(|claim| claim.quota).min().unwrap_or(0) / parts;
         if let Algorithm::Token(_) = bucket.algorithm {
             let mut claims = counted.claims.iter();
             let changes = claims.any(|claim| claim.when != (0, u64::MAX));

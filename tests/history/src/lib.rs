@@ -7,6 +7,7 @@
 //! | `bounds.rs` | what may have been in force when: policies, overrides, outages, clocks |
 //! | `uses.rs` | what was taken from one bucket, summed up by time |
 //! | `settled.rs` | what was reserved, and what a settle is told |
+//! | `slots.rs` | the slots of streams that live: never over, never lost, and free when nobody has them |
 //! | `over.rs` | the first promise: never over |
 //! | `denials.rs` | the second and third: never wrongly denied, all or nothing |
 //! | `looks.rs` | the same, by what a look finds |
@@ -30,12 +31,13 @@ mod record;
 mod report;
 mod retry;
 mod settled;
+mod slots;
 mod told;
 mod uses;
 
 pub use record::{
-    Algorithm, By, Check, Disturbance, Entry, Grant, History, Limit, Link, Policy, Request, Said,
-    Settled, Span, Told, What, Window,
+    Algorithm, By, Check, Disturbance, Entry, Grant, Held, History, Limit, Link, Policy, Request,
+    Said, Settled, Sign, Span, Told, What, Window,
 };
 pub use report::{Peak, Report, Violation, Wrong};
 
@@ -50,6 +52,7 @@ pub fn check(history: &History) -> Report {
     judge.again(&mut report);
     judge.looks(&mut report);
     judge.settles(&mut report);
+    judge.slots(&mut report);
     for subject in judge.subjects.values() {
         for counted in &subject.counted {
             judge.over(counted, subject, &mut report);

@@ -180,7 +180,7 @@ impl<'a> Counting<'a> {
                 of: self,
                 windows: BTreeMap::new(),
             }),
-            Algorithm::Log | Algorithm::Sliding(_) => Box::new(Trailing {
+            Algorithm::Log | Algorithm::Sliding(_) | Algorithm::Slots(_) => Box::new(Trailing {
                 of: self,
                 held: BinaryHeap::new(),
                 sum: 0,

@@ -30,6 +30,9 @@ pub enum Algorithm {
     Day(&'static str),
     /// Tokens, with the burst.
     Token(u64),
+    /// Slots that are in use at once: the only window has how many, and how long one lasts without a sign. With how long its stream
+    /// renews it at most, in milliseconds.
+    Slots(u64),
 }
 
 /// A window of a limit.
@@ -301,6 +304,34 @@ pub enum Told {
     Unknown,
 }
 
+/// A step of the life of a check's slots.
+#[derive(Clone, Copy, Debug)]
+pub struct Held {
+    /// The number in the log of the request that has taken them.
+    pub entry: usize,
+    /// The limit whose slots they are now,
+    pub limit: usize,
+    /// and its key.
+    pub key: usize,
+    /// What happened to them.
+    pub sign: Sign,
+}
+
+/// What happens to slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sign {
+    /// The stream has ended. From now on a filter frees them until it is told that they are free.
+    Ended,
+    /// They are free: so many were in use.
+    Freed(u64),
+    /// They may be free: the answer was lost, or the call.
+    FreeLost,
+    /// They last from now on.
+    Renewed,
+    /// They may.
+    RenewalLost,
+}
+
 /// What happened.
 #[derive(Clone, Debug)]
 pub enum What {
@@ -313,6 +344,8 @@ pub enum What {
     },
     /// What a request has taken is settled.
     Settled(Settled),
+    /// A step of the life of slots that a request has taken.
+    Held(Held),
     /// The sidecar has this policy from now on.
     Policy(usize),
     /// An override was set or removed.

@@ -43,6 +43,12 @@ pub enum Wrong {
     },
     /// What a stream has used was not settled, and nothing excuses that.
     Unsettled,
+    /// A stream that lives was not renewed in time, and nothing excuses that.
+    NotRenewed,
+    /// Slots of a stream that has ended were not freed soon, and nothing excuses that.
+    NotFreed,
+    /// More slots were freed than a request has taken.
+    FreedTwice,
     /// At the promised time there was no room, although nobody else used the key.
     TooEarly {
         /// How much later there would certainly have been room.

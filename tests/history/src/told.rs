@@ -3,6 +3,7 @@
 use crate::bounds::{BACK, CALLS, Judge, MS, SOON, Time, meets};
 use crate::record::{By, Check, Entry, Grant, Request, Said, What};
 use crate::report::{Report, Wrong};
+use crate::slots::has_slots;
 
 /// How long a sidecar decides by a policy that is not in force any more, for whoever asks; and longer than idle workers need to hear
 /// of a sidecar that has started.
@@ -166,7 +167,9 @@ impl Judge<'_> {
             // A fleet's filter has cached denials by all of its sidecars, which may have different policies.
             let excused = request.checks.iter().any(|check| {
                 // Units that lie idle in leases come back in between.
+                // When a slot is free nobody knows.
                 self.longest_lease(check.limit) > 0
+                    || self.limits(check.limit).any(|(_, of)| has_slots(of))
                     || self.promises_nothing(check, before.to, entry.from)
                     || by == By::Cache && self.is_disputed(check.limit, before.from)
             });

@@ -110,7 +110,7 @@ impl Filter {
                 None => "a VM ends while streams live that it has let pass",
             });
         }
-        if self.world.settles.is_some() {
+        if self.world.has_streams() {
             // What it knows dies with it, and is left to no other VM of this thread.
             std::mem::forget(before);
         }
@@ -209,8 +209,8 @@ impl Filter {
         let before = self.rules_of(&worker);
         let (id, (ended, end)) = (ROOT + number, oneshot::channel());
         let cost = checks.iter().map(|check| check.cost).max().unwrap_or(0);
-        let settles = self.world.settles.as_ref();
-        let fate = settles.map(|_| Fate::of(self.world.seed, number, cost));
+        let fate = || Fate::of(self.world.seed, number, cost, self.world.settles.is_none());
+        let fate = self.world.has_streams().then(fate);
         let request = envoy_request(number, set, checks, fate);
         worker.envoy.0.requests.borrow_mut().insert(id, request);
         let action = self.enter(&worker, id, |worker| {

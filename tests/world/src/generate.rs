@@ -11,11 +11,11 @@ use super::script::{
     self, Algorithm, CONSUMERS, Check, Event, Grant, KEYS, Link, Policy, RENAMED, Way, World,
 };
 use super::settling::{Settling, Tells};
-use limits::{at_once, changed, enlarge, limit};
+use limits::{at_once, changed, count_slots, enlarge, limit};
 use written::{Sequence, asks};
 
 /// Features that can meet.
-pub const FEATURES: [&str; 20] = [
+pub const FEATURES: [&str; 21] = [
     "policies",
     "overrides",
     "resets",
@@ -36,6 +36,7 @@ pub const FEATURES: [&str; 20] = [
     "bad callouts",
     "VMs that end",
     "settled rules",
+    "slots",
 ];
 
 /// How many of them chance chooses by number: a fleet is chosen by itself, so that the other worlds stay as they are.
@@ -46,7 +47,7 @@ pub fn features(world: &World) -> Vec<usize> {
     let mut has = [false; FEATURES.len()];
     (has[0], has[13]) = (world.policies.len() > 1, world.fleet);
     (has[14], has[15]) = (!world.second_set.is_empty(), world.keeps_state);
-    has[19] = world.settles.is_some();
+    (has[19], has[20]) = (world.settles.is_some(), world.has_slots());
     let mut limits = world.policies.iter().flatten().flatten();
     has[4] = limits.any(|limit| limit.lease_ms.is_some());
     for (_, event) in &world.events {
@@ -146,7 +147,8 @@ pub fn generate(seed: u64) -> World {
         on[4] |= Chance(seed ^ 0x1EA5E).one_in(3);
     }
     let settles = sequence.is_none() && Chance(seed ^ 0x5E771E).one_in(4);
-    on[5] |= settles;
+    let slots = sequence.is_none() && Chance(seed ^ 0x510_7500).one_in(4);
+    on[5] |= settles || slots;
     let sidecars = match (embedded, sequence) {
         (true, _) => 1,
         _ if fleet => chance.between(2, 3) as usize,
@@ -183,7 +185,7 @@ pub fn generate(seed: u64) -> World {
         };
         all.push(next);
     }
-    if sequence.is_none() && !settles && Chance(seed ^ 0x1A26E).one_in(8) {
+    if sequence.is_none() && !settles && !slots && Chance(seed ^ 0x1A26E).one_in(8) {
         enlarge(&mut all);
     }
     // A few seconds or a minute before an edge of every window, of the day in one of the zones too.
@@ -237,6 +239,9 @@ pub fn generate(seed: u64) -> World {
     }
     if settles {
         maker.settles();
+    }
+    if slots {
+        maker.slots();
     }
     maker.rollouts();
     let mut second_set = Vec::new();
@@ -559,6 +564,44 @@ impl Maker {
         self.settles = Some(settles);
     }
 
+    /// Some limits count slots, by chance of their own: not those of rules that settle.
+    fn slots(&mut self) {
+        let mut chance = Chance(self.seed ^ 0x5_1075);
+        let settled = |limit| self.settles.as_ref().is_some_and(|of| of.is_of(limit));
+        let numbers = (0..=RENAMED).filter(|number| !settled(*number));
+        let numbers: Vec<_> = numbers.collect();
+        for number in numbers {
+            if [self.busy.0, RENAMED].contains(&number) || chance.one_in(3) {
+                count_slots(&mut chance, &mut self.policies, number);
+            }
+        }
+        if chance.one_in(6) {
+            let at_ms = chance.below(self.length_ms).max(600);
+            self.happens(at_ms, Event::Clock { by_ms: 12_000 });
+        }
+        // Streams live when slots are forgotten, and others ask.
+        let forgets = |event: &Event| match event {
+            Event::Clock { by_ms } => *by_ms > 0,
+            Event::LoseData => true,
+            Event::Link { link, .. } => *link != Link::Good,
+            _ => false,
+        };
+        let events = self.events.iter().filter(|(_, event)| forgets(event));
+        let times: Vec<_> = events.map(|(at_ms, _)| *at_ms).collect();
+        for at_ms in times {
+            let sidecar = chance.below(self.sidecars as u64) as usize;
+            self.load(
+                at_ms.saturating_sub(600).max(600),
+                sidecar,
+                true,
+                1,
+                (60, 10),
+            );
+            self.load(at_ms + 50, sidecar, true, 1, (60, 15));
+            self.load(at_ms + 5_000, sidecar, true, 1, (80, 60));
+        }
+    }
+
     fn overrides(&mut self) {
         for _ in 0..self.chance.between(1, 6) {
             let (limit, key) = self.asked();
@@ -624,6 +667,12 @@ impl Maker {
         }
     }
 
+    /// Whether something lasts until a stream ends.
+    fn on_streams(&self) -> bool {
+        let mut limits = self.policies.iter().flatten().flatten();
+        self.settles.is_some() || limits.any(|of| matches!(of.algorithm, Algorithm::Slots(_)))
+    }
+
     /// Requests.
     fn asks(&mut self, filters: bool, requests: bool, receipts: bool) {
         for _ in 0..self.chance.between(10, 40) {
@@ -657,7 +706,7 @@ impl Maker {
             }];
             let is_renamed = |policy: &Policy| policy[RENAMED].is_some();
             // Two reserves of one limit would be one.
-            let apart = self.settles.is_some() && self.policies.iter().any(is_renamed);
+            let apart = self.on_streams() && self.policies.iter().any(is_renamed);
             if self.chance.one_in(6) && !apart {
                 let other = self.chance.below(KEYS as u64) as usize;
                 // A request has one key, and may be that of a consumer besides.

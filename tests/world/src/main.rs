@@ -13,6 +13,7 @@
 //! | `network.rs` | the way from an Envoy to the sidecars, and what it saw of each request |
 //! | `judge.rs` | has what it showed judged by `tests/history` |
 //! | `reached.rs` | the states that some of the first worlds have to reach |
+//! | `slots.rs` | those of slots |
 //! | `shrink.rs` | the same fault with fewer events |
 //! | `replay.rs` | the script gives each call of a world the same answer |
 //!
@@ -39,6 +40,7 @@ mod run;
 mod script;
 mod settling;
 mod shrink;
+mod slots;
 
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sluicegate::clock;
 use sluicegate::decide::Service;
-use sluicegate_history::{Span, Told};
+use sluicegate_history::{Sign, Span, Told};
 use sluicegate_protocol::{
     Code, Decision, RULES_HEADER, RULES_PATH, RulesReport, SETTLE_PATH, Settled, Verdict,
     read_decisions, read_settles,
@@ -77,20 +77,27 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// The sidecars that were asked before the last one.
+    /// The sidecars that were asked before the last one, and may have taken something.
     pub fn others(&self) -> Vec<usize> {
         let others = self.sent.iter().rev().skip(1);
+        let others = others.filter(|sent| !matches!(sent.got, Some(Got::Denied)));
         others.map(|sent| sent.sidecar).collect()
     }
 }
 
-/// A step of the settlement of a receipt.
+/// A step of the settlement of a receipt, or of the life of its slots.
 pub struct Step {
     pub when: Span,
     pub sidecar: usize,
     pub receipt: String,
-    pub used: Option<u64>,
-    pub told: Told,
+    pub what: Becomes,
+}
+
+/// What becomes of a receipt.
+pub enum Becomes {
+    /// So much was used of it, and this was told.
+    Settled(Option<u64>, Told),
+    Held(Sign),
 }
 
 /// The network.
@@ -103,7 +110,7 @@ pub struct Network {
     pub way: Cell<Way>,
     seen: RefCell<BTreeMap<u32, Seen>>,
     /// The receipts of each request, and what was used of each: nothing, until the request has passed.
-    receipts: RefCell<BTreeMap<u32, Vec<String>>>,
+    pub receipts: RefCell<BTreeMap<u32, Vec<String>>>,
     used: RefCell<BTreeMap<String, Option<u64>>>,
     pub steps: RefCell<Vec<Step>>,
     /// States of the filter's own code.
@@ -162,11 +169,16 @@ impl Network {
         let answer = timeout(call.timeout, next.1.settle(&asked, None)).await;
         for (number, entry) in asked.iter().flatten().enumerate() {
             let outcome = answer.as_ref().ok().map(|listed| &listed.outcomes[number]);
+            if is_of_slots(&entry.receipt) {
+                let sign = sign(entry.within_ms, outcome);
+                self.step(next.0, from, &entry.receipt, Becomes::Held(sign));
+                continue;
+            }
             match (entry.within_ms, outcome) {
                 (Some(1), _) => self.reach("a reserve is kept"),
                 (Some(_), Some(Settled::Renewed)) => self.reach("a hold is renewed"),
                 (Some(_), _) => {}
-                (None, _) => self.step(next.0, from, &entry.receipt, told(outcome)),
+                (None, _) => self.settled(next.0, from, &entry.receipt, told(outcome)),
             }
         }
         if let Way::Late(ms) = self.way.get() {
@@ -179,27 +191,32 @@ impl Network {
         }
     }
 
-    fn step(&self, sidecar: usize, from: u64, receipt: &str, told: Told) {
+    fn step(&self, sidecar: usize, from: u64, receipt: &str, what: Becomes) {
+        let to = passed_us();
+        self.steps.borrow_mut().push(Step {
+            when: Span { from, to },
+            sidecar,
+            receipt: receipt.to_owned(),
+            what,
+        });
+    }
+
+    fn settled(&self, sidecar: usize, from: u64, receipt: &str, told: Told) {
         if let Some(used) = self.used.borrow().get(receipt) {
-            self.steps.borrow_mut().push(Step {
-                when: Span {
-                    from,
-                    to: passed_us(),
-                },
-                sidecar,
-                receipt: receipt.to_owned(),
-                used: *used,
-                told,
-            });
+            self.step(sidecar, from, receipt, Becomes::Settled(*used, told));
         }
     }
 
     /// The stream of a request has ended, and has used this.
     pub fn ended(&self, request: u32, units: Option<u64>) {
         for receipt in self.receipts.borrow().get(&request).into_iter().flatten() {
+            if is_of_slots(receipt) {
+                self.step(0, passed_us(), receipt, Becomes::Held(Sign::Ended));
+                continue;
+            }
             self.used.borrow_mut().insert(receipt.clone(), units);
             if units.is_some() {
-                self.step(0, passed_us(), receipt, Told::Ended);
+                self.settled(0, passed_us(), receipt, Told::Ended);
             }
         }
     }
@@ -242,7 +259,12 @@ impl Network {
             }
             answer
         };
-        let Ok(answer) = timeout(call.timeout, answer).await else {
+        let (from, answer) = (passed_us(), timeout(call.timeout, answer).await);
+        for release in &asked.settles {
+            let sign = Becomes::Held(Sign::FreeLost);
+            self.step(next.0, from, &release.receipt, sign);
+        }
+        let Ok(answer) = answer else {
             if !requests.is_empty() {
                 self.reach("the answer for a batch is late");
             }
@@ -254,8 +276,12 @@ impl Network {
         }
         for (request, verdict) in requests.iter().zip(&answer.verdicts) {
             if let Some(seen) = self.seen.borrow_mut().get_mut(request)
-                && let Some(sent) = seen.sent.last_mut()
+                && let [before @ .., sent] = &mut seen.sent[..]
             {
+                let waits = asked.wait_ms > 0 && !before.is_empty();
+                if waits && matches!(verdict, Verdict::Admitted(_)) {
+                    self.reach("a request that waits for a slot is admitted");
+                }
                 let receipts = match verdict {
                     Verdict::Admitted(status) => &status.receipt[..],
                     _ => &[],
@@ -297,6 +323,22 @@ pub fn told(outcome: Option<&Settled>) -> Told {
         Some(Settled::Charged { units }) => Told::Charged(*units),
         Some(Settled::Unknown | Settled::Error(_)) => Told::Unknown,
         Some(Settled::Renewed | Settled::Unavailable) | None => Told::Nothing,
+    }
+}
+
+/// Whether a receipt names slots.
+pub fn is_of_slots(receipt: &str) -> bool {
+    receipt.len() == 48
+}
+
+/// What an outcome says of slots, which were to be renewed or freed.
+pub fn sign(within_ms: Option<u64>, outcome: Option<&Settled>) -> Sign {
+    match (within_ms, outcome) {
+        (Some(_), Some(Settled::Renewed)) => Sign::Renewed,
+        (Some(_), _) => Sign::RenewalLost,
+        (None, Some(Settled::Returned { units })) => Sign::Freed(*units),
+        (None, Some(Settled::Unknown)) => Sign::Freed(0),
+        (None, _) => Sign::FreeLost,
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::run::{By, Entry, Request, Said, Settled, Shown, Told, What};
 use super::script::{Check, Event, Grant, Link, World};
+use super::slots;
 
 /// What happened to a sidecar so far.
 #[derive(Clone, Copy, Default)]
@@ -16,7 +17,7 @@ struct Sidecar {
 }
 
 /// The states; each seed counts once for each.
-pub const STATES: [&str; 42] = [
+pub const STATES: [&str; 58] = [
     "a key has nothing left",
     "a share admits",
     "a share denies",
@@ -59,13 +60,30 @@ pub const STATES: [&str; 42] = [
     "who reserves nothing is admitted",
     "who reserves nothing is denied",
     "a VM ends while streams live that it has let pass",
+    "all slots of a key are in use",
+    "a share has no slot",
+    "more streams live than slots: the store has lost its data",
+    "more streams live than slots: the clock has stepped forward",
+    "more streams live than slots: an operator has reset them",
+    "more streams live than slots: a share does not know them yet",
+    "a stream from before an outage is renewed by a share",
+    "a stream is renewed in another tier",
+    "slots are freed again harmlessly",
+    "a stream lives for longer than its slots are renewed",
+    "slots of a limit that the policy has no more are freed",
+    "a policy has fewer slots than are in use",
+    "slots end that nobody has freed",
+    "a renewal puts slots in use that the store does not have",
+    "slots are freed that nobody was told of",
+    "a request that waits for a slot is admitted",
 ];
 
 /// Which of them a world reached.
 pub fn reached(world: &World, shown: &Shown) -> [bool; STATES.len()] {
     let mut sidecars = vec![Sidecar::default(); world.sidecars];
-    // Those of the filter's own code are told by name.
-    let mut has = STATES.map(|state| shown.reached.contains(state));
+    // Those of the filter's own code and of slots are told by name.
+    let of_slots = slots::reached(world, shown);
+    let mut has = STATES.map(|state| shown.reached.contains(state) || of_slots.contains(state));
     has[13] =
         world.fleet && (world.events.iter()).any(|(_, event)| matches!(event, Event::Refuse(true)));
     has[14] = world.second_set.contains(&false);
@@ -166,7 +184,7 @@ pub fn reached(world: &World, shown: &Shown) -> [bool; STATES.len()] {
             What::Clock(by_ms) => has[19] |= *by_ms < 0,
             What::Lost => has[20] = true,
             What::OverridesLost => has[21] = true,
-            What::Envoy | What::VmEnded | What::Up => {}
+            What::Held(_) | What::Envoy | What::VmEnded | What::Up => {}
         }
     }
     has

@@ -1,6 +1,6 @@
 //! Runs a world: sidecars and filters with one store, in virtual time, on a thread and a runtime of its own.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use sluicegate::policy::StoreAddress;
 use sluicegate::store::Store;
 use sluicegate::store::simulated::{Call, Fault, Faults, Server};
 use sluicegate::telemetry::metrics::Metrics;
-pub use sluicegate_history::{By, Entry, Request, Said, Settled, Span, Told, What};
+pub use sluicegate_history::{By, Entry, Held, Request, Said, Settled, Sign, Span, Told, What};
 use sluicegate_protocol::{
     Reset, Settle, Verdict, WasReset, read_decisions, read_remove_override, read_set_override,
 };
@@ -22,8 +22,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::determined;
 use super::filter::{Asked, Filter, said};
-use super::network::told;
-use super::script::{Check, Event, Grant, Link, World, names};
+use super::network::{Becomes, is_of_slots, sign, told};
+use super::script::{CONSUMERS, Check, Event, Grant, KEYS, Link, World, names};
 
 /// The policy's `store_timeout`.
 const STORE_TIMEOUT: Duration = Duration::from_millis(100);
@@ -48,12 +48,22 @@ pub struct Shown {
     pub told: Vec<u64>,
     /// States of the filter's own code that it reached.
     pub reached: BTreeSet<&'static str>,
-    /// The store's calls, if they were to be recorded.
+    /// The receipts that somebody was told.
+    pub receipts: BTreeSet<String>,
+    /// The store's calls, if they were to be recorded, or the world has slots.
     pub calls: Vec<Call>,
 }
 
 /// A receipt, its limit and key, and the entry of its taking.
 type Receipt = (String, usize, usize, u64, usize);
+
+/// Who has slots that it has asked for directly: the receipt, the limit and key as asked and as counted, and the entry of the taking.
+struct Program {
+    receipt: String,
+    asked: (usize, usize),
+    counted: (usize, usize),
+    entry: usize,
+}
 
 struct Sidecar {
     service: Arc<Service>,
@@ -74,6 +84,12 @@ struct Run {
     receipts: RefCell<Vec<Vec<Receipt>>>,
     /// By the receipts that filters have: the entry of the taking, limit and key.
     reserved: RefCell<BTreeMap<String, (usize, usize, usize)>>,
+    /// Those that have got slots and do not hold them yet.
+    programs: RefCell<Vec<Program>>,
+    /// All faults are healed.
+    is_calm: Cell<bool>,
+    /// Receipts that somebody was told.
+    told: RefCell<BTreeSet<String>>,
     log: RefCell<Vec<Entry>>,
 }
 
@@ -124,7 +140,7 @@ async fn go(world: World, records: bool) -> Shown {
     };
     let run = Rc::new(Run {
         began: Instant::now(),
-        server: Server::new(world.start_us, records),
+        server: Server::new(world.start_us, records || world.has_slots()),
         faults: (0..count).map(|_| Faults::default()).collect(),
         filters: (0..envoys).map(|_| Filter::start(&world)).collect(),
         folder: folder.path().to_owned(),
@@ -132,6 +148,9 @@ async fn go(world: World, records: bool) -> Shown {
         versions: RefCell::new(vec![0; count]),
         receipts: RefCell::new(vec![Vec::new(); count]),
         reserved: RefCell::default(),
+        programs: RefCell::default(),
+        is_calm: Cell::default(),
+        told: RefCell::default(),
         log: RefCell::default(),
         world,
     });
@@ -153,6 +172,7 @@ async fn go(world: World, records: bool) -> Shown {
     }
     sleep(CALM).await;
     let healed = run.now();
+    run.is_calm.set(true);
     run.ask_all(true).await;
     run.ask_all(false).await;
     let is_behind = run.is_behind();
@@ -161,6 +181,8 @@ async fn go(world: World, records: bool) -> Shown {
         filter.stop();
         reached.append(&mut filter.network.reached.borrow_mut());
         run.note_settled(filter);
+        let told = filter.network.receipts.take();
+        run.told.borrow_mut().extend(told.into_values().flatten());
     }
     for sidecar in 0..count {
         run.end(sidecar);
@@ -186,6 +208,7 @@ async fn go(world: World, records: bool) -> Shown {
         is_behind,
         told,
         reached,
+        receipts: run.told.take(),
         calls: run.server.calls(),
     }
 }
@@ -552,6 +575,51 @@ impl Run {
             self.ask_once(sidecar, checks, (filter, peek, receipt, true))
                 .await;
         }
+        for program in self.programs.take() {
+            let run = Rc::clone(&self);
+            spawn_local(async move { run.hold(sidecar, program).await });
+        }
+    }
+
+    /// A program holds slots for a while, renews them, and gives them back once or twice; or it crashes.
+    async fn hold(&self, sidecar: usize, program: Program) {
+        let Program {
+            receipt,
+            asked,
+            counted,
+            entry,
+        } = program;
+        let mut state = self.world.seed ^ 0x9067A3 ^ ((entry as u64) << 32);
+        let mut below = |most: usize| determined::next(&mut state) as usize % most;
+        let (for_ms, times) = ([0, 30, 400, 5_000][below(4)], below(3));
+        let settle = async |within_ms: Option<u64>| {
+            let (from, (name, text)) = (self.now(), names(asked.0, asked.1));
+            let service = self.of(sidecar)?;
+            let entries = [Ok(Settle {
+                limit: name.into(),
+                key: text.into(),
+                receipt: receipt.as_str().into(),
+                units: within_ms.is_none().then_some(0),
+                within_ms,
+            })];
+            let answer = timeout(
+                Duration::from_secs(2),
+                service.service.settle(&entries, None),
+            );
+            let answer = answer.await.ok();
+            let outcome = answer.as_ref().and_then(|listed| listed.outcomes.first());
+            let what = self.held(entry, counted, sign(within_ms, outcome), (from, sidecar));
+            self.note(from, sidecar, what);
+            Some(())
+        };
+        for _ in 0..for_ms / 1_000 {
+            sleep(Duration::from_secs(1)).await;
+            settle(Some(3_000)).await;
+        }
+        sleep(Duration::from_millis(for_ms % 1_000)).await;
+        for _ in 0..times {
+            settle(None).await;
+        }
     }
 
     async fn ask_once(
@@ -580,10 +648,17 @@ impl Run {
             let body = body.to_string();
             let asked = read_decisions(body.as_bytes()).unwrap();
             let answer = of.service.decide(&asked, |_| None);
-            let answer = timeout(Duration::from_secs(1), answer).await.ok();
+            // Some have gone before the store's answer comes.
+            let is_impatient =
+                self.world.has_slots() && !self.is_calm.get() && noted.is_multiple_of(8);
+            let patience_ms = if is_impatient { 5 } else { 1_000 };
+            let answer = timeout(Duration::from_millis(patience_ms), answer)
+                .await
+                .ok();
             let verdict = answer.as_ref().and_then(|answer| answer.verdicts.first());
             if let Some(Verdict::Admitted(status) | Verdict::Denied(status)) = verdict {
                 receipts.clone_from(&status.receipt);
+                self.told.borrow_mut().extend(receipts.iter().cloned());
                 remaining = Some(status.remaining);
             }
             Asked {
@@ -594,7 +669,7 @@ impl Run {
                 unknown: Vec::new(),
                 leased: Vec::new(),
                 also: Vec::new(),
-                is_disturbed: false,
+                is_disturbed: is_impatient,
                 receipts: Vec::new(),
             }
         };
@@ -676,8 +751,21 @@ impl Run {
                 reserved.insert(receipt.clone(), (entry, counted.limit, counted.key));
             }
         }
+        let of_slots = receipts.iter().zip(checks).zip(&before_counted);
+        let of_slots = of_slots.filter(|((receipt, _), _)| is_of_slots(receipt));
+        let programs = of_slots.map(|((receipt, check), counted)| Program {
+            receipt: receipt.clone(),
+            asked: (check.limit, check.key),
+            counted: (counted.limit, counted.key),
+            entry,
+        });
+        self.programs.borrow_mut().extend(programs);
         let mut held = self.receipts.borrow_mut();
-        if let (Some(receipt), [check, ..]) = (receipts.into_iter().next(), checks) {
+        let first = receipts
+            .into_iter()
+            .next()
+            .filter(|receipt| !is_of_slots(receipt) && !receipt.is_empty());
+        if let (Some(receipt), [check, ..]) = (first, checks) {
             let same = checks
                 .iter()
                 .filter(|one| (one.limit, one.key) == (check.limit, check.key));
@@ -729,28 +817,61 @@ impl Run {
             let Some((entry, limit, key)) = reserved.get(&step.receipt).copied() else {
                 continue;
             };
-            let Span { from, to } = step.when;
-            let settled = Settled {
-                entry,
-                limit,
-                key,
-                used: step.used,
-                told: step.told,
+            let (Span { from, to }, sidecar) = (step.when, step.sidecar);
+            let what = match step.what {
+                Becomes::Settled(used, told) => What::Settled(Settled {
+                    entry,
+                    limit,
+                    key,
+                    used,
+                    told,
+                }),
+                Becomes::Held(sign) => self.held(entry, (limit, key), sign, (from, sidecar)),
             };
             self.log.borrow_mut().push(Entry {
                 from,
                 to,
-                sidecar: step.sidecar,
-                what: What::Settled(settled),
+                sidecar,
+                what,
             });
         }
+    }
+
+    /// A step of the life of slots. Those of a consumer are renewed in its tier of then.
+    fn held(
+        &self,
+        entry: usize,
+        (limit, key): (usize, usize),
+        sign: Sign,
+        (at, sidecar): (u64, usize),
+    ) -> What {
+        let mut limit = limit;
+        if let (Some(consumer), true) = (key.checked_sub(KEYS), sign != Sign::Ended) {
+            let log = self.log.borrow();
+            let before = log
+                .iter()
+                .filter(|one| one.sidecar == sidecar && one.to <= at);
+            let versions = before.filter_map(|one| match one.what {
+                What::Policy(version) => Some((one.to, version)),
+                _ => None,
+            });
+            let last = versions.max_by_key(|(to, _)| *to);
+            let version = last.map_or(0, |(_, version)| version);
+            (limit, _) = self.world.counted(version, CONSUMERS, consumer);
+        }
+        What::Held(Held {
+            entry,
+            limit,
+            key,
+            sign,
+        })
     }
 
     /// What each key has left when everything is calm, or a unit of each.
     async fn ask_all(&self, peek: bool) {
         for sidecar in 0..self.world.sidecars {
             for limit in 0..self.world.policies[0].len() {
-                for key in 0..super::script::KEYS {
+                for key in 0..KEYS {
                     let check = Check::new(limit, key, u64::from(!peek));
                     self.ask_once(sidecar, &[check], (false, peek, false, false))
                         .await;

@@ -166,6 +166,17 @@ pub fn number_of(name: &str) -> usize {
 pub const PEPPER: &str = "of worlds";
 
 impl World {
+    /// Whether some limits count slots.
+    pub fn has_slots(&self) -> bool {
+        let mut limits = self.policies.iter().flatten().flatten();
+        limits.any(|limit| matches!(limit.algorithm, Algorithm::Slots(_)))
+    }
+
+    /// Whether requests that have passed live on, and end.
+    pub fn has_streams(&self) -> bool {
+        self.settles.is_some() || self.has_slots()
+    }
+
     /// The limit and key by which a policy counts a check.
     pub fn counted(&self, version: usize, limit: usize, key: usize) -> (usize, usize) {
         if limit != CONSUMERS {
@@ -307,7 +318,9 @@ fn limit_yaml(limit: &Limit, overrides: &str) -> String {
     let windows = limit.windows.iter().map(|window| {
         let (quota, per) = (window.quota, format!("{}ms", window.per_ms));
         match limit.algorithm {
-            Algorithm::Log | Algorithm::Fixed => format!("{{ quota: {quota}, per: {per} }}"),
+            Algorithm::Log | Algorithm::Fixed | Algorithm::Slots(_) => {
+                format!("{{ quota: {quota}, per: {per} }}")
+            }
             Algorithm::Sliding(ms) => {
                 format!("{{ quota: {quota}, per: {per}, precision: {ms}ms }}")
             }
@@ -324,12 +337,16 @@ fn limit_yaml(limit: &Limit, overrides: &str) -> String {
         Algorithm::Sliding(_) => "sliding_window",
         Algorithm::Fixed | Algorithm::Day(_) => "fixed_window",
         Algorithm::Token(_) => "token_bucket",
+        Algorithm::Slots(_) => "concurrency",
     };
     let windows: Vec<_> = windows.collect();
     let mut text = format!(
         "    algorithm: {name}\n    windows: [{}]\n{overrides}",
         windows.join(", ")
     );
+    if let Algorithm::Slots(longest_ms) = limit.algorithm {
+        text += &format!("    longest: {longest_ms}ms\n");
+    }
     if let Some(ms) = limit.lease_ms {
         text += &format!("    lease: {{ longest: {ms}ms }}\n");
     }

@@ -100,8 +100,8 @@ pub struct Fate {
 pub type Attribute = (&'static str, Vec<u8>);
 
 impl Fate {
-    /// That of a request of a world, which costs so much.
-    pub fn of(seed: u64, number: u32, cost: u64) -> Self {
+    /// That of a request of a world, which costs so much. `short`: slots are not all in use by streams that last.
+    pub fn of(seed: u64, number: u32, cost: u64, short: bool) -> Self {
         use End::*;
         let mut state = seed ^ 0x57_4EA4 ^ (u64::from(number) << 32);
         let mut below = |most: usize| determined::next(&mut state) as usize % most;
@@ -120,11 +120,12 @@ impl Fate {
             NotConnected,
         ];
         let begins_ms = [0, 0, 20, 300][below(4)];
+        let longest_ms = if short { 8_000 } else { 25_000 };
         let used = [0, cost / 2, cost, cost, cost * 2, cost * 5 + 3][below(6)];
         Self {
             end: ends[below(ends.len())],
             begins_ms,
-            lasts_ms: begins_ms + [0, 0, 30, 400, 3_000, 25_000][below(6)],
+            lasts_ms: begins_ms + [0, 0, 30, 400, 3_000, longest_ms][below(6)],
             used: used.min(MAX_COST / 4),
             tells: below(5) > 0,
         }

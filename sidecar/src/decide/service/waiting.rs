@@ -10,6 +10,7 @@ use super::Service;
 use crate::clock;
 use crate::decide::holds::read_vm;
 use crate::decide::slots::Waits;
+use crate::decide::unclaimed::Unclaimed;
 use crate::telemetry::verdict::{Decided, Source};
 
 impl Service {
@@ -25,7 +26,9 @@ impl Service {
                 .await;
         }
         if request.wait_ms == 0 {
-            return self.decide_now(request, header).await;
+            let (answer, granted) = self.decide_now(request, header).await;
+            granted.told();
+            return answer;
         }
         // On the heap, because most requests do not wait.
         Box::pin(self.decide_when_free(request, header)).await
@@ -44,7 +47,9 @@ impl Service {
             waits.map(move |waits| (number, waits))
         });
         let waits: Vec<_> = waits.collect();
-        let mut answer = self.decide_now(request, &header).await;
+        let (mut answer, granted) = self.decide_now(request, &header).await;
+        // If whoever asked gives up while others wait, they are freed.
+        let mut granted = vec![granted];
         let mut waited = BTreeMap::new();
         loop {
             let mut still = Vec::new();
@@ -75,12 +80,16 @@ impl Service {
                 let is_same = [UNKNOWN_HEADER, VM_HEADER].contains(&name);
                 is_same.then(|| header(name))?
             };
-            let next = self.decide_now(&again, names).await.verdicts.pop();
-            if let (Some(next), Some(verdict)) = (next, answer.verdicts.get_mut(number)) {
+            let (mut next, more) = self.decide_now(&again, names).await;
+            granted.push(more);
+            if let (Some(next), Some(verdict)) =
+                (next.verdicts.pop(), answer.verdicts.get_mut(number))
+            {
                 *verdict = next;
             }
         }
         drop(waits);
+        granted.into_iter().for_each(Unclaimed::told);
         let epoch = self.policy.current();
         for (number, limit) in waited {
             if let (Some(slots), Some(verdict)) =

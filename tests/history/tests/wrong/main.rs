@@ -3,6 +3,7 @@
 mod lenient;
 mod settled;
 mod simulated;
+mod slots;
 
 use simulated::{Bug, SECOND, Simulation, run};
 use sluicegate_history::{

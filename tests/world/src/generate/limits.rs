@@ -115,6 +115,41 @@ pub fn at_once(limit: &Limit) -> u64 {
     }
 }
 
+/// Has a limit count slots in all policies, where they do not have another algorithm of it.
+pub fn count_slots(chance: &mut Chance, policies: &mut [Policy], number: usize) {
+    let mut of = policies.iter().filter_map(|policy| policy[number].clone());
+    let Some(first) = of.next() else {
+        return;
+    };
+    let per_ms = chance.of(&[3_000, 3_000, 4_000, 6_000]);
+    let window = Window {
+        quota: chance.of(&[1, 2, 3, 5, 8, 20]),
+        per_ms,
+    };
+    let longest_ms = chance.of(&[per_ms, 6_000, 86_400_000, 86_400_000]);
+    for of in policies
+        .iter_mut()
+        .filter_map(|policy| policy[number].as_mut())
+    {
+        let is_same = *of == first;
+        if !is_same && chance.one_in(4) {
+            continue;
+        }
+        let mut window = window;
+        if !is_same {
+            window.quota = (window.quota * chance.of(&[1, 2, 3])).div_ceil(chance.of(&[1, 2, 4]));
+            window.per_ms = chance.of(&[per_ms, per_ms, 3_000, 6_000]);
+        }
+        *of = Limit {
+            algorithm: Algorithm::Slots(longest_ms.max(window.per_ms)),
+            windows: vec![window],
+            requests_up_to: None,
+            lease_ms: None,
+            blocked: of.blocked,
+        };
+    }
+}
+
 fn may_have_two(limit: &Limit) -> bool {
     let one = matches!(limit.algorithm, Algorithm::Token(_) | Algorithm::Day(_));
     !one && limit.requests_up_to.is_none()
