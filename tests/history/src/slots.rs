@@ -42,6 +42,27 @@ pub(crate) struct Slot {
     lasts: (u64, u64),
 }
 
+impl Slot {
+    fn new(number: usize, entry: &Entry, units: u64, lasts: (u64, u64)) -> Self {
+        Self {
+            entry: number,
+            sidecar: entry.sidecar,
+            units,
+            taken: entry.when(),
+            is_certain: false,
+            ends: None,
+            is_stream: false,
+            is_untold: false,
+            freed: None,
+            freed_units: 0,
+            told: None,
+            attempts: vec![entry.when()],
+            signs: Vec::new(),
+            lasts,
+        }
+    }
+}
+
 impl Judge<'_> {
     /// How long slots of a limit last in its policies: at least and at most.
     fn expire(&self, limit: usize) -> (u64, u64) {
@@ -105,23 +126,26 @@ impl Judge<'_> {
             let unlimited = claims
                 .iter()
                 .any(|claim: &Claim| claim.quota == u64::MAX && meets(claim.when, entry.when()));
-            let mut slot = Slot {
-                entry: *number,
-                sidecar: entry.sidecar,
-                units: check.cost,
-                taken: entry.when(),
-                is_certain: all && request.is_admitted() && !unlimited,
-                ends: None,
-                is_stream: false,
-                is_untold: !request.is_admitted(),
-                freed: None,
-                freed_units: 0,
-                told: None,
-                attempts: vec![entry.when()],
-                signs: vec![(entry.when(), entry.sidecar, request.is_admitted())],
-                lasts,
-            };
+            let mut slot = Slot::new(*number, entry, check.cost, lasts);
+            slot.is_certain = all && request.is_admitted() && !unlimited;
+            slot.is_untold = !request.is_admitted();
+            slot.signs
+                .push((entry.when(), entry.sidecar, request.is_admitted()));
             self.lives(&mut slot, limit, key);
+            slots.push(slot);
+        }
+        // Those of a consumer that had another tier are renewed here.
+        for ((number, _), steps) in self.held.iter().filter(|((_, of), _)| *of == key) {
+            let is_guest = !slots.iter().any(|slot| slot.entry == *number)
+                && steps.iter().any(|(_, held)| held.limit == limit);
+            let entry = &self.history.log[*number];
+            let Some(request) = entry.request().filter(|_| is_guest) else {
+                continue;
+            };
+            let checks = request.checks.iter().filter(|check| check.key == key);
+            let mut slot = Slot::new(*number, entry, checks.map(|check| check.cost).sum(), lasts);
+            self.lives(&mut slot, limit, key);
+            slot.is_stream = false;
             slots.push(slot);
         }
         (slots, claims)
