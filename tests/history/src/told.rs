@@ -5,6 +5,9 @@ use crate::record::{By, Check, Entry, Grant, Request, Said, What};
 use crate::report::{Report, Wrong};
 use crate::slots::has_slots;
 
+/// A filter forgets a sidecar that gave none of so many answers, and takes rules that it lacks.
+const FORGOTTEN: usize = 16;
+
 /// How long a sidecar decides by a policy that is not in force any more, for whoever asks; and longer than idle workers need to hear
 /// of a sidecar that has started.
 const KEPT: u64 = 60_000 * MS;
@@ -38,6 +41,15 @@ impl Judge<'_> {
         let spans = self.policies[sidecar].iter();
         let having = spans.filter(|span| span.0 <= at && has(span.2));
         having.map(|span| span.1).max().unwrap_or(0)
+    }
+
+    /// Whether a sidecar gave none of [`FORGOTTEN`] answers in a row.
+    fn is_forgotten(&self, sidecar: usize, (from, to): Time) -> bool {
+        let log = self.history.log.iter();
+        let asked = log.filter(|one| one.request().is_some() && one.from >= from && one.from < to);
+        let asked: Vec<_> = asked.map(|one| one.sidecar == sidecar).collect();
+        let mut runs = asked.split(|is_it| *is_it);
+        runs.any(|others| others.len() >= FORGOTTEN)
     }
 
     /// Whatever the rules of a fleet's filter ask for is decided while sidecars take another policy, except as
@@ -86,7 +98,9 @@ impl Judge<'_> {
                 };
                 (since..=entry.to).contains(&one.from)
             });
-            let replaced = !everywhere && (may_have_lost || lacks && starts.next().is_some());
+            let forgotten = || self.is_forgotten(entry.sidecar, (known_until, entry.from));
+            let apart = lacks && (starts.next().is_some() || forgotten());
+            let replaced = !everywhere && (may_have_lost || apart);
             if !replaced && !self.cut(span) && disturbed.next().is_none() {
                 report.add((limit, 0), (entry.from, entry.to), Wrong::Unmetered);
                 return;
