@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::http::HeaderMap;
 use serde_json::{Value, json};
+use sluicegate_tests::ask::logs;
 use sluicegate_tests::client::{client, get, status_for};
 use sluicegate_tests::envoy::{Envoy, MANAGER, at};
 use sluicegate_tests::process::{eventually, free_port};
@@ -314,7 +315,7 @@ async fn a_sidecar_that_starts_with_a_broken_file_serves_the_last_good_policy() 
     sidecar.restart().await;
     let readyz = sidecar.readyz().await;
     assert!(readyz.contains("the last good policy"), "{readyz}");
-    assert!(sidecar.log().contains("the last good policy is in force"));
+    logs(&sidecar, "the last good policy is in force").await;
     assert_eq!(body(&envoy, "/", "carol").await.0, 200);
     assert_eq!(body(&envoy, "/", "carol").await.1, "first");
     assert_eq!(
@@ -370,7 +371,7 @@ async fn the_last_good_policy_is_written_again_until_it_is_on_disk() {
     eventually("it is on disk", async || kept().contains("second")).await;
     sidecar.reaches("sluicegate_policy_unkept", 0.0).await;
     assert!(!sidecar.readyz().await.contains("cannot keep"));
-    assert!(sidecar.log().contains("the policy is kept in"));
+    logs(&sidecar, "the policy is kept in").await;
     assert_eq!(sidecar.log().matches("cannot keep the policy").count(), 1);
     sidecar.kill();
     write(&sidecar.policy, "limits: 7\n");

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use sluicegate_tests::ask::logs;
 use sluicegate_tests::client::{client, status_for};
 use sluicegate_tests::process::{eventually, eventually_within};
 use sluicegate_tests::redis::Redis;
@@ -323,7 +324,7 @@ async fn all_sidecars_of_a_cluster_know_soon_and_truly_what_filters_have_and_wai
     // Where that is.
     let metric = format!("sidecar=\"{number}\"");
     assert!(second.metrics().await.contains(&metric));
-    assert!(second.log().contains(&format!("sidecar=\"{number}\"")));
+    logs(second, &metric).await;
     assert!(second.readyz().await.contains(&format!("sidecar {number}")));
 
     change(second, &after).await;
