@@ -13,7 +13,7 @@
 --          overrides that are dropped, four sums of the head, last number of the head (0: this change drops entries),
 --          and for each entry that changes its field, its version (0: that of this change), and mark and text ('': it
 --          is dropped)
--- Returns 1, or 0 if the version is another one or an override to be dropped has not ended; then nothing is changed.
+-- Returns the new version, or 0 if the version is another one or an override to be dropped has not ended; then nothing is changed.
 -- The hash has no TTL while any override in it has no end. Otherwise it expires a minute after the latest end, and no
 -- sooner than a day after the last change, for which removals are remembered. It is deleted with its last entry.
 local MARGIN, REMEMBERED = 60000, 86400000
@@ -29,7 +29,7 @@ if version ~= tonumber(read) or tonumber(dropped) > now then return 0 end
 version = math.max(version, time[1] * 1000000 + time[2] - 1, tonumber(after)) + 1
 if count == '0' then
   call('UNLINK', hash)
-  return 1
+  return version
 end
 for i = 9, #ARGV, 3 do
   local field, of, text = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2]
@@ -46,4 +46,4 @@ if endless ~= '0' then
 else
   call('PEXPIRE', hash, math.max(latest - now, REMEMBERED) + MARGIN)
 end
-return 1
+return version

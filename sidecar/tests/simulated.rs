@@ -436,7 +436,7 @@ impl Link {
         &self,
         read: &StoredOverrides,
         next: &StoredOverrides,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Option<StoredOverrides>, StoreError> {
         let change = |state: &mut State, now_us: u64| state.overrides.replace(read, next, now_us);
         self.inner.call(self.inner.timeout, change).await
     }

@@ -249,10 +249,13 @@ impl Client {
         &self,
         read: &StoredOverrides,
         next: &StoredOverrides,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Option<StoredOverrides>, StoreError> {
         let command = self.common.script.change_overrides(read, next);
-        self.ask_of_overrides(&command, CHANGE_OVERRIDES_WITHIN)
-            .await
+        let version = self.ask_of_overrides(&command, CHANGE_OVERRIDES_WITHIN);
+        Ok(match version.await? {
+            0 => None,
+            version => Some(read.changed_to(next, version)),
+        })
     }
 
     /// Asks about overrides, all of which are in one slot. The answer says nothing about decisions: a user who may not read

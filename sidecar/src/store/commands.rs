@@ -111,7 +111,7 @@ impl Script {
         command
     }
 
-    /// Changes the overrides from what was read. Answers 0 if they are not what was read.
+    /// Changes the overrides from what was read. Answers the new version, or 0 if they are not what was read.
     pub fn change_overrides(&self, read: &StoredOverrides, next: &StoredOverrides) -> Cmd {
         let mut command = redis::cmd("EVAL");
         command.arg(OVERRIDES).arg(1).arg(self.key(OVERRIDES_KEY));

@@ -291,7 +291,7 @@ impl Store {
         of_each!(self, store => store.overrides().await)
     }
 
-    /// Changes the overrides from what was read; false if they are not what was read any more.
+    /// Changes the overrides from what was read; what they are then, or `None` if they are not what was read any more.
     ///
     /// # Errors
     /// The store did not answer. The change may have been made; to repeat it does no harm.
@@ -299,7 +299,7 @@ impl Store {
         &self,
         read: &StoredOverrides,
         next: &StoredOverrides,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Option<StoredOverrides>, StoreError> {
         of_each!(self, store => store.change_overrides(read, next).await)
     }
 

@@ -88,7 +88,7 @@ impl Memory {
         &self,
         read: &StoredOverrides,
         next: &StoredOverrides,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Option<StoredOverrides>, StoreError> {
         let now_us = clock::unix_us();
         Ok(lock(&self.overrides).replace(read, next, now_us))
     }

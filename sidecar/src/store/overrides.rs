@@ -165,20 +165,27 @@ impl StoredOverrides {
         entries.filter(|(name, _)| !next.entries.contains_key(*name))
     }
 
-    /// Becomes `next`, as the script does, if this is still what was `read`; for the embedded store.
-    pub fn replace(&mut self, read: &Self, next: &Self, now_us: u64) -> bool {
-        if self.version != read.version {
-            return false;
-        }
-        let version = self.version.max(now_us.saturating_sub(1)).max(next.version) + 1;
-        let drops = read.dropped_by(next).next().is_some();
-        self.swept = if drops { version } else { self.swept };
-        self.version = version;
-        self.entries = next.entries.clone();
-        for entry in self.entries.values_mut().filter(|entry| entry.version == 0) {
+    /// What a store has when it has changed these to `next`, by a change of this version.
+    pub fn changed_to(&self, next: &Self, version: u64) -> Self {
+        let mut changed = next.clone();
+        let drops = self.dropped_by(next).next().is_some() || self.swept == u64::MAX;
+        changed.swept = if drops { version } else { self.swept };
+        changed.version = version;
+        let entries = changed.entries.values_mut();
+        for entry in entries.filter(|entry| entry.version == 0) {
             entry.version = version;
         }
-        true
+        changed
+    }
+
+    /// Becomes `next`, as the script does, if this is still what was `read`; for the embedded store. What it is then.
+    pub fn replace(&mut self, read: &Self, next: &Self, now_us: u64) -> Option<Self> {
+        if self.version != read.version {
+            return None;
+        }
+        let version = self.version.max(now_us.saturating_sub(1)).max(next.version) + 1;
+        *self = self.changed_to(next, version);
+        Some(self.clone())
     }
 }
 
@@ -249,15 +256,16 @@ mod tests {
         assert!(!next.set(&of_key("k"), &one) && next.set(&of_key("k"), &one));
         assert!(!next.remove(&of_key("other")));
         let read = stored.clone();
-        assert!(stored.replace(&read, &next, 4));
-        assert!(!stored.replace(&read, &next, 5), "it has changed since");
+        assert!(stored.replace(&read, &next, 4).is_some());
+        let again = stored.replace(&read, &next, 5);
+        assert_eq!(again, None, "it has changed since");
         let name = of_key("k");
         assert_eq!((stored.version, stored.entries[&name].version), (4, 4));
         let read = stored.clone();
         let mut next = read.clone();
         assert!(next.remove(&of_key("k")) && !next.remove(&of_key("k")));
         next.version = 9;
-        assert!(stored.replace(&read, &next, 5));
+        assert!(stored.replace(&read, &next, 5).is_some());
         assert_eq!(
             (stored.version, stored.swept),
             (10, 0),
@@ -268,7 +276,7 @@ mod tests {
         assert!(!removal.has_ended(4_999) && removal.has_ended(5_000));
         assert!(!stored.clone().set(&of_key("k"), &one), "it was removed");
         let empty = StoredOverrides::default();
-        assert!(stored.replace(&stored.clone(), &empty, 5));
+        assert!(stored.replace(&stored.clone(), &empty, 5).is_some());
         assert_eq!((stored.version, stored.swept), (11, 11));
     }
 

@@ -153,7 +153,9 @@ impl<'a> Judge<'a> {
                 // What a share knows is told to the store when the link changes.
                 let until = away[sidecar].take().map(|from| (from, entry.from));
                 judge.away_of[sidecar].extend(until);
-                let works = matches!(link, Link::Good)
+                // Where half of all keys are refused, the store may decide on a key until a share does for a moment, because another one
+                // is refused: what the store has admitted, the share knows from the next renewal on.
+                let works = matches!(link, Link::Good | Link::RefusesHalf)
                     || matches!(link, Link::Slow(there, back) if there + back < 100);
                 away[sidecar] = (!works).then_some(entry.to);
             }

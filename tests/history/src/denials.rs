@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use crate::bounds::{CLOCK, Counted, Judge, MS, SOON, Subject, Time, meets};
 use crate::record::{Algorithm, Check, Entry, Request, What};
 use crate::report::{Report, Wrong};
-use crate::settled::back_before;
 
 /// How fast the averages forget that decide how large leases are: of keys that are asked for often, and of others.
 const MEMORIES_US: [f64; 2] = [250_000.0, 2_000_000.0];
@@ -233,7 +232,7 @@ impl Judge<'_> {
         let back = if denial.share {
             0
         } else {
-            back_before(denial.from)
+            denial.from.saturating_sub(counted.uses.denied_still)
         };
         let used = counted
             .uses

@@ -5,7 +5,6 @@ use crate::bounds::{Counted, Judge, MS};
 use crate::origin::Origins;
 use crate::record::{Entry, Said};
 use crate::report::{Report, Wrong};
-use crate::settled::back_before;
 
 impl Judge<'_> {
     /// Whatever may lie idle elsewhere, or come back, makes it uncertain.
@@ -57,7 +56,8 @@ impl Judge<'_> {
         let may_be_full = |wait: u64| {
             each.iter().any(|(counted, cost)| {
                 let gone = self.gone_before(counted, after(wait), 0);
-                let used = counted.uses.at_most(gone, when.1, back_before(when.0));
+                let back = when.0.saturating_sub(counted.uses.denied_still);
+                let used = counted.uses.at_most(gone, when.1, back);
                 used + self.history.idle + cost > counted.claims[0].quota
             })
         };

@@ -8,13 +8,9 @@ use crate::record::{Algorithm, Check, Grant, Settled, Told, What};
 use crate::report::{Report, Wrong};
 use crate::uses::{Use, Uses};
 
-/// For how long a denial may be given although units have come back: it is cached for 250 ms, and counts from its question.
+/// For how long a denial may be given although units of a limit that rules settle have come back: it is cached for 250 ms, and counts
+/// from its question.
 const DENIED_STILL: u64 = 500_000;
-
-/// Before when units must have come back for a denial at this time to know of them.
-pub(crate) const fn back_before(denied: u64) -> u64 {
-    denied.saturating_sub(DENIED_STILL)
-}
 
 impl Subject {
     /// The fewest and the most units that a request at a time takes by a check.
@@ -150,7 +146,14 @@ impl Judge<'_> {
                 }));
             }
         }
-        Uses::of(all, returned)
+        let mut uses = Uses::of(all, returned);
+        // Where programs alone settle, a denial is cached as elsewhere, and only the sidecar that settles ends it.
+        let mut asked = subject.asked.iter();
+        uses.denied_still = match asked.any(|(_, check)| check.cost > 0 && check.most.is_some()) {
+            true => DENIED_STILL,
+            false => DENIED_STILL.max(self.history.cached_us),
+        };
+        uses
     }
 
     /// What may have been charged when a request was admitted already: what those that were under way at that moment used beyond

@@ -25,6 +25,8 @@ pub(crate) struct Uses {
     pub each: Vec<Use>,
     /// What has certainly come back: when it was settled at the latest, when it had been taken at the latest, and how much.
     pub returned: Vec<(u64, u64, u64)>,
+    /// For how long a denial may be given although something has come back.
+    pub denied_still: u64,
     /// By the earliest instant, with the total up to and including each.
     by_from: Vec<(u64, u64)>,
     /// The same by the latest.
@@ -49,6 +51,7 @@ impl Uses {
         Self {
             each,
             returned,
+            denied_still: 0,
             by_from,
             by_to,
         }

@@ -240,22 +240,31 @@ fn print_pairs(pairs: &BTreeMap<(usize, usize), u64>) {
 mod tests {
     use super::*;
     use crate::run::Request;
-    use crate::script::{Algorithm, Check, Event, Limit, Link, Window, World};
+    use crate::script::{Algorithm, Check, Event, Grant, Limit, Link, World};
+
+    /// One of sidecars beside their Envoys, with one limit.
+    fn world(sidecars: usize, limit: Limit, events: Vec<(u64, Event)>) -> World {
+        World {
+            seed: 1,
+            start_us: 1_790_035_200_000_000,
+            sidecars,
+            embedded: false,
+            fleet: false,
+            latency_ms: (1, 1),
+            policies: vec![vec![Some(limit)]],
+            tiers: Vec::new(),
+            second_set: Vec::new(),
+            keeps_state: false,
+            settles: None,
+            hang_ups: None,
+            events,
+        }
+    }
 
     /// C14: the first sidecars back were decided by a Redis that lacked the others' reports, besides what it had lost.
     #[test]
     fn a_store_that_returns_empty_gives_out_nothing_before_all_have_reported() {
-        let window = Window {
-            quota: 500,
-            per_ms: 10_000,
-        };
-        let limit = Limit {
-            algorithm: Algorithm::Fixed,
-            windows: vec![window],
-            requests_up_to: None,
-            lease_ms: None,
-            blocked: None,
-        };
+        let limit = Limit::new(Algorithm::Fixed, 500, 10_000);
         let check = Check::new(0, 0, 1);
         let mut events = Vec::new();
         for sidecar in 0..20 {
@@ -275,21 +284,7 @@ mod tests {
         }
         events.push((14_000, Event::LoseData));
         events.sort_by_key(|(at_ms, _)| *at_ms);
-        let world = World {
-            seed: 1,
-            start_us: 1_790_035_200_000_000,
-            sidecars: 20,
-            embedded: false,
-            fleet: false,
-            latency_ms: (1, 1),
-            policies: vec![vec![Some(limit)]],
-            tiers: Vec::new(),
-            second_set: Vec::new(),
-            keeps_state: false,
-            settles: None,
-            hang_ups: None,
-            events,
-        };
+        let world = world(20, limit, events);
         let log = run(&world, false).log;
         let admitted = |from_s: u64, to_s: u64| {
             let window = log
@@ -302,6 +297,28 @@ mod tests {
         assert_eq!(admitted(12, 16), 500, "by shares");
         assert_eq!(admitted(16, 20), 0, "by the store that is back");
         assert_eq!(admitted(20, 25), 500, "in the next window");
+    }
+
+    /// A sidecar knew of a change that it had made only once it had read it, and the store had lost it by then.
+    #[test]
+    fn a_block_that_is_confirmed_holds_although_the_store_loses_it_at_once() {
+        for lost_ms in (5_000..5_120).step_by(2) {
+            let block = Event::Override {
+                sidecar: 0,
+                limit: 0,
+                key: 0,
+                grant: Grant::Blocked,
+                for_ms: None,
+            };
+            let events = vec![(5_000, block), (lost_ms, Event::LoseOverrides)];
+            let limit = Limit::new(Algorithm::Log, 50, 1_000);
+            let world = World {
+                latency_ms: (10, 10),
+                ..world(1, limit, events)
+            };
+            let wrong = judge(&world, &run(&world, false));
+            assert!(wrong.is_empty(), "lost at {lost_ms} ms: {wrong:?}");
+        }
     }
 
     /// Or `make world-mutations` would end at the first that the code has outgrown.

@@ -661,9 +661,14 @@ impl Run {
                 self.told.borrow_mut().extend(receipts.iter().cloned());
                 remaining = Some(status.remaining);
             }
+            // With a receipt, who takes nothing asks whether something is left.
+            let asks = |check: &Check| match check.cost {
+                0 if receipt => check.reserves(100),
+                _ => *check,
+            };
             Asked {
                 sidecar,
-                checks: checks.to_vec(),
+                checks: checks.iter().map(asks).collect(),
                 said: verdict.map_or(Said::Unknown, said),
                 by: By::Sidecar,
                 unknown: Vec::new(),

@@ -223,9 +223,8 @@ impl Service {
                 ));
             }
             let changed = self.store.change_overrides(&stored, &next).await;
-            if changed.map_err(|error| unconfirmed(&error))? {
-                // The change is made. If this read fails, the next one applies it.
-                let _ = self.read_overrides_now().await;
+            if let Some(changed) = changed.map_err(|error| unconfirmed(&error))? {
+                self.know_overrides(changed).await;
                 return Ok(result);
             }
         }

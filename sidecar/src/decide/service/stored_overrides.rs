@@ -175,8 +175,8 @@ impl Service {
         match written {
             // The known overrides stay in force until the next announcement, which finds what the store has then: this, what
             // another sidecar wrote first, or another loss.
-            Ok(true) => self.report_losses(counts),
-            Ok(false) => {}
+            Ok(Some(_)) => self.report_losses(counts),
+            Ok(None) => {}
             Err(error) => {
                 if lasting(&error).is_some() {
                     // This sidecar applies it alone, and tries again.
@@ -186,6 +186,16 @@ impl Service {
             }
         }
         Ok(())
+    }
+
+    /// Puts a change in force that the store has confirmed: what the store loses from now on, this sidecar knows.
+    pub(super) async fn know_overrides(&self, changed: StoredOverrides) {
+        let _reading = self.reading_overrides.lock().await;
+        let known = self.policy.current().overrides.stored.clone();
+        // A later version has this change, too.
+        if known.is_none_or(|known| known.version < changed.version) {
+            self.policy.override_by(changed);
+        }
     }
 
     fn report_losses(&self, (restored, returned, gone): (usize, usize, usize)) {

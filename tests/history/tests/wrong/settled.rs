@@ -155,6 +155,20 @@ fn a_denial_knows_half_a_second_later_what_came_back() {
         ];
         assert_eq!(wrong(log).len(), denials, "{later}");
     }
+    // Where programs alone settle, a denial is cached for as long as elsewhere.
+    let asks = |at, cost, said| Entry::asked(Span::exact(at), vec![Check::new(0, 0, cost)], said);
+    for (later, denials) in [(1_000_000, 0), (1_200_000, 1)] {
+        let log = vec![
+            asks(S, 4, Said::Admitted),
+            settles(2 * S, 0, 0, Told::Returned(4)),
+            asks(2 * S + later, 1, super::DENIED),
+        ];
+        let history = History {
+            cached_us: 1_100_000,
+            ..History::new(vec![Limit::new(Algorithm::Log, 4, 10_000)], log)
+        };
+        assert_eq!(violations(&history).len(), denials, "{later}");
+    }
     // Who reserves nothing is denied if nothing is left, and only then.
     for (taken, denials) in [(4, 0), (3, 1)] {
         let log = vec![reserves(S, taken), part(2 * S, 0, 100, super::DENIED)];

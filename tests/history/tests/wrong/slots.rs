@@ -98,6 +98,13 @@ fn a_share_counts_the_streams_that_its_sidecar_knows() {
     let log = |more: &[Entry]| wrong([&before[..], &cut, &share, more, &good].concat());
     assert_eq!(log(&[]), []);
     assert_eq!(log(&[asks(6 * S, 1, ADMITTED)]), [OVER]);
+    // Where half of all keys are refused, the store may have decided on this one until just now.
+    let half = [happens(2 * S, What::Link(Link::RefusesHalf))];
+    let more = [asks(6 * S, 1, ADMITTED)];
+    assert_eq!(
+        wrong([&before[..], &half, &share, &more, &good].concat()),
+        []
+    );
     // Those from before count when they are renewed.
     let (units, allowed) = (4, 2);
     for sign in [Sign::Renewed, Sign::RenewalLost] {
