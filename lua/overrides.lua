@@ -13,7 +13,8 @@
 --          overrides that are dropped, four sums of the head, last number of the head (0: this change drops entries),
 --          and for each entry that changes its field, its version (0: that of this change), and mark and text ('': it
 --          is dropped)
--- Returns the new version, or 0 if the version is another one or an override to be dropped has not ended; then nothing is changed.
+-- Returns the new version, or 0 if the version is another one or an override to be dropped has not ended: then nothing
+-- is changed.
 -- The hash has no TTL while any override in it has no end. Otherwise it expires a minute after the latest end, and no
 -- sooner than a day after the last change, for which removals are remembered. It is deleted with its last entry.
 local MARGIN, REMEMBERED = 60000, 86400000
