@@ -129,15 +129,17 @@ impl Backend {
 
     /// The store's outcomes for decisions that take units in advance; none while the store lacks admissions for their keys.
     pub async fn take_in_advance(&self, batch: Arc<Batch>) -> Vec<Option<Outcome>> {
-        if self.outage.awaits_others() || self.outage.lacks_some(batch.buckets.iter()) {
+        if self.outage.lacks_some(batch.buckets.iter()) {
             return vec![None; batch.decisions.len()];
         }
         self.batcher.decide(batch, None, None).await.outcomes
     }
 
-    /// The clock of the store that keeps a bucket, in microseconds, if it is up and its clock is known.
-    pub fn clock_us(&self, key: &str) -> Option<u64> {
-        (!self.store.is_down(key)).then(|| self.store.clock_us(key))?
+    /// The clock of the store that keeps a bucket, in microseconds, if it is known and units may be taken in advance: the store is
+    /// up, and no other sidecar may still have to report to it what it has admitted.
+    pub fn advance_clock_us(&self, key: &str) -> Option<u64> {
+        let may_take = !self.store.is_down(key) && !self.outage.awaits_others();
+        may_take.then(|| self.store.clock_us(key))?
     }
 
     /// Settles: what became of each settlement, `None` where that is unknown.

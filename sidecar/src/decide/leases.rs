@@ -23,15 +23,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use sluicegate_engine::Outcome;
 use sluicegate_engine::lease::{EndedLease, Grant, LeaseRefusal, LeaseTerms, Pool};
-use sluicegate_engine::{Outcome, bucket_key};
 use tokio::sync::{mpsc, oneshot};
 
 use super::effective::EffectiveCheck;
 use crate::clock;
 use crate::lock::lock;
 use crate::policy::Limit;
-use crate::random;
 pub use along::{Along, LeaseBasis};
 pub use keeper::Keeper;
 pub use lease::Lease;
@@ -51,6 +50,10 @@ const RENEWAL_PART: u64 = 2;
 /// Most commands that wait for the keeper.
 const MAX_COMMANDS: usize = 4_096;
 
+/// Renewals and returns wait at most this part of the longest lease for others, so that they share a call: a renewal begins when
+/// what is left lasts for about a third of it.
+const GROUPING_PART: u64 = 5;
+
 /// After a policy change, old leases are returned this much later, so that one scan serves many keys.
 const ENTER_WITHIN_US: u64 = 10_000;
 
@@ -65,8 +68,8 @@ enum Command {
     },
     /// Return what is left of the leases that have ended, or are of an earlier epoch, within so many microseconds.
     ReturnEnded(u64),
-    /// A lease ends at this time, and its return may wait for others for so long.
-    EndsAt(u64, u64),
+    /// Return leases that have ended by this time.
+    ReturnAt(u64),
     /// Return units whose lease was returned while they were taken.
     Return(EndedLease<Arc<Lease>>),
     /// Drop this sender once all earlier commands have been carried out.
@@ -233,9 +236,9 @@ impl Leases {
             entry.pool.granted(grant);
             drop(shard);
             // Steps end at the same time for all keys.
-            let wait_us = keeper::grouping_us(key);
-            if ends_us.saturating_add(wait_us) < self.looks_us.load(Ordering::Relaxed) {
-                self.send(Command::EndsAt(ends_us, wait_us));
+            let return_us = ends_us.saturating_add(grouping_us(key));
+            if return_us < self.looks_us.load(Ordering::Relaxed) {
+                self.send(Command::ReturnAt(return_us));
             }
             return None;
         }
@@ -315,33 +318,9 @@ pub fn longest_us(limit: &Limit) -> u64 {
     limit.lease.map_or(0, |terms| terms.longest_us)
 }
 
-impl LeaseBasis<'_> {
-    /// The lease to ask for, of at least `least` units, if one is worth it. `renews`: that it will be asked for is noted already.
-    fn plan(&self, key: LeaseKey, least: u64, renews: bool) -> Option<Lease> {
-        let spec = key.limit.windows.first()?;
-        let mut shard = self.leases.shard(&key.key);
-        let entry = shard.get_mut(&key.limit.name, &key.key)?;
-        let now_us = clock::now_us();
-        if !renews && !entry.pool.may_ask(now_us) {
-            return None;
-        }
-        let is_current = key.epoch == self.epoch && entry.epoch == self.epoch;
-        let (Some(metrics), true) = (self.metrics.leases(&key.limit.name), is_current) else {
-            // Another policy or other overrides have come into force.
-            entry.pool.refused(now_us);
-            return None;
-        };
-        let store_us = (self.store_us)(&bucket_key(&key.key, &key.limit.name, spec));
-        let units = (entry.pool).ask(&key.limit.windows, now_us, store_us, least);
-        match (units, random::secret()) {
-            (Ok(units), Some(secret)) => Some(Lease::new(key.clone(), units, secret, metrics)),
-            (units, _) => {
-                entry.pool.refused(now_us);
-                metrics.count_refused(units.err().unwrap_or(LeaseRefusal::Store));
-                None
-            }
-        }
-    }
+/// How long a key's renewal or return waits for others.
+fn grouping_us(key: &LeaseKey) -> u64 {
+    longest_us(&key.limit) / GROUPING_PART
 }
 
 impl EffectiveCheck<'_> {
@@ -373,8 +352,8 @@ impl Shard {
             let is_earlier = entry.epoch < epoch;
             let ended = entry.pool.ended(if is_earlier { u64::MAX } else { now_us });
             if let Some(first) = entry.pool.first() {
-                let wait_us = keeper::grouping_us(&first.tag.key);
-                *looks_us = (*looks_us).min(first.ends_us.saturating_add(wait_us));
+                let return_us = first.ends_us.saturating_add(grouping_us(&first.tag.key));
+                *looks_us = return_us.min(*looks_us);
             }
             ended
         });

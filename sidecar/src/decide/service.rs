@@ -154,7 +154,7 @@ impl Service {
         let trace = self.traces.decide(&header, traceparents);
         let moment = self.denials.moment(epoch.number);
         let overrides = epoch.overrides.at(clock::unix_ms());
-        let store_us = |bucket: &str| self.backend.clock_us(bucket);
+        let store_us = |bucket: &str| self.backend.advance_clock_us(bucket);
         let basis = Basis {
             start,
             policy: &epoch.policy,

@@ -78,3 +78,14 @@ async fn owed_keys_wait_for_the_write_back_and_then_the_store_decides() {
     assert!(outcomes.iter().all(Option::is_some) && fallbacks.is_empty());
     assert!(in_advance().await.iter().all(Option::is_some));
 }
+
+/// The store does not know yet what others have admitted, so that units of it could be taken a second time.
+#[tokio::test]
+async fn nothing_is_taken_in_advance_while_others_may_still_report_what_they_admitted() {
+    let backend = backend();
+    for (of, may_take) in [(1, true), (2, false)] {
+        backend.outage.settle(FleetPosition { rank: 0, of });
+        backend.outage.note_away(&backend.store);
+        assert_eq!(backend.advance_clock_us("k").is_some(), may_take, "{of}");
+    }
+}

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use sluicegate_engine::lease::EndedLease;
-use sluicegate_engine::{BatchBuilder, Outcome};
+use sluicegate_engine::lease::LeaseRefusal;
+use sluicegate_engine::{BatchBuilder, Outcome, bucket_key};
 
 use super::{Command, Lease, LeaseKey, Leases};
 use crate::clock;
 use crate::decide::effective::EffectiveCheck;
+use crate::random;
 use crate::telemetry::metrics::PolicyMetrics;
 
 /// Where decisions find leases.
@@ -43,17 +44,39 @@ pub struct Along {
 impl LeaseBasis<'_> {
     /// A lease for a key whose check the store has to decide, if one is worth it.
     pub fn along(&self, check: EffectiveCheck<'_>) -> Option<Along> {
-        let key = LeaseKey {
-            limit: Arc::clone(check.limit),
-            key: check.key.to_owned(),
-            epoch: self.epoch,
-        };
         Some(Along {
-            lease: Some(self.plan(key, check.cost, false)?),
+            lease: Some(self.plan(check.under(self.epoch), check.cost, false)?),
             leases: Arc::clone(self.leases),
             sent_us: clock::now_us(),
             batch_index: usize::MAX,
         })
+    }
+
+    /// The lease to ask for, of at least `least` units, if one is worth it. `renews`: that it will be asked for is noted already.
+    pub(super) fn plan(&self, key: LeaseKey, least: u64, renews: bool) -> Option<Lease> {
+        let spec = key.limit.windows.first()?;
+        let mut shard = self.leases.shard(&key.key);
+        let entry = shard.get_mut(&key.limit.name, &key.key)?;
+        let now_us = clock::now_us();
+        if !renews && !entry.pool.may_ask(now_us) {
+            return None;
+        }
+        let is_current = key.epoch == self.epoch && entry.epoch == self.epoch;
+        let (Some(metrics), true) = (self.metrics.leases(&key.limit.name), is_current) else {
+            // Another policy or other overrides have come into force.
+            entry.pool.refused(now_us);
+            return None;
+        };
+        let store_us = (self.store_us)(&bucket_key(&key.key, &key.limit.name, spec));
+        let units = (entry.pool).ask(&key.limit.windows, now_us, store_us, least);
+        match (units, random::secret()) {
+            (Ok(units), Some(secret)) => Some(Lease::new(key.clone(), units, secret, metrics)),
+            (units, _) => {
+                entry.pool.refused(now_us);
+                metrics.count_refused(units.err().unwrap_or(LeaseRefusal::Store));
+                None
+            }
+        }
     }
 }
 
@@ -68,9 +91,12 @@ impl Along {
 
     /// Adds it to its pool, if it was granted; `epoch`: the one that is in force by now.
     pub fn settle(mut self, outcomes: &[Option<Outcome>], epoch: u64) {
+        let outcome = outcomes.get(self.batch_index);
+        self.install(outcome.and_then(Option::as_ref), epoch);
+    }
+
+    fn install(&mut self, outcome: Option<&Outcome>, epoch: u64) {
         if let Some(lease) = self.lease.take() {
-            let outcome = outcomes.get(self.batch_index);
-            let outcome = outcome.and_then(Option::as_ref);
             let grant = lease.grant(outcome, self.sent_us);
             if let Some(ended) = self.leases.install(grant, outcome, epoch) {
                 self.leases.send(Command::Return(ended));
@@ -81,10 +107,7 @@ impl Along {
 
 impl Drop for Along {
     fn drop(&mut self) {
-        if let Some(lease) = self.lease.take() {
-            let grant = lease.grant(None, self.sent_us);
-            let ended: Option<EndedLease<_>> = self.leases.install(grant, None, 0);
-            ended.map(|ended| self.leases.send(Command::Return(ended)));
-        }
+        // Without an outcome, the epoch does not matter.
+        self.install(None, 0);
     }
 }

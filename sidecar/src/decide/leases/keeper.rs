@@ -8,16 +8,13 @@ use std::time::Duration;
 use sluicegate_engine::lease::{EndedLease, SMALLEST_RENEWAL};
 use sluicegate_engine::{BatchBuilder, Done, Settlements};
 
-use super::{Command, Lease, LeaseBasis, LeaseKey, Leases, longest_us};
+use super::{Command, GROUPING_PART, Lease, LeaseBasis, LeaseKey, Leases, grouping_us, longest_us};
 use crate::clock;
 use crate::decide::backend::Backend;
 use crate::decide::denials::Denials;
 use crate::decide::epoch::PolicyHandle;
 use crate::lock::lock;
 
-/// Renewals and returns wait at most this part of the longest lease for others, so that they share a call: a renewal begins when
-/// what is left lasts for about a third of it.
-const GROUPING_PART: u64 = 5;
 /// Every request for a lease waits at least this part.
 const LEAST_GROUPING_PART: u64 = 50;
 
@@ -58,8 +55,8 @@ impl Keeper<'_> {
                     () = tokio::time::sleep(Duration::from_micros(wait_us)) => break,
                     command = received.recv() => {
                         let Some(command) = command else { return };
-                        if let Command::EndsAt(ends_us, wait_us) = command {
-                            looks_us = looks_us.min(ends_us.saturating_add(wait_us));
+                        if let Command::ReturnAt(return_us) = command {
+                            looks_us = looks_us.min(return_us);
                             self.leases.looks_us.store(looks_us, Ordering::Relaxed);
                             begin_us = begin_us.min(looks_us);
                             continue;
@@ -78,7 +75,7 @@ impl Keeper<'_> {
                     Command::ReturnEnded(_) => any_ended = true,
                     Command::Return(ended) => returns.push(ended),
                     Command::Notify(sender) => notified.push(sender),
-                    Command::EndsAt(..) => {}
+                    Command::ReturnAt(_) => {}
                 }
             }
             if any_ended {
@@ -111,7 +108,7 @@ impl Keeper<'_> {
             leases: self.leases,
             epoch: epoch.number,
             metrics: &epoch.metrics,
-            store_us: &|bucket| self.backend.clock_us(bucket),
+            store_us: &|bucket| self.backend.advance_clock_us(bucket),
         };
         let plans = keys.into_iter();
         let plans = plans.filter_map(|key| basis.plan(key, SMALLEST_RENEWAL, true));
@@ -167,11 +164,6 @@ impl Keeper<'_> {
     }
 }
 
-/// How long a key's renewal or return waits for others.
-pub(super) fn grouping_us(key: &LeaseKey) -> u64 {
-    longest_us(&key.limit) / GROUPING_PART
-}
-
 impl Command {
     /// How long it waits for others.
     fn may_wait_us(&self) -> u64 {
@@ -185,7 +177,7 @@ impl Command {
             Self::ReturnEnded(within_us) => *within_us,
             Self::Return(ended) => longest_us(&ended.tag.key.limit) / 2,
             Self::Notify(_) => NOTIFY_WITHIN_US,
-            Self::EndsAt(..) => u64::MAX,
+            Self::ReturnAt(at_us) => at_us.saturating_sub(clock::now_us()),
         }
     }
 }
