@@ -12,6 +12,7 @@ use super::denials::{Denials, Moment};
 use super::effective::EffectiveCheck;
 use super::leases::LeaseBasis;
 use super::overrides::OverridesNow;
+use super::receipts::Receipt;
 use crate::policy::{Limit, Policy};
 use crate::telemetry::verdict::{Decided, Source};
 use deciders::{after_the_store, before_the_store};
@@ -184,12 +185,15 @@ impl<'a> Plan<'a> {
         along.for_each(|along| along.settle(outcomes, epoch));
     }
 
-    /// What decisions of the request reserve, by their index in it.
-    pub fn reserves(&self) -> Vec<(usize, EffectiveCheck<'a>)> {
+    /// What decisions of the request reserve, by their index in it, with the secrets of the receipts.
+    pub fn reserves(&self) -> Vec<(usize, u128, EffectiveCheck<'a>)> {
         let reserves = self.open.iter().flat_map(|open| {
             let checks = open.all.checks.iter();
             let settled = checks.filter(|check| check.within_us.is_some());
-            settled.map(|check| (open.index, *check))
+            settled.filter_map(|check| match open.receipt(check.index)? {
+                Receipt::Hold(secret) => Some((open.index, secret, *check)),
+                Receipt::Slots(_) => None,
+            })
         });
         reserves.collect()
     }

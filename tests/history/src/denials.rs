@@ -130,7 +130,8 @@ impl Judge<'_> {
         demand
     }
 
-    /// What may lie idle in leases at a denial, as `docs/leases.md` has it: 2 x D x L, by the most that was asked for lately, or one for each sidecar.
+    /// What may lie idle in leases at a denial, as `docs/leases.md` has it: 2 x D x L, by the most that was asked for lately, or one
+    /// for each sidecar.
     fn idle(&self, denial: &Denial, limit: usize, demand: &Demand) -> u64 {
         let longest = self.longest_lease(limit);
         let first = demand.partition_point(|one| one.0 + longest + SOON < denial.from);

@@ -123,10 +123,14 @@ impl KeyParts {
     /// Whether it is time to ask for more units.
     pub fn wants_renewal(&self, now_us: u64) -> bool {
         let left = self.parts.left(now_us);
+        // For every request: the rate only when it matters.
+        if left > self.full / RENEW_AT || !self.may_renew(now_us) {
+            return false;
+        }
         let last = self.parts.all().last();
         let left_us = last.map_or(0, |part| part.grant.ends_us.saturating_sub(now_us));
         let expected = self.per_s(now_us).saturating_mul(left_us) / 1_000_000;
-        self.may_renew(now_us) && left <= self.full / RENEW_AT && expected >= left + RENEW_FOR
+        expected >= left + RENEW_FOR
     }
 
     /// A renewal names a part; without one, the sidecar lends with the answer to a question.

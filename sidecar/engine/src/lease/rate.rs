@@ -19,7 +19,7 @@ pub struct Rate {
 impl Rate {
     /// Adds units that are asked for at `now_us`.
     pub fn add(&mut self, now_us: u64, units: u64) {
-        self.add_since(now_us, now_us, units);
+        self.add_weights(now_us, [float(units); 2]);
     }
 
     /// Adds units that were asked for evenly between `since_us` and now.
@@ -29,9 +29,12 @@ impl Rate {
             let memories = elapsed_us / memory_us;
             float(units) * (1.0 - (-memories).exp()) / memories
         };
+        self.add_weights(now_us, [QUICK_US, SLOW_US].map(remembered));
+    }
+
+    fn add_weights(&mut self, now_us: u64, [more_quick, more_slow]: [f64; 2]) {
         let (quick, slow) = self.weights_at(now_us);
-        self.quick = quick + remembered(QUICK_US);
-        self.slow = slow + remembered(SLOW_US);
+        (self.quick, self.slow) = (quick + more_quick, slow + more_slow);
         self.at_us = self.at_us.max(now_us);
     }
 
@@ -119,10 +122,10 @@ mod tests {
     fn weights_count_and_the_clock_never_runs_backward_here() {
         let mut rate = Rate::default();
         rate.add(SECOND, 50);
-        assert!((rate.per_s(SECOND) - 200.0).abs() < 1e-3);
+        assert!((rate.per_s(SECOND) - 200.0).abs() < 1e-9);
         rate.add(SECOND / 2, 50);
         // An earlier time counts as now.
-        assert!((rate.per_s(SECOND) - 400.0).abs() < 1e-3);
+        assert!((rate.per_s(SECOND) - 400.0).abs() < 1e-9);
         assert!(rate.per_s(SECOND + 250_000) < 150.0);
     }
 }

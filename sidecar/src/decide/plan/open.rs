@@ -167,7 +167,8 @@ impl<'a> Open<'a> {
         })
     }
 
-    fn receipt(&self, check: usize) -> Option<Receipt> {
+    /// The receipt of a check.
+    pub fn receipt(&self, check: usize) -> Option<Receipt> {
         self.receipts.get(check).copied()?
     }
 

@@ -16,7 +16,7 @@ use crate::decide::effective::EffectiveCheck;
 use crate::decide::in_flight::Reserved;
 use crate::decide::receipts::{self, Receipt};
 use crate::lock::lock;
-use crate::telemetry::verdict::Decided;
+use crate::telemetry::verdict::{Decided, Source};
 
 impl Service {
     /// Settles receipts; an outcome for each entry. `vm`: the filter that asks, if it says so.
@@ -98,19 +98,19 @@ impl Service {
         Listed { outcomes }
     }
 
-    /// Notes what admitted decisions have reserved.
+    /// Notes what decisions have reserved that the store admitted: what a share admits has no receipts of units.
     pub(super) fn note_reserved(
         &self,
-        reserves: &[(usize, EffectiveCheck<'_>)],
+        reserves: &[(usize, u128, EffectiveCheck<'_>)],
         decided: &[Decided],
     ) {
-        for (decision, check) in reserves {
-            if let Some(Verdict::Admitted(status)) = decided.get(*decision).map(|one| &one.verdict)
-                && let Some(text) = status.receipt.get(check.index)
-                && let Some(Receipt::Hold(secret)) = Receipt::read(text)
+        for (decision, secret, check) in reserves {
+            if let Some(decided) = decided.get(*decision)
+                && decided.source == Source::Store
+                && let Verdict::Admitted(_) = decided.verdict
             {
                 let ends_us = clock::now_us().saturating_add(check.within_us.unwrap_or(0));
-                lock(&self.in_flight).note(secret, check.limit, check.cost, ends_us);
+                lock(&self.in_flight).note(*secret, check.limit, check.cost, ends_us);
             }
         }
     }

@@ -7,7 +7,7 @@ use sluicegate_engine::{Done, Settlements};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
-use super::worker::Shared;
+use super::shared::Shared;
 
 /// From one call to the next.
 const GATHER: Duration = Duration::from_millis(20);

@@ -2,7 +2,6 @@
 //! selects what goes together. On a Redis Cluster there are several queues, each with its own call; `lanes.rs` assigns them.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -13,6 +12,7 @@ use tokio::time::timeout;
 
 use super::queue::{Answer, Queue};
 use super::settles;
+use super::shared::Shared;
 use crate::store::cluster::lanes::{LANES, split};
 use crate::store::error::StoreError;
 use crate::store::kinds::Store;
@@ -44,13 +44,6 @@ pub struct Batcher {
     lanes: Vec<mpsc::Sender<Arrival>>,
     settles: mpsc::Sender<settles::Arrival>,
     shared: Arc<Shared>,
-}
-
-/// What all lanes share.
-pub(super) struct Shared {
-    pub(super) store: Arc<Store>,
-    metrics: Arc<Metrics>,
-    events: Arc<EventLog>,
 }
 
 impl Batcher {
@@ -165,14 +158,6 @@ impl Batcher {
             answer.append(next);
         }
         answer
-    }
-}
-
-impl Shared {
-    /// The connections, not the calls, determine whether the store is up.
-    pub(super) fn record_failure(&self, kind: FailureKind, why: impl Display) {
-        self.metrics.count_store_failure(kind);
-        self.events.log.failed(kind, why);
     }
 }
 
