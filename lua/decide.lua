@@ -99,14 +99,26 @@ while position <= ends do
       result, remaining, retry, position =
         change_slots(what, bucket, KEYS[index], now, cost, request, position, what == STORE and reply)
     end
-  elseif what >= SETTLE then
-    slow = slow or slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
-    if what == SETTLE then
-      result, remaining, position, replies =
-        slow.settle(buckets, broken, takes, index, cost, request, position, replies)
-    else
-      result, position = slow.leave(buckets, buckets[index], takes, request, position, reply)
+  elseif what == LEAVE then
+    -- A hold of so many buckets, if the decision of this reply was admitted, or if other calls have taken.
+    bucket, first, position = buckets[index], position, position + 32 * takes
+    result = reply and unpack('>i4', reply) or 1
+    if result > 0 then
+      local held = { pack('>I7', now) }
+      for at = first, position - 1, 32 do
+        held[#held + 1] = string.sub(request, at + 4, at + 31)
+        local taken = buckets[unpack('>I4', request, at)]
+        if taken and taken.drain then
+          slow = slow or slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
+          slow.leave(taken, bucket.units)
+        end
+      end
+      bucket.level, bucket.held = bucket.units + 1, table.concat(held)
     end
+  elseif what == SETTLE then
+    slow = slow or slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
+    result, remaining, position, replies =
+      slow.settle(buckets, broken, takes, index, cost, request, position, replies)
   elseif broken and slow.touches(broken, request, first, takes) then
     result, position = 0, first + 8 * takes
   else

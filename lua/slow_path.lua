@@ -82,19 +82,9 @@ local function slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
     return recorded
   end
 
-  -- Leaves a hold of n buckets if the decision of this reply was admitted, or if other calls have taken. Returns that
-  -- decision's result, and the next position.
-  function slow.leave(buckets, hold, n, request, position, reply)
-    local result, ends = reply and unpack('>i4', reply) or 1, position + 32 * n
-    if result > 0 then
-      hold.level, hold.held = hold.units + 1, pack('>I7', now)
-      for at = position, ends - 1, 32 do
-        local bucket = buckets[unpack('>I4', request, at)]
-        if bucket and bucket.drain then of_tokens().leave(bucket, hold.units) end
-        hold.held = hold.held .. sub(request, at + 4, at + 31)
-      end
-    end
-    return result, ends
+  -- A hold of so many units is left of a token bucket.
+  function slow.leave(bucket, units)
+    of_tokens().leave(bucket, units)
   end
 
   -- When units were taken from the bucket of this name, and by which rate, and whether other calls than that which has

@@ -12,7 +12,7 @@ use clap::Parser;
 use cli::Failure;
 use cli::arguments::Arguments;
 use cli::exit::Exit;
-use tokio::runtime::Runtime;
+use tokio::runtime::Builder;
 
 // glibc's allocator does not return memory below a block that is still in use: after a flood of keys, none of it.
 #[cfg(feature = "jemalloc")]
@@ -31,7 +31,9 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> Result<Exit, Failure> {
-    let runtime = Runtime::new().map_err(Failure::system)?;
+    let mut runtime = Builder::new_multi_thread();
+    runtime.worker_threads(arguments.threads()).enable_all();
+    let runtime = runtime.build().map_err(Failure::system)?;
     let done = runtime.block_on(arguments.run());
     // A thread in a DNS lookup may hang; do not wait for it, so that the process ends within `--shutdown-timeout`.
     runtime.shutdown_background();

@@ -38,6 +38,7 @@ use std::time::Duration;
 
 use axum::routing::get;
 use tokio::sync::{Notify, watch};
+use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{sleep, timeout};
 
 use crate::decide::Service;
@@ -139,6 +140,7 @@ pub async fn run(
         name: "decisions",
         router: decisions::router(Arc::clone(&service), get(openapi::serve)),
         max_connections: settings.max_connections,
+        aside: false,
         idle: DECISIONS_IDLE,
         max_head_bytes: MAX_DECISIONS_HEAD_BYTES,
     };
@@ -153,6 +155,7 @@ pub async fn run(
             get(openapi::serve),
         ),
         max_connections: MAX_ADMIN_CONNECTIONS,
+        aside: true,
         idle: ADMIN_IDLE,
         max_head_bytes: MAX_ADMIN_HEAD_BYTES,
     };
@@ -164,9 +167,16 @@ pub async fn run(
         service.filters.stop();
         stop
     };
+    // What decides, and what that waits for, is on the runtime's threads. What may take longer than a millisecond is on this one.
+    let mut deciding = JoinSet::new();
+    let decisions = accept::serve(listeners.decisions, decisions, phases.clone(), within);
+    deciding.spawn(decisions);
+    let mut keeping = JoinSet::new();
+    let keeper = Arc::clone(&service);
+    keeping.spawn(async move { tokio::join!(keeper.keep_leases(), keeper.write_back()) });
     let served = async {
         tokio::join!(
-            accept::serve(listeners.decisions, decisions, phases.clone(), within),
+            deciding.join_all(),
             accept::serve(listeners.admin, admin, phases.clone(), within),
             async {
                 phase::go(&phase, stop, settings.drain).await;
@@ -175,14 +185,14 @@ pub async fn run(
             }
         );
     };
+    let aside = LocalSet::new();
     tokio::select! {
-        () = served => {}
+        () = aside.run_until(served) => {}
         () = tick(&service) => {}
         () = reload(&service, &reread) => {}
         () = service.watch_store() => {}
         () = service.watch_fleet() => {}
-        () = service.write_back() => {}
-        () = service.keep_leases() => {}
+        _ = keeping.join_all() => {}
     }
 }
 

@@ -65,6 +65,14 @@ enum Command {
 }
 
 impl Arguments {
+    /// How many threads the command wants besides the one that calls it.
+    pub fn threads(&self) -> usize {
+        match &self.command {
+            Command::Serve(serve) => serve.threads(),
+            _ => 1,
+        }
+    }
+
     /// Runs the command.
     pub async fn run(self) -> Result<Exit, Failure> {
         match self.command {

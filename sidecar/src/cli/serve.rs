@@ -6,6 +6,7 @@ mod signals;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use clap::builder::RangedU64ValueParser;
 use sd_notify::NotifyState;
 use sluicegate::decide::{PolicyHandle, Service};
 use sluicegate::policy::StoreAddress;
@@ -45,6 +46,10 @@ pub struct Serve {
         hide_env_values = true
     )]
     store: Option<String>,
+    /// Threads that decide. One is the cheapest, up to some 20,000 requests a second; what takes longer than a moment, such as /metrics
+    /// and a changed policy, has another.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..=1_024), allow_negative_numbers = true)]
+    threads: usize,
     /// Format of the log on standard error. RUST_LOG sets the log level.
     #[arg(
         long,
@@ -57,6 +62,11 @@ pub struct Serve {
 }
 
 impl Serve {
+    /// Threads that decide.
+    pub const fn threads(&self) -> usize {
+        self.threads
+    }
+
     pub async fn run(self) -> Result<(), Failure> {
         let filter = std::env::var_os(log::FILTER).unwrap_or_default();
         let _log =

@@ -48,6 +48,8 @@ pub(super) struct Port {
     pub router: Router,
     /// Most connections at the same time.
     pub max_connections: usize,
+    /// Its connections are served on the thread that accepts them, of a `LocalSet`.
+    pub aside: bool,
     /// How long a connection may be idle.
     pub idle: Duration,
     /// Most bytes of a request's head, and of one read of a body.
@@ -76,7 +78,7 @@ pub(super) async fn serve(
     mut phases: watch::Receiver<Phase>,
     shutdown_timeout: Duration,
 ) {
-    let mut connections = Connections::new(port.max_connections);
+    let mut connections = Connections::new(port.max_connections, port.aside);
     let graceful = GracefulShutdown::new();
     // Each has its own: one problem must not hide another.
     let (mut at_max, mut refused) = (Throttle::default(), Throttle::default());

@@ -13,14 +13,17 @@ use super::connection::{CloseOrder, Connection};
 #[derive(Debug)]
 pub(super) struct Connections {
     max: usize,
+    /// Their tasks run on the thread that accepts them.
+    aside: bool,
     open: HashMap<Id, (Arc<Connection>, AbortHandle)>,
     tasks: JoinSet<()>,
 }
 
 impl Connections {
-    pub fn new(max: usize) -> Self {
+    pub fn new(max: usize, aside: bool) -> Self {
         Self {
             max,
+            aside,
             open: HashMap::new(),
             tasks: JoinSet::new(),
         }
@@ -37,7 +40,11 @@ impl Connections {
         if full && !self.close_first(|_| true) {
             return Some("it is closed, because all others wait for answers");
         }
-        let task = self.tasks.spawn(served);
+        let task = if self.aside {
+            self.tasks.spawn_local(served)
+        } else {
+            self.tasks.spawn(served)
+        };
         self.open.insert(task.id(), (connection, task));
         full.then_some("an old one is closed")
     }

@@ -18,6 +18,7 @@ use sluicegate::server::{Access, Listeners, Settings, Stop};
 use sluicegate::store::Store;
 use sluicegate::telemetry::metrics::Metrics;
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
@@ -84,8 +85,13 @@ async fn start_until(
         decisions: Listener::Tcp(decisions),
         admin: Listener::Tcp(admin),
     };
-    let running = sluicegate::server::run(service, listeners, settings, changed, stop);
-    (ports, tokio::spawn(running))
+    let runtime = Handle::current();
+    let running = move || {
+        runtime.block_on(sluicegate::server::run(
+            service, listeners, settings, changed, stop,
+        ));
+    };
+    (ports, tokio::task::spawn_blocking(running))
 }
 
 /// A connection over which these bytes have gone.

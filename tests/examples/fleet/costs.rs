@@ -17,8 +17,8 @@ const LEASED_FOR: Duration = Duration::from_secs(10);
 const LEASED_RUNS: usize = 5;
 
 /// What a decision costs: Redis's CPU and that of all sidecars in microseconds, the 99th percentile of the time that it takes in
-/// milliseconds, and how many of all have no verdict.
-type Cost = [f64; 4];
+/// milliseconds, the scripts of Redis for a thousand, and how many of all have no verdict.
+type Cost = [f64; 5];
 
 impl Fleet {
     /// What a sidecar costs Redis that nobody asks for anything.
@@ -37,35 +37,37 @@ impl Fleet {
 
     /// A limit with leases beside the same without, and how many of as many PINGs have no answer within the same time.
     pub async fn leases(&self, redis: &Redis) {
-        let mut least = [[f64::MAX; 4]; 2];
+        let mut least = [[f64::MAX; 5]; 2];
         let mut pings = f64::MAX;
         for _ in 0..LEASED_RUNS {
             for (limit, least) in ["unleased", "leased"].into_iter().zip(&mut least) {
-                let cost = self.cost(limit).await;
+                let cost = self.cost(limit, redis).await;
                 *least = std::array::from_fn(|index| least[index].min(cost[index]));
             }
             pings = pings.min(lost_pings(redis).await);
         }
         println!("\n{LEASED_RATE} decisions a second, least of {LEASED_RUNS} runs in turn\n");
-        println!("| | Redis us | sidecars us | p99 ms | without a verdict |");
-        println!("|---|---|---|---|---|");
-        for (what, [redis, sidecars, p99, without]) in ["without leases", "with"].iter().zip(least)
+        println!("| | Redis us | sidecars us | p99 ms | scripts for 1,000 | without a verdict |");
+        println!("|---|---|---|---|---|---|");
+        for (what, [redis, sidecars, p99, scripts, without]) in ["without leases", "with"].iter().zip(least)
         {
-            println!("| {what} | {redis:.1} | {sidecars:.0} | {p99:.1} | {without} |");
+            println!("| {what} | {redis:.1} | {sidecars:.0} | {p99:.1} | {scripts:.0} | {without} |");
         }
         let ratio = |index: usize| least[1][index] / least[0][index];
         println!(
-            "| ratio | {:.2} | {:.2} | {:.2} | |",
+            "| ratio | {:.2} | {:.2} | {:.2} | {:.2} | |",
             ratio(0),
             ratio(1),
-            ratio(2)
+            ratio(2),
+            ratio(3)
         );
         println!("\nPINGs at this rate without an answer within the same time: {pings}");
     }
 
-    async fn cost(&self, limit: &'static str) -> Cost {
+    async fn cost(&self, limit: &'static str, store: &Redis) -> Cost {
         let client = client();
         let (redis, own) = (self.store.look().await.cpu, self.own_cpu());
+        let calls = store.script_calls().await;
         let ask = |number: usize| {
             let sidecar = &self.sidecars[number % self.sidecars.len()];
             let part = (number.wrapping_mul(2_654_435_761) % 10_000) as f64 / 10_000.0;
@@ -88,7 +90,8 @@ impl Fleet {
         let p99 = took[took.len() * 99 / 100].as_secs_f64() * 1e3;
         let each = |seconds: f64| seconds * 1e6 / all as f64;
         let (redis, own) = (self.store.look().await.cpu - redis, self.own_cpu() - own);
-        [each(redis), each(own), p99, without as f64]
+        let scripts = (store.script_calls().await - calls) as f64 * 1e3 / all as f64;
+        [each(redis), each(own), p99, scripts, without as f64]
     }
 
     /// The CPU time of all sidecars, in seconds.

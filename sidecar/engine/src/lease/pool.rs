@@ -147,8 +147,8 @@ impl<T> Pool<T> {
         self.asking = true;
     }
 
-    /// How many units to ask for, at least `least`. After this, [`Pool::granted`] or [`Pool::refused`] follows. `store_us` is the
-    /// store's clock, if it is known.
+    /// How many units to ask for, at least `least`, beside a request for so many. After this, [`Pool::granted`] or [`Pool::refused`]
+    /// follows. `store_us` is the store's clock, if it is known.
     ///
     /// # Errors
     /// No such lease can be granted at present; the error says why.
@@ -158,11 +158,12 @@ impl<T> Pool<T> {
         now_us: u64,
         store_us: Option<u64>,
         least: u64,
+        beside: u64,
     ) -> Result<u64, LeaseRefusal> {
         self.asking = true;
         let at_us = store_us.ok_or(LeaseRefusal::Store)?;
         let remaining = self.remaining.unwrap_or(0);
-        let per_s = self.rate.per_s(now_us);
+        let per_s = self.rate.per_s_before(now_us, beside);
         let held = self.leases.left(now_us).saturating_add(self.lent);
         self.terms
             .size(windows, per_s, (held, remaining), at_us, least)

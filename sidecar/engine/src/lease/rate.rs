@@ -41,7 +41,15 @@ impl Rate {
     /// Units per second.
     #[must_use]
     pub fn per_s(&self, now_us: u64) -> f64 {
+        self.per_s_before(now_us, 0)
+    }
+
+    /// Units per second before the request that asks for so many now: at the time of a request, an average that has it in it is too high.
+    #[must_use]
+    pub fn per_s_before(&self, now_us: u64, units: u64) -> f64 {
         let (quick, slow) = self.weights_at(now_us);
+        let before = |weight: f64| (weight - float(units)).max(0.0);
+        let (quick, slow) = (before(quick), before(slow));
         if quick >= ENOUGH {
             quick * 1e6 / QUICK_US
         } else {

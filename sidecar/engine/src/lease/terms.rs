@@ -3,7 +3,8 @@
 use super::rate::float;
 use crate::algorithm::BucketSpec;
 
-/// Fewer units are not worth a call of their own. A lease that the call of a question takes along is worth it for one.
+/// Fewer units are not worth a call of their own. A lease that the call of a question takes along is worth it if one more such
+/// request is expected.
 pub const SMALLEST_RENEWAL: u64 = 8;
 /// Part of a lease's time that is not used: two clocks may differ by this much in speed, or twice what NTP allows.
 const DRIFT: u64 = 1_000;
@@ -79,9 +80,9 @@ impl LeaseTerms {
         at_us: u64,
         least: u64,
     ) -> Result<u64, LeaseRefusal> {
-        let wanted = units_to_spend(per_s, self.length_us(windows, at_us));
-        let units = wanted.saturating_sub(held);
-        if units < least.max(1) {
+        let length_us = self.length_us(windows, at_us);
+        let units = units_to_spend(per_s, length_us).saturating_sub(held);
+        if units < least.max(1) || expected(per_s, length_us) < float(least.max(1)) {
             return Err(LeaseRefusal::Seldom);
         }
         let spare = remaining.saturating_sub(reserve(self, windows)) / 2;
@@ -92,10 +93,14 @@ impl LeaseTerms {
     }
 }
 
+fn expected(per_s: f64, length_us: u64) -> f64 {
+    per_s * float(length_us) / 1e6
+}
+
 /// How many units are spent in a time of a key that is asked for `per_s` units a second. Requests come by chance, so one standard
-/// deviation more than are expected: then five of six leases last to their end, and a key for which not even one unit is likely has none.
+/// deviation more than are expected: then five of six leases last to their end.
 pub(super) fn units_to_spend(per_s: f64, length_us: u64) -> u64 {
-    let expected = per_s * float(length_us) / 1e6;
+    let expected = expected(per_s, length_us);
     // Not negative, and a cast of a float saturates.
     (expected + expected.sqrt()) as u64
 }
@@ -183,11 +188,11 @@ mod tests {
         assert_eq!(size(2_000.0, 215, 8), Err(LeaseRefusal::NearLimit));
         assert_eq!(size(2_000.0, 216, 8), Ok(8));
         assert_eq!(size(2_000.0, 0, 1), Err(LeaseRefusal::NearLimit));
-        // A tenth of a second: of three a second hardly one request.
-        assert_eq!(size(3.0, 60_000, 1), Err(LeaseRefusal::Seldom));
-        assert_eq!(size(4.0, 60_000, 1), Ok(1));
+        // A tenth of a second: of nine a second less than one more request.
+        assert_eq!(size(9.0, 60_000, 1), Err(LeaseRefusal::Seldom));
         assert_eq!(size(11.0, 60_000, 1), Ok(2));
-        assert_eq!(size(11.0, 60_000, 8), Err(LeaseRefusal::Seldom));
+        assert_eq!(size(75.0, 60_000, 8), Err(LeaseRefusal::Seldom));
+        assert_eq!(size(85.0, 60_000, 8), Ok(11));
         let near_the_end = TERMS.size(&windows, 2_000.0, (0, 60_000), 1_960_000, 1);
         assert_eq!(near_the_end, Ok(88), "of 40 ms");
         let end_of_step = TERMS.size(&windows, 2_000.0, (0, 60_000), 1_999_900, 1);

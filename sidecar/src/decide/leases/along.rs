@@ -68,7 +68,8 @@ impl LeaseBasis<'_> {
             return None;
         };
         let store_us = (self.store_us)(&bucket_key(&key.key, &key.limit.name, spec));
-        let units = (entry.pool).ask(&key.limit.windows, now_us, store_us, least);
+        let beside = if renews { 0 } else { least };
+        let units = (entry.pool).ask(&key.limit.windows, now_us, store_us, least, beside);
         match (units, random::secret()) {
             (Ok(units), Some(secret)) => Some(Lease::new(key.clone(), units, secret, metrics)),
             (units, _) => {

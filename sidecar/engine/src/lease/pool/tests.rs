@@ -32,7 +32,7 @@ fn grant(units: u64, ends_us: u64) -> Grant<&'static str> {
 #[test]
 fn a_lease_is_asked_for_once_and_renewed_at_half_spent() {
     let mut pool = hot();
-    let units = pool.ask(&WINDOWS, START, Some(START), 1).unwrap();
+    let units = pool.ask(&WINDOWS, START, Some(START), 1, 0).unwrap();
     // 400 are expected.
     assert!((405..=425).contains(&units), "{units}");
     assert!(!pool.may_ask(START), "it is being asked for");
@@ -57,7 +57,7 @@ fn a_lease_is_asked_for_once_and_renewed_at_half_spent() {
 #[test]
 fn after_a_refusal_there_is_a_pause() {
     let mut pool = hot();
-    let unknown = pool.ask(&WINDOWS, START, None, 1);
+    let unknown = pool.ask(&WINDOWS, START, None, 1, 0);
     assert_eq!(unknown, Err(LeaseRefusal::Store));
     pool.refused(START);
     assert!(!pool.may_ask(START + 4_999) && pool.may_ask(START + 5_000));
@@ -72,7 +72,7 @@ fn nothing_is_asked_for_before_the_store_said_what_is_left() {
     assert!(!pool.may_ask(START + 1_000_000));
     pool.note_remaining(10);
     assert!(pool.may_ask(START + 1_000_000));
-    let refused = pool.ask(&WINDOWS, START + 1_000_000, Some(START), 1);
+    let refused = pool.ask(&WINDOWS, START + 1_000_000, Some(START), 1, 0);
     assert_eq!(refused, Err(LeaseRefusal::NearLimit));
 }
 
@@ -81,11 +81,11 @@ fn where_another_limit_is_the_tightest_the_first_lease_is_small() {
     let mut pool = hot();
     pool.forget_remaining();
     pool.note_admitted(&WINDOWS);
-    let first = pool.ask(&WINDOWS, START, Some(START), 1);
+    let first = pool.ask(&WINDOWS, START, Some(START), 1, 0);
     assert_eq!(first, Ok(SMALLEST_RENEWAL));
     pool.note_remaining(100_000);
     pool.note_admitted(&WINDOWS);
-    let units = pool.ask(&WINDOWS, START, Some(START), 1).unwrap();
+    let units = pool.ask(&WINDOWS, START, Some(START), 1, 0).unwrap();
     assert!(units > 250, "what is known stays");
 }
 
@@ -94,15 +94,15 @@ fn a_key_of_two_requests_a_second_has_a_lease_of_a_few_units() {
     let mut pool = Pool::<()>::new(LeaseTerms {
         longest_us: 1_000_000,
     });
-    for ask in 0..8 {
+    for ask in 1..=8 {
         pool.take(START + ask * 500_000, 1, 0);
     }
     pool.note_remaining(600_000);
     let now_us = START + 4_000_000;
-    let units = pool.ask(&WINDOWS, now_us, Some(now_us), 1);
-    assert_eq!(units, Ok(2));
+    let units = pool.ask(&WINDOWS, now_us, Some(now_us), 1, 1);
+    assert_eq!(units, Ok(2), "without the request that is there already");
     assert_eq!(
-        pool.ask(&WINDOWS, now_us, Some(now_us + 800_000), 1),
+        pool.ask(&WINDOWS, now_us, Some(now_us + 800_000), 1, 1),
         Err(LeaseRefusal::Seldom)
     );
 }
@@ -147,7 +147,7 @@ fn a_filter_is_lent_what_it_will_spend_and_what_it_holds_counts() {
     assert!(!pool.can_lend(START, 8_000, 0) && pool.can_lend(START, 1_000, 0));
     assert!(pool.can_lend(START, 8_000, 400), "it holds the rest");
     assert!(!pool.can_lend(START + 50_000, 1_000, 0), "it ends too soon");
-    let asks = |pool: &mut Pool<&'static str>| pool.ask(&WINDOWS, START, Some(START), 1);
+    let asks = |pool: &mut Pool<&'static str>| pool.ask(&WINDOWS, START, Some(START), 1, 0);
     let less = asks(&mut pool).unwrap_or(0);
     pool.spent_by_filter(START, START, 0, 78 + 108);
     // It had been asked for more than it may have at once.
