@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::bounds::{CLOCK, Counted, Judge, MS, SOON, Subject, Time, meets};
-use crate::record::{Algorithm, Check, Entry, Request, What};
+use crate::record::{Algorithm, By, Check, Entry, Request, What};
 use crate::report::{Report, Wrong};
 
 /// How fast the averages forget that decide how large leases are: of keys that are asked for often, and of others.
@@ -88,9 +88,16 @@ impl Judge<'_> {
             })
     }
 
-    /// What was taken before a reset counts no longer, in the sidecar that was told, and in the windows of its policy.
+    /// What was taken before a reset counts no longer, in the sidecar that was told, and in the windows of its policy. A filter may
+    /// know a denial from any sidecar.
     fn reset_before(&self, entry: &Entry, check: &Check) -> u64 {
         let version = |at| self.version(entry.sidecar, at);
+        let is_cached = entry.request().is_some_and(|one| one.by == By::Cache);
+        let differ = (0..self.policies.len())
+            .any(|sidecar| self.version(sidecar, entry.from) != version(entry.from));
+        if is_cached && self.history.fleet && differ {
+            return 0;
+        }
         let resets = self.changes.iter().filter(|one| {
             matches!(one.what, What::Reset { limit, key, done: true } if check.is_of(limit, key))
                 && one.sidecar == entry.sidecar

@@ -362,8 +362,13 @@ impl Judge<'_> {
         let Some(ends) = slot.ends.filter(|_| slot.is_stream) else {
             return;
         };
-        let longest = self
-            .limits(of.0)
+        // Of all checks of this key: what is held says which limit it is of only by the policy of that moment.
+        let request = self.history.log[slot.entry].request();
+        let checks = request.into_iter().flat_map(|request| &request.checks);
+        let limits = checks.filter(|check| check.key == of.1);
+        let limits = limits.map(|check| check.limit).chain([of.0]);
+        let longest = limits
+            .flat_map(|limit| self.limits(limit))
             .filter_map(|(_, limit)| match limit.algorithm {
                 Algorithm::Slots(longest_ms) => Some(longest_ms * MS),
                 _ => None,
