@@ -1,5 +1,5 @@
 //! What README, `docs/http.md`, `docs/policy.md` and other short pages tell people to type, run as it is written there, and
-//! what `docs/filter.md` tells them to put beside the filter.
+//! what `docs/keys.md` tells them to put beside the filter.
 
 use std::path::Path;
 use std::process::Output;
@@ -210,7 +210,7 @@ fn every_policy_in_a_document_passes_check_config() {
 /// Newcomers' finding 29.
 #[tokio::test]
 async fn the_lua_filter_of_the_page_makes_a_cost_that_no_client_can_choose() {
-    let page = text("docs/filter.md");
+    let page = text("docs/keys.md");
     let (_, section) = page.split_once("## Costs").expect("a section");
     let block = blocks(section, "yaml")[0];
     let recipe: Value = serde_saphyr::from_str(block).expect("YAML");
