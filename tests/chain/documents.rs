@@ -183,11 +183,16 @@ fn every_policy_in_a_document_passes_check_config() {
     let consumers = "pepper: 0123456789ab\nconsumers: {}\n";
     std::fs::write(folder.path().join("consumers.yaml"), consumers).unwrap();
     let mut checked = 0;
-    for name in ["README.md", "docs/policy.md"] {
+    for name in [
+        "README.md",
+        "docs/matching.md",
+        "docs/moving.md",
+        "docs/policy.md",
+    ] {
         let document = text(name);
         for policy in blocks(&document, "yaml")
             .iter()
-            .filter(|block| block.contains("\nlimits:"))
+            .filter(|block| format!("\n{block}").contains("\nlimits:"))
         {
             let file: &Path = &folder.path().join("policy.yaml");
             std::fs::write(file, policy).unwrap();
@@ -204,7 +209,7 @@ fn every_policy_in_a_document_passes_check_config() {
             checked += 1;
         }
     }
-    assert_eq!(checked, 3);
+    assert_eq!(checked, 8);
 }
 
 /// Newcomers' finding 29.
