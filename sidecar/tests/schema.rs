@@ -1,5 +1,5 @@
-//! `envoy/*.schema.json`, `docs/openapi.json` and the tables of `docs/fields.md` and of the counters in `docs/metrics.md` match the types, and the schema accepts what the
-//! filter's own reader accepts. `SLUICEGATE_WRITE=1 cargo test -p sluicegate --test sidecar -- schema` regenerates them.
+//! `envoy/*.schema.json`, `docs/openapi.json`, the tables of `docs/fields.md` and the filter's counters in `docs/metrics.md` match the types,
+//! and the schema accepts what the filter's own reader accepts. `SLUICEGATE_WRITE=1 cargo test -p sluicegate --test sidecar -- schema` regenerates them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
