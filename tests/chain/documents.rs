@@ -209,7 +209,7 @@ fn every_policy_in_a_document_passes_check_config() {
             checked += 1;
         }
     }
-    assert_eq!(checked, 8);
+    assert_eq!(checked, 7);
 }
 
 /// Newcomers' finding 29.
