@@ -28,10 +28,11 @@ const NOT_HERE: [&str; 8] = [
     "kubectl ",
 ];
 /// Pages whose commands need nothing but a sidecar and an Envoy.
-const SHORT_PAGES: [&str; 4] = [
+const SHORT_PAGES: [&str; 5] = [
     "docs/http.md",
     "docs/compose.md",
     "docs/sizing.md",
+    "docs/troubleshooting.md",
     "docs/upgrades.md",
 ];
 /// Attempts until a limit of five in two seconds denies, on a machine that may stand still for some time.
