@@ -135,7 +135,7 @@ fuzz: ## fuzz every target with coverage, a minute each (SLUICEGATE_FUZZ=SECONDS
 fuzz-pack: ## make the corpus in the repository of what `make fuzz` has found on this machine
 	@tests/fuzz/run pack
 
-chaos: setup-chaos debug filter ## every fault under load: Redis, Sentinel, Cluster, links, sidecar, Envoy, versions mixed (nine minutes, the first time with a build of an earlier commit; needs root; SLUICEGATE_WRITE=1: write the table of docs/reliability.md; SLUICEGATE_CHAOS=WORDS: only faults with these words in their names)
+chaos: setup-chaos debug filter ## every fault under load: Redis, Sentinel, Cluster, links, sidecar, Envoy, versions mixed (nine minutes, the first time with a build of an earlier commit; needs root; SLUICEGATE_WRITE=1: write the table of docs/faults.md; SLUICEGATE_CHAOS=WORDS: only faults with these words in their names)
 	@tests/full/upgrade/build-earlier $(SLUICEGATE_EARLIER)
 	@echo "chaos: every fault under load, and a check of each history"
 	@SLUICEGATE_EARLIER=$(SLUICEGATE_EARLIER) $(CARGO_TEST) -p sluicegate-tests --test core -- --ignored --nocapture all_faults

@@ -1,5 +1,5 @@
-//! `envoy/*.schema.json`, `docs/openapi.json` and the tables of `docs/filter.md` match the types, and the schema accepts what the
-//! filter's own reader accepts. `SLUICEGATE_WRITE=1 cargo test -p sluicegate --test sidecar -- schema` regenerates them.
+//! `envoy/*.schema.json`, `docs/openapi.json`, the tables of `docs/fields.md` and the filter's counters in `docs/metrics.md` match the types,
+//! and the schema accepts what the filter's own reader accepts. `SLUICEGATE_WRITE=1 cargo test -p sluicegate --test sidecar -- schema` regenerates them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -235,10 +235,13 @@ fn between(page: &str, mark: &str, text: &str) -> String {
 }
 
 #[test]
-fn docs_filter_lists_every_field_and_every_counter() {
-    let page = read("docs/filter.md");
-    let page = between(&page, "fields", &tables());
-    is_up_to_date("docs/filter.md", &between(&page, "counters", &counters()));
+fn the_documents_list_every_field_and_every_counter() {
+    for (page, mark, table) in [
+        ("docs/fields.md", "fields", tables()),
+        ("docs/metrics.md", "counters", counters()),
+    ] {
+        is_up_to_date(page, &between(&read(page), mark, &table));
+    }
 }
 
 /// Every complete plugin configuration in docs/filter.md and in the Envoy files.
@@ -386,9 +389,9 @@ fn policies() -> Vec<String> {
     let mut found = vec![read("envoy/policy.yaml")];
     for name in [
         "README.md",
-        "docs/filter.md",
         "docs/jobs.md",
         "docs/leases.md",
+        "docs/matching.md",
         "docs/overrides.md",
         "docs/policy.md",
         "docs/quotas.md",

@@ -107,7 +107,7 @@ async fn two_plugins_with_different_rules_in_one_vm_are_independent() {
     chain.envoy.counts(&counts).await;
 }
 
-/// F20: Envoy refuses a per-route configuration of a Wasm filter; this is the alternative in `docs/filter.md`.
+/// F20: Envoy refuses a per-route configuration of a Wasm filter; this is the alternative in `docs/matching.md`.
 #[tokio::test]
 async fn a_second_filter_that_is_disabled_works_on_the_routes_that_switch_it_on() {
     let patch = |config: &mut Value| {

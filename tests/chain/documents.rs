@@ -1,5 +1,5 @@
 //! What README, `docs/http.md`, `docs/policy.md` and other short pages tell people to type, run as it is written there, and
-//! what `docs/filter.md` tells them to put beside the filter.
+//! what `docs/keys.md` tells them to put beside the filter.
 
 use std::path::Path;
 use std::process::Output;
@@ -28,10 +28,11 @@ const NOT_HERE: [&str; 8] = [
     "kubectl ",
 ];
 /// Pages whose commands need nothing but a sidecar and an Envoy.
-const SHORT_PAGES: [&str; 4] = [
+const SHORT_PAGES: [&str; 5] = [
     "docs/http.md",
     "docs/compose.md",
     "docs/sizing.md",
+    "docs/troubleshooting.md",
     "docs/upgrades.md",
 ];
 /// Attempts until a limit of five in two seconds denies, on a machine that may stand still for some time.
@@ -183,11 +184,16 @@ fn every_policy_in_a_document_passes_check_config() {
     let consumers = "pepper: 0123456789ab\nconsumers: {}\n";
     std::fs::write(folder.path().join("consumers.yaml"), consumers).unwrap();
     let mut checked = 0;
-    for name in ["README.md", "docs/policy.md"] {
+    for name in [
+        "README.md",
+        "docs/matching.md",
+        "docs/moving.md",
+        "docs/policy.md",
+    ] {
         let document = text(name);
         for policy in blocks(&document, "yaml")
             .iter()
-            .filter(|block| block.contains("\nlimits:"))
+            .filter(|block| format!("\n{block}").contains("\nlimits:"))
         {
             let file: &Path = &folder.path().join("policy.yaml");
             std::fs::write(file, policy).unwrap();
@@ -204,13 +210,13 @@ fn every_policy_in_a_document_passes_check_config() {
             checked += 1;
         }
     }
-    assert_eq!(checked, 3);
+    assert_eq!(checked, 7);
 }
 
 /// Newcomers' finding 29.
 #[tokio::test]
 async fn the_lua_filter_of_the_page_makes_a_cost_that_no_client_can_choose() {
-    let page = text("docs/filter.md");
+    let page = text("docs/keys.md");
     let (_, section) = page.split_once("## Costs").expect("a section");
     let block = blocks(section, "yaml")[0];
     let recipe: Value = serde_saphyr::from_str(block).expect("YAML");

@@ -25,8 +25,9 @@
 //! | `socket` | the sidecar behind a Unix socket |
 //! | `holds` | whose slots are in use, and what became of them |
 //! | `top` | who is being denied, by page and command |
+//! | `tutorial` | docs/tutorial.md, from its first policy to the lifted limit |
 //! | `trouble` | what a sidecar tells of trouble on our side |
-//! | `documents` | the commands, policies and the 429 of README and other pages, the Lua filter of `docs/filter.md` |
+//! | `documents` | the commands, policies and the 429 of README and other pages, the Lua filter of `docs/keys.md` |
 //! | `from_a_clone` | what Docker's images and the targets of the Makefile find in a clone |
 //! | `in_envoy` | denials that need no callout, and the labels of the filter's counters |
 //! | `dev` | `sluicegate dev`, and that nothing is left of it |
@@ -111,5 +112,6 @@ mod support;
 mod together;
 mod top;
 mod trouble;
+mod tutorial;
 mod wire;
 mod withheld;

@@ -112,7 +112,7 @@ async fn a_sidecar_that_restarts_while_redis_is_away_gives_no_verdict_and_the_ru
 
     let page = std::fs::read_to_string(repository("docs/runbook.md")).unwrap();
     let (start, rest) = page.split_once("\n## The alerts\n").unwrap();
-    assert!(start.contains("While Redis is away, do not restart"));
+    assert!(start.contains("While Redis is down, do not restart"));
     let (_, section) = rest.split_once("\n## SluicegateStoreFailing\n").unwrap();
     let section = section.split("\n## ").next().unwrap();
     assert!(section.contains("Do not restart or scale sidecars"));

@@ -2,7 +2,7 @@
 //!
 //! Clients record every decision as they see it, and `tests/history` checks the whole history against the promises: so each
 //! fault is judged by the same questions. `make chaos` runs all faults and, with `SLUICEGATE_WRITE=1`, writes the table of
-//! docs/reliability.md; `make test-full` runs some of them, and `make test` one. `SLUICEGATE_CHAOS=words` runs those whose names contain the words.
+//! docs/faults.md; `make test-full` runs some of them, and `make test` one. `SLUICEGATE_CHAOS=words` runs those whose names contain the words.
 //!
 //! | module | for |
 //! |---|---|
@@ -16,7 +16,7 @@
 //! | `stalls.rs` | when the machine itself stood still |
 //! | `judged.rs` | runs that are wrong in one place, which the judge must find |
 //! | `outcome.rs` | what came of it, in figures |
-//! | `table.rs` | the table, printed and in docs/reliability.md |
+//! | `table.rs` | the table, printed and in docs/faults.md |
 //! | `faults/` | the faults |
 //! | `soak.rs`, `soak/` | half an hour at full load, without a fault but restarts and reloads: `make soak` |
 

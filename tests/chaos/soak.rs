@@ -1,5 +1,5 @@
 //! Service life: as many requests as the machine can serve, with keys that come and go, reloads and restarts, for half an hour
-//! (`SLUICEGATE_SOAK=SECONDS`). With `SLUICEGATE_WRITE=1`, the figures go into docs/reliability.md.
+//! (`SLUICEGATE_SOAK=SECONDS`). With `SLUICEGATE_WRITE=1`, the figures go into docs/faults.md.
 //!
 //! The clients of `load.rs` run beside wrk, so that the checker sees a history of decisions that were made under full load.
 //!

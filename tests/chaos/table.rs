@@ -1,10 +1,10 @@
-//! The table of faults, printed and in docs/reliability.md.
+//! The table of faults, printed and in docs/faults.md.
 
 use sluicegate_tests::marked;
 
 use super::outcome::Outcome;
 
-pub const PAGE: &str = "docs/reliability.md";
+pub const PAGE: &str = "docs/faults.md";
 /// What the marks in the page name.
 const PART: &str = "chaos";
 

@@ -188,7 +188,7 @@ impl Envoy {
         answer.status().as_u16()
     }
 
-    /// A counter of the filter as Envoy has it now, by its name in `docs/filter.md`.
+    /// A counter of the filter as Envoy has it now, by its name in `docs/metrics.md`.
     pub async fn counted(&self, name: &str) -> u64 {
         self.stat(&format!("wasmcustom.sluicegate.{name}")).await
     }

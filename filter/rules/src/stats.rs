@@ -94,7 +94,7 @@ pub(crate) enum OfSettle {
 /// Lists the counters that every configuration has, and their indices.
 macro_rules! fixed {
     ($($index:ident = $name:expr,)+) => {
-        /// The counters that every configuration has. `docs/filter.md` says what each counts.
+        /// The counters that every configuration has. `docs/metrics.md` says what each counts.
         pub const FIXED: [&str; [$($name),+].len()] = [$($name),+];
 
         #[expect(non_camel_case_types, clippy::upper_case_acronyms, reason = "it only counts")]

@@ -1,5 +1,5 @@
 //! Keys and paths: no request makes the rules panic, keys are bounded, different subjects have different keys, and spellings of
-//! one path never have different keys (docs/filter.md, "How a path is read").
+//! one path never have different keys (docs/matching.md, "Paths").
 
 use sluicegate_rules::Headers;
 

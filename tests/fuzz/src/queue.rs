@@ -7,7 +7,7 @@ use sluicegate_rules::{BatchLimits, CalloutId, CalloutQueue, Load, VerdictError}
 
 use crate::input::Input;
 
-/// Bounds of the queue, as docs/filter.md and its source have them.
+/// Bounds of the queue, as its source has them.
 const MAX_WAITING: usize = 4_096;
 const MAX_OF_SUBJECT: usize = 1_024;
 /// How many times as many callouts there may be, if all clients of some have hung up.

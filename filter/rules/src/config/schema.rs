@@ -1,5 +1,5 @@
 //! The types that a plugin configuration is read into. `envoy/sluicegate.schema.json` and the tables of
-//! `docs/filter.md` are generated from these types and their doc comments, so the doc comments address operators.
+//! `docs/fields.md` are generated from these types and their doc comments, so the doc comments address operators.
 
 mod amount;
 mod key_component;

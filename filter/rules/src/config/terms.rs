@@ -1,5 +1,5 @@
 //! What rules say in the same words to whoever writes them and to the filter: only the sidecar deserializes these types, and
-//! their doc comments are in `docs/filter.md`.
+//! their doc comments are in `docs/fields.md`.
 
 #[cfg(feature = "schema")]
 use std::collections::BTreeMap;
