@@ -217,7 +217,7 @@ bench-vm: setup-bench-vm filter ## measure the filter's own code in V8, without 
 bench-engine: setup-test ## compare the script with the usual scripts on one Redis: a table and target/bench/engine.json
 	@cargo run --quiet --locked --no-default-features --release -p sluicegate-tests-full --bin bench-engine
 
-fleet: setup-test ## many sidecars on one Redis that dies and stops, sidecars that die and start, another policy: connections made, time until all are back, the fullest window; what idle ones and leases cost (STORE=cluster, sentinel or name: on those, without costs; SIDECARS=50 CONNECTIONS=2; EVENTS=1: without costs; four minutes)
+fleet: setup-test ## many sidecars on one Redis that dies and stops, sidecars that die and start, another policy: connections made, time until all are back, the fullest window; what idle ones and leases cost (STORE=cluster, sentinel or name: on those, without costs; SIDECARS=50 CONNECTIONS=2; EVENTS=1 or COSTS=1: without costs, or them alone; four minutes)
 	@$(MAKE) --no-print-directory build
 	@cargo run --quiet --locked --no-default-features --release -p sluicegate-tests --example fleet
 

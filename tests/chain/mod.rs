@@ -109,6 +109,7 @@ mod sources;
 mod stall;
 mod store_down;
 mod support;
+mod threads;
 mod together;
 mod top;
 mod trouble;
