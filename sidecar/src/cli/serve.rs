@@ -46,8 +46,7 @@ pub struct Serve {
         hide_env_values = true
     )]
     store: Option<String>,
-    /// Threads that decide. One is the cheapest, up to some 20,000 requests a second; what takes longer than a moment, such as /metrics
-    /// and a changed policy, has another.
+    /// Threads that decide. One is the cheapest, and enough for an Envoy. The admin port and changed policies have another.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..=1_024), allow_negative_numbers = true)]
     threads: usize,
     /// Format of the log on standard error. RUST_LOG sets the log level.
