@@ -43,8 +43,8 @@ async fn envoy(sidecar: &Sidecar) -> Envoy {
 
 /// Runs `check` with further arguments; it has to end with this status.
 async fn check(shell: &Shell, code: i32, more: &str) -> Ran {
-    let ran = shell.ends(code, &format!("check --policy policy.yaml {more}"));
-    ran.await
+    let command = format!("check --policy policy.yaml {more}");
+    shell.ends(code, &command).await
 }
 
 /// The marks, each with the first letter of its step.
@@ -108,7 +108,7 @@ async fn all_is_well_and_the_request_counts() {
         assert_eq!(marks(&ran), "✓p ✓s ✓s ✓f ✓r", "{ran:?}");
         tells(
             &ran,
-            "answered 200 OK, and it was counted",
+            "answered 200 OK, and the sidecar has counted a request",
             "docs/runbook.md#",
         );
         assert_eq!(left().await, units);
@@ -137,7 +137,7 @@ async fn all_is_well_and_the_request_counts() {
     assert_eq!(marks(&ran), "✓p ✓s ✓s ✓f ✗r", "{ran:?}");
     tells(
         &ran,
-        "answered 200 OK, and this sidecar has decided nothing",
+        "answered 200 OK, and this sidecar has counted nothing",
         "docs/",
     );
     let nobody = format!("--url http://127.0.0.1:{}/", free_port());
@@ -206,9 +206,9 @@ async fn each_step_tells_its_mistake() {
     let policy = std::fs::read_to_string(&sidecar.policy).unwrap();
     shell.write("policy.yaml", &policy.replace("/v1/", "/v2/"));
     let ran = check(&shell, 1, "").await;
-    assert_eq!(marks(&ran), "✓p !s ✗s ✓f", "{ran:?}");
+    assert_eq!(marks(&ran), "✓p !s ✓s ✗s ✓f", "{ran:?}");
     tells(&ran, "the sidecar's rules are ", "docs/policy.md#reloading");
-    shell.write("policy.yaml", &policy.replace("rate:", "rat:"));
+    shell.write("policy.yaml", &policy.replace("2/1h", "2/1"));
     let ran = check(&shell, 64, "--wait").await;
     assert_eq!(marks(&ran), "✗p -s ✓s ✓f", "{ran:?}");
     tells(

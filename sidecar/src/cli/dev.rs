@@ -147,10 +147,14 @@ impl Dev {
         for (port, address) in addresses {
             text = with_address(&text, port, &address);
         }
-        Ok(text.replace(
+        let for_report = text.replace(
             r#"milliseconds: "%DURATION%""#,
             r#"retry_after_ms: "%RESP(RETRY-AFTER-MS)%""#,
-        ))
+        );
+        Ok(match self.upstream {
+            Some(_) => for_report,
+            None => echo::with_peer(&for_report),
+        })
     }
 
     /// Says what can be called when Envoy listens, and what Envoy says until it ends.

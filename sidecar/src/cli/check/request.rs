@@ -9,14 +9,15 @@ use super::report::{Report, Step};
 use crate::cli::Failure;
 use crate::cli::client::{self, Client};
 use crate::cli::endpoint::Endpoint;
-use crate::cli::exit::Exit;
 
-/// How long to wait for the answer, and then until the sidecar has counted it: filters report later what they decide themselves.
+/// How long to wait for the answer, and then until the sidecar has counted it: filters report later what they admit themselves.
 const WITHIN: Duration = Duration::from_secs(5);
 const COUNTED_WITHIN: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(100);
 /// The counter of decisions.
 const DECISIONS: &str = "sluicegate_decisions_total{";
+/// Its label of denials, of which filters report earlier ones too.
+const OF_DENIALS: &str = "verdict=\"denied\"";
 /// In denials, so that a client's Envoy does not retry them.
 const DENIED: &str = "x-envoy-ratelimited";
 
@@ -65,7 +66,7 @@ impl Asked {
         while decisions(client).await? <= before {
             if Instant::now() >= until {
                 return Err(Failure::system(format_args!(
-                    "answered {status}, and this sidecar has decided nothing: no rule matches it (`sluicegate explain`), \
+                    "answered {status}, and this sidecar has counted nothing: no rule matches it (`sluicegate explain`), \
                      this listener has no filter, or its filter asks another sidecar"
                 )));
             }
@@ -73,17 +74,21 @@ impl Asked {
         }
         if status == StatusCode::SERVICE_UNAVAILABLE {
             return Err(Failure::system(format_args!(
-                "answered {status}, although it was counted: is the upstream there?"
+                "answered {status}, although the sidecar has counted a request: is the upstream there?"
             )));
         }
-        Ok(format!("answered {status}, and it was counted"))
+        Ok(format!(
+            "answered {status}, and the sidecar has counted a request"
+        ))
     }
 }
 
-/// How many decisions the sidecar has counted.
+/// How many decisions the sidecar has counted that let a request pass.
 async fn decisions(client: &Client) -> Result<f64, Failure> {
     let metrics = client.text(METRICS_PATH).await?;
-    let counters = metrics.lines().filter(|line| line.starts_with(DECISIONS));
+    let counters = metrics.lines();
+    let counters =
+        counters.filter(|line| line.starts_with(DECISIONS) && !line.contains(OF_DENIALS));
     let values = counters.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
     Ok(values.sum())
 }

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use axum::http::request::Parts;
@@ -22,6 +22,19 @@ use crate::cli::stdout::line;
 
 /// Most bytes of a body.
 const MAX_BODY: usize = 1 << 20;
+
+/// The client's address as the filter sees it. In X-Forwarded-For, Envoy writes its own in place of a loopback address.
+const PEER: &str = "x-sluicegate-peer";
+const FIELDS: &str = "request_headers_to_remove:\n";
+
+/// Envoy's configuration with the client's address in requests.
+pub fn with_peer(configuration: &str) -> String {
+    let value = "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%";
+    let add = format!(
+        "request_headers_to_add: [{{ header: {{ key: {PEER}, value: \"{value}\" }}, append_action: OVERWRITE_IF_EXISTS_OR_ADD }}]"
+    );
+    configuration.replace(FIELDS, &format!("{add}\n                  {FIELDS}"))
+}
 
 /// Starts it in this runtime, with which it ends; returns its address. `explain`: the arguments of `sluicegate explain` that name
 /// the policy.
@@ -48,17 +61,20 @@ async fn answer(
     request: Request<Incoming>,
     explain: Arc<Vec<String>>,
 ) -> Result<Response<String>, Infallible> {
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
     let body = Limited::new(body, MAX_BODY).collect().await;
+    let peer = head.headers.remove(PEER);
     let mut text = format!("{} {}\n", head.method, head.uri);
     for field in fields(&head) {
         line!(text, "{field}");
     }
-    match body {
-        Ok(body) => line!(text, "\n{}", String::from_utf8_lossy(&body.to_bytes())),
-        Err(error) => line!(text, "\nthe body was not read: {error}"),
-    }
-    text += &counted(&head, &explain).unwrap_or_else(|why| why);
+    text += &match body.map(|body| body.to_bytes()) {
+        Ok(body) if body.is_empty() => "\n".to_owned(),
+        Ok(body) => format!("\n{}\n\n", String::from_utf8_lossy(&body)),
+        Err(error) => format!("\nthe body was not read: {error}\n\n"),
+    };
+    let peer = peer.as_ref().and_then(|peer| peer.to_str().ok());
+    text += &counted(&head, peer.unwrap_or_default(), &explain).unwrap_or_else(|why| why);
     Ok(Response::new(text))
 }
 
@@ -68,11 +84,7 @@ fn fields(head: &Parts) -> impl Iterator<Item = String> {
 }
 
 /// What the filter, which does not change a request, has asked of it.
-fn counted(head: &Parts, explain: &[String]) -> Result<String, String> {
-    // Envoy has added the address that it sees.
-    let hops = head.headers.get_all("x-forwarded-for").iter().next_back();
-    let peer = hops.and_then(|hops| hops.to_str().ok()?.rsplit(',').next()?.trim().parse().ok());
-    let peer = peer.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+fn counted(head: &Parts, peer: &str, explain: &[String]) -> Result<String, String> {
     let mut words = explain.to_vec();
     words.push(format!("--peer={peer}"));
     words.push(format!("--request={} {}", head.method, head.uri));
