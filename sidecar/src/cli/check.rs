@@ -179,7 +179,7 @@ async fn sidecar(
 fn section_of(line: &str) -> &'static str {
     let says = |words| line.contains(words);
     match line {
-        _ if says(LOST) => "docs/runbook.md#sluicegatestorefailing",
+        _ if says(LOST) || says("by now: ") => "docs/runbook.md#sluicegatestorefailing",
         _ if says("the policy file is refused") => "docs/runbook.md#sluicegatepolicyrefused",
         _ if says("the last good policy") => "docs/runbook.md#sluicegatelastgoodpolicy",
         _ if says("requests ask for limits") => "docs/runbook.md#sluicegateunknownlimit",
