@@ -171,6 +171,14 @@ async fn each_step_tells_its_mistake() {
         .find(|block| block.starts_with('✓'))
         .expect("a block");
     assert_eq!(shown(&no_envoy.out), shown(of_page), "{no_envoy:?}");
+    let policy = std::fs::read_to_string(&sidecar.policy).unwrap();
+    shell.write(
+        "policy.yaml",
+        "limits: { job: { match: none, rate: 5/1h } }",
+    );
+    let ran = check(&shell, 0, "").await;
+    assert_eq!(marks(&ran), "✓p ✓s ✓s -f", "{ran:?}");
+    shell.write("policy.yaml", &policy);
     let _envoy = envoy(&sidecar).await;
 
     // The filter's configuration is the filter's, and stops a wait at once.
@@ -203,7 +211,6 @@ async fn each_step_tells_its_mistake() {
     );
 
     // Another policy than the sidecar's, and one that it refuses.
-    let policy = std::fs::read_to_string(&sidecar.policy).unwrap();
     shell.write("policy.yaml", &policy.replace("/v1/", "/v2/"));
     let ran = check(&shell, 1, "").await;
     assert_eq!(marks(&ran), "✓p !s ✓s ✗s ✓f", "{ran:?}");
