@@ -15,6 +15,7 @@
 mod admin;
 mod admin_token;
 pub mod arguments;
+mod check;
 mod check_config;
 mod check_store;
 mod checks;

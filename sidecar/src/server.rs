@@ -43,7 +43,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::decide::Service;
 use accept::Port;
-pub use access::{Access, Token};
+pub use access::{Access, METRICS_PATH, READYZ_PATH, Token};
 use admin::Admin;
 use listen::Listener;
 use phase::Phase;

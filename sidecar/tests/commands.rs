@@ -80,7 +80,7 @@ fn invalid_arguments_exit_with_64_like_all_usage_errors() {
 #[test]
 fn the_page_on_render_shows_a_part_of_what_it_prints() {
     let page = read("docs/dev.md");
-    let block = page.split("```yaml\n").nth(1).unwrap();
+    let block = page.split("```yaml\n").nth(2).unwrap();
     let (part, _) = block.split_once("```").unwrap();
     let filter = "/usr/local/lib/sluicegate/sluicegate.wasm";
     let parts = stdout(&["render", "--for", "envoy", "--filter", filter]);

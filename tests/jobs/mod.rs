@@ -7,10 +7,12 @@
 //! | `commands` | the command after `--` |
 //! | `units` | `peek`, `settle`, `reset`, receipts that are lost |
 //! | `slots` | `run` |
+//! | `check` | from the policy to a request through Envoy |
 //! | `check_store` | stores that are set up right and wrong |
 //! | `document` | every command of docs/jobs.md |
 
 mod api;
+mod check;
 mod check_store;
 mod commands;
 mod document;

@@ -4,8 +4,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use super::exit::{self, Exit};
 use super::{
-    Failure, check_config, check_store, completions, consumers, decide, dev, drain_envoy, explain,
-    man, overrides, peek, render, reset, rollout, schema, serve, settle, top,
+    Failure, check, check_config, check_store, completions, consumers, decide, dev, drain_envoy,
+    explain, man, overrides, peek, render, reset, rollout, schema, serve, settle, top,
 };
 
 /// Exact rate limits, for Envoy and for jobs.
@@ -50,6 +50,8 @@ enum Command {
     Rollout(rollout::Rollout),
     /// Let an Envoy finish its requests before it is stopped.
     DrainEnvoy(drain_envoy::DrainEnvoy),
+    /// Check the policy, the store, the sidecar and the filters, in this order: what is wrong, what it means and where to read on.
+    Check(check::Check),
     /// Validate the filter's configuration and the policy.
     CheckConfig(check_config::CheckConfig),
     /// Check that sidecars can use the policy's store: address, permissions, eviction, round trip and more.
@@ -89,6 +91,7 @@ impl Arguments {
             Command::Top(top) => top.run().await,
             Command::Rollout(rollout) => rollout.run().await,
             Command::DrainEnvoy(drain) => drain.run().await,
+            Command::Check(check) => check.run().await,
             Command::CheckConfig(check) => check.run(),
             Command::CheckStore(check) => check.run().await,
             Command::Explain(explain) => explain.run(),

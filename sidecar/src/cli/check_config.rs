@@ -44,10 +44,10 @@ const DETAILS: &str = "`sluicegate explain --expand` tells of which limits";
 
 /// The findings so far.
 #[derive(Default, Serialize)]
-struct Report {
+pub struct Report {
     errors: usize,
     warnings: usize,
-    findings: Vec<Finding>,
+    pub findings: Vec<Finding>,
     #[serde(skip)]
     text: String,
 }
@@ -135,6 +135,21 @@ impl Report {
 
 impl CheckConfig {
     pub fn run(self) -> Result<(), Failure> {
+        self.report()?.print(self.output)
+    }
+
+    /// A policy with these files of Envoy's.
+    pub fn of(policy: &Path, envoy: &[PathBuf]) -> Self {
+        Self {
+            policy: Some(policy.to_owned()),
+            envoy: envoy.to_owned(),
+            before: None,
+            output: Output::default(),
+        }
+    }
+
+    /// What is found.
+    pub fn report(&self) -> Result<Report, Failure> {
         let mut report = Report::default();
         let before = self.before.as_deref().map(given).transpose()?;
         let given = self.policy.as_deref().map(given).transpose()?;
@@ -183,7 +198,7 @@ impl CheckConfig {
                 let valid = "the policy is valid; no filter configuration was checked (`--envoy`)";
                 line!(report.text, "{valid}");
             }
-            return report.print(self.output);
+            return Ok(report);
         }
         let found = read(&self.envoy)?;
         if found.plugins.is_empty() && found.policies.is_empty() {
@@ -203,7 +218,7 @@ impl CheckConfig {
             }
             check(&mut report, plugin, &found, policy);
         }
-        report.print(self.output)
+        Ok(report)
     }
 }
 

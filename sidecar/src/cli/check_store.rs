@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 use sluicegate::policy::{Policy, StoreAddress};
-use sluicegate::store::check;
+use sluicegate::store::{Finding, check};
 
 use super::Failure;
 use super::direct::store_address;
@@ -31,13 +31,18 @@ pub struct CheckStore {
     output: Output,
 }
 
+/// What is found out about a policy's store, or the one of this argument; nothing about `memory`.
+pub async fn findings(policy: &Policy, store: Option<&str>) -> Result<Vec<Finding>, Failure> {
+    Ok(match &store_address(policy, store)? {
+        StoreAddress::Memory => Vec::new(),
+        StoreAddress::Redis(store) => check(store, policy).await,
+    })
+}
+
 impl CheckStore {
     pub async fn run(self) -> Result<(), Failure> {
         let policy = Policy::load(&self.policy).map_err(Failure::usage)?;
-        let findings = match &store_address(&policy, self.store.as_deref())? {
-            StoreAddress::Memory => Vec::new(),
-            StoreAddress::Redis(store) => check(store, &policy).await,
-        };
+        let findings = findings(&policy, self.store.as_deref()).await?;
         let count = |state| findings.iter().filter(|one| one.state == state).count();
         let (errors, warnings) = (count("error"), count("warning"));
         let report = json!({ "errors": errors, "warnings": warnings, "findings": findings });

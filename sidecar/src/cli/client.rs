@@ -4,6 +4,8 @@ use std::error::Error;
 use std::iter::successors;
 use std::time::Duration;
 
+use axum::body::Bytes;
+use reqwest::redirect::Policy;
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -24,11 +26,19 @@ pub struct Patience {
 /// A client that waits so long for an answer.
 pub fn http(endpoint: &Endpoint, timeout: Duration) -> Result<reqwest::Client, Failure> {
     // No proxy: sidecars and Envoys are usually on this machine.
-    let mut http = reqwest::Client::builder().no_proxy().timeout(timeout);
+    let http = reqwest::Client::builder().no_proxy().timeout(timeout);
+    // Nor another place than the one that was named.
+    let mut http = http.redirect(Policy::none());
     if let Endpoint::Unix(path) = endpoint {
         http = http.unix_socket(path.clone());
     }
     http.build().map_err(Failure::system)
+}
+
+/// Why a request failed: the innermost cause, since reqwest's own text does not say why a connection failed.
+pub fn cause(error: &reqwest::Error) -> String {
+    let causes = successors(Some(error as &dyn Error), |&error| error.source());
+    causes.last().map(ToString::to_string).unwrap_or_default()
 }
 
 /// A client of one port of one sidecar.
@@ -69,6 +79,13 @@ impl Client {
         self.answer(path, request).await
     }
 
+    /// Sends a GET and returns the response body.
+    pub async fn text(&self, path: &str) -> Result<String, Failure> {
+        let request = self.http.get(self.endpoint.url(path));
+        let body = self.body(path, request).await?;
+        Ok(String::from_utf8_lossy(&body).into_owned())
+    }
+
     /// Sends a JSON body and parses the response body.
     pub async fn send<T: DeserializeOwned>(
         &self,
@@ -85,6 +102,12 @@ impl Client {
         path: &str,
         request: RequestBuilder,
     ) -> Result<T, Failure> {
+        let body = self.body(path, request).await?;
+        serde_json::from_slice(&body).map_err(|error| self.not_a_sidecar(error))
+    }
+
+    /// The body of a successful response.
+    async fn body(&self, path: &str, request: RequestBuilder) -> Result<Bytes, Failure> {
         let request = match &self.token {
             Some(token) => request.bearer_auth(token),
             None => request,
@@ -95,7 +118,7 @@ impl Client {
         };
         let (status, body) = answered.await.map_err(|error| self.away(path, &error))?;
         if status.is_success() {
-            return serde_json::from_slice(&body).map_err(|error| self.not_a_sidecar(error));
+            return Ok(body);
         }
         let (own, why) = match serde_json::from_slice(&body) {
             Ok(Refusal { message }) => (true, message),
@@ -116,12 +139,11 @@ impl Client {
     }
 
     fn away(&self, path: &str, error: &reqwest::Error) -> Failure {
-        // The innermost: reqwest's own text does not say why a connection failed.
-        let causes = successors(Some(error as &dyn Error), |&error| error.source());
-        let cause = causes.last().map(ToString::to_string).unwrap_or_default();
         Failure::unavailable(format_args!(
-            "no answer from {}{path}: {cause}. Is the sidecar running? {}",
-            self.endpoint, self.remedy
+            "no answer from {}{path}: {}. Is the sidecar running? {}",
+            self.endpoint,
+            cause(error),
+            self.remedy
         ))
     }
 

@@ -47,6 +47,15 @@ impl Filter {
         self.pepper_file.as_deref().map(pepper::read).transpose()
     }
 
+    /// `sluicegate explain`, as far as this filter's requests have it in common.
+    pub fn explain(&self, policy: &Path) -> Vec<String> {
+        let policy = format!("--policy={}", policy.display());
+        let mut words = vec!["explain".to_owned(), "--set=default".to_owned(), policy];
+        let file = self.pepper_file.iter();
+        words.extend(file.map(|file| format!("--pepper-file={}", file.display())));
+        words
+    }
+
     /// The example with this filter, whose rules are the set `default`.
     pub fn example(&self) -> Result<String, Failure> {
         let module = std::path::absolute(self.module()).map_err(Failure::system)?;

@@ -82,6 +82,11 @@ impl Request for DescribedRequest {
 
 impl Explain {
     pub fn run(self) -> Result<(), Failure> {
+        print(&self.text()?)
+    }
+
+    /// What it prints.
+    pub fn text(&self) -> Result<String, Failure> {
         if let (true, Some(path)) = (self.expand, &self.policy) {
             return expand(path);
         }
@@ -109,7 +114,7 @@ impl Explain {
                     text += "hashes in keys, and the subjects of these keys, are those of an empty `pepper`: `--pepper-file` or `--envoy` has the filters'\n";
                 }
             }
-            return print(&text);
+            return Ok(text);
         };
         let files = [file.clone()];
         let found = read(&files)?;
@@ -128,7 +133,7 @@ impl Explain {
             let described = self.describe_sets(&pushed.sets, &settings, &request, policy);
             text += &described.map_err(|why| at("rule_sets", &why))?;
         }
-        print(&text)
+        Ok(text)
     }
 
     /// Describes the checks for each of these sets of the policy, or for that of `--set`.
@@ -205,8 +210,8 @@ impl Explain {
     }
 }
 
-/// Prints a policy in the long form.
-fn expand(path: &Path) -> Result<(), Failure> {
+/// A policy in the long form.
+fn expand(path: &Path) -> Result<String, Failure> {
     let (file, text) = text_of(path)?;
     let expanded = Expanded::read(&text, &mut Files::beside(path));
     let policy = expanded.and_then(|expanded| expanded.policy().map(|_| expanded));
@@ -218,7 +223,7 @@ fn expand(path: &Path) -> Result<(), Failure> {
     for default in expanded.defaults {
         line!(text, "# default: {default}");
     }
-    print(&text)
+    Ok(text)
 }
 
 /// The parts of an argument of this form.

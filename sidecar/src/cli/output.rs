@@ -50,9 +50,16 @@ pub fn json(value: &impl Serialize) -> Result<String, Failure> {
 
 /// How many errors and warnings were found, for people.
 pub fn totals(errors: usize, warnings: usize) -> String {
-    let of =
-        |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
-    format!("{}, {}", of(errors, "error"), of(warnings, "warning"))
+    format!(
+        "{}, {}",
+        counted(errors, "error"),
+        counted(warnings, "warning")
+    )
+}
+
+/// So many of these.
+pub fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// In place of a time, of a denial that has none.

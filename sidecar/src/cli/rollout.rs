@@ -56,26 +56,56 @@ impl Rollout {
         if let Some(why) = &list.refusal {
             return Some(format!("the sidecar refuses its policy file: {why}"));
         }
-        if let Some(wanted) = self.rules.as_ref().filter(|wanted| **wanted != list.rules) {
-            return Some(format!(
-                "the sidecar's rules are {}, not {wanted}: it has not read the new policy, or refused it",
-                list.rules
-            ));
-        }
-        if list.more {
-            return Some("there are more filters than the sidecar lists".to_owned());
-        }
-        // One that has ended with its Envoy is known for a minute.
-        let is_there = |filter: &&FilterState| filter.state != RulesState::Gone;
-        let filters: Vec<_> = list.filters.iter().filter(is_there).collect();
-        if filters.is_empty() {
-            return Some("no filter has asked this sidecar for rules lately".to_owned());
-        }
-        let others = filters.iter();
-        let others = others.filter(|filter| filter.state != RulesState::InForce);
-        let others = others.count();
-        (others > 0).then(|| format!("{others} of {} filters have other rules", filters.len()))
+        other_rules(list, self.rules.as_deref()).or_else(|| not_in_force(list))
     }
+}
+
+/// That the sidecar has other rules than those with this digest.
+pub fn other_rules(list: &FilterList, wanted: Option<&str>) -> Option<String> {
+    let wanted = wanted.filter(|wanted| *wanted != list.rules)?;
+    Some(format!(
+        "the sidecar's rules are {}, not {wanted}: it has not read the new policy, or refused it",
+        list.rules
+    ))
+}
+
+/// Why the sidecar's rules are not known to be in force in all filters.
+pub fn not_in_force(list: &FilterList) -> Option<String> {
+    if list.more {
+        return Some("there are more filters than the sidecar lists".to_owned());
+    }
+    let filters = present(list).count();
+    if filters == 0 {
+        return Some("no filter has asked this sidecar for rules lately".to_owned());
+    }
+    let others = present(list).filter(|filter| filter.state != RulesState::InForce);
+    let others = others.count();
+    (others > 0).then(|| format!("{others} of {filters} filters have other rules"))
+}
+
+/// The filters that have not ended with their Envoy, which are known for a minute.
+pub fn present(list: &FilterList) -> impl Iterator<Item = &FilterState> {
+    let filters = list.filters.iter();
+    filters.filter(|filter| filter.state != RulesState::Gone)
+}
+
+/// What is to be known of a filter besides, with the page's section on it.
+pub fn notes(filter: &FilterState) -> Vec<(String, &'static str)> {
+    let mut notes = Vec::new();
+    if filter.other_pepper {
+        let note = "another pepper than the policy's consumers".to_owned();
+        notes.push((note, "docs/runbook.md#sluicegateotherpepper"));
+    }
+    if let Some(sidecar) = &filter.held_by {
+        let digest = filter.digest.as_deref().unwrap_or_default();
+        let note = format!("waits for sidecar {sidecar}, which has {digest} in force");
+        notes.push((note, "docs/runbook.md#sluicegateholdsfiltersback"));
+    }
+    if let Some((refused, why)) = filter.refused.as_ref().zip(filter.why.as_ref()) {
+        let note = format!("refused {refused}: {why}");
+        notes.push((note, "docs/runbook.md#sluicegaterulesrefused"));
+    }
+    notes
 }
 
 fn text(list: &FilterList) -> String {
@@ -102,18 +132,8 @@ fn text(list: &FilterList) -> String {
             page,
             "{node:<24}{vm:<10}{digest:<14}{state:<10}{since:>6} s"
         );
-        if filter.other_pepper {
-            line!(page, "    another pepper than the policy's consumers");
-        }
-        if let Some(sidecar) = &filter.held_by {
-            let digest = filter.digest.as_deref().unwrap_or_default();
-            line!(
-                page,
-                "    waits for sidecar {sidecar}, which has {digest} in force"
-            );
-        }
-        if let Some((refused, why)) = filter.refused.as_ref().zip(filter.why.as_ref()) {
-            line!(page, "    refused {refused}: {why}");
+        for (note, _) in notes(filter) {
+            line!(page, "    {note}");
         }
     }
     page

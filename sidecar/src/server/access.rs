@@ -50,9 +50,9 @@ const CHALLENGE: &str = "Basic realm=\"sluicegate\", Bearer";
 /// Whether the process serves.
 pub(super) const HEALTHZ_PATH: &str = "/healthz";
 /// Whether clients should send requests to it.
-pub(super) const READYZ_PATH: &str = "/readyz";
+pub const READYZ_PATH: &str = "/readyz";
 /// For Prometheus.
-pub(super) const METRICS_PATH: &str = "/metrics";
+pub const METRICS_PATH: &str = "/metrics";
 
 /// Who may call what. The default is that of an address other than loopback, without a token, with any Host.
 #[derive(Clone, Debug, Default)]

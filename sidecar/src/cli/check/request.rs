@@ -1,0 +1,108 @@
+//! The request that `sluicegate check --url` sends.
+
+use std::time::{Duration, Instant};
+
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use sluicegate::server::METRICS_PATH;
+
+use super::report::{Report, Step};
+use crate::cli::Failure;
+use crate::cli::client::{self, Client};
+use crate::cli::endpoint::Endpoint;
+
+/// How long to wait for the answer, and then until the sidecar has counted it: filters report later what they admit themselves.
+const WITHIN: Duration = Duration::from_secs(5);
+const COUNTED_WITHIN: Duration = Duration::from_secs(2);
+const POLL: Duration = Duration::from_millis(100);
+/// The counter of decisions.
+const DECISIONS: &str = "sluicegate_decisions_total{";
+/// Its label of denials, of which filters report earlier ones too.
+const OF_DENIALS: &str = "verdict=\"denied\"";
+/// In denials, so that a client's Envoy does not retry them.
+const DENIED: &str = "x-envoy-ratelimited";
+
+/// The request.
+#[derive(clap::Args)]
+pub struct Asked {
+    /// Also send one GET through Envoy, once all else is well: `http://127.0.0.1:10000/v1/x`. It counts like any other, and the
+    /// upstream gets it. With `--wait`, it is sent again while it fails.
+    #[arg(long, value_name = "URL", value_parser = url)]
+    url: Option<String>,
+    /// A header of that request: `x-api-key: k`. Can be given several times.
+    #[arg(short = 'H', long = "header", value_name = "HEADER", requires = "url", value_parser = header)]
+    headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl Asked {
+    /// Sends it, if there is one and nothing is wrong so far.
+    pub async fn ask(&self, client: &Client, report: &mut Report) {
+        let Some(url) = &self.url else { return };
+        if report.failure().is_some() {
+            return report.skip(Step::Request, "it is sent when all else is well");
+        }
+        match self.send(url, client).await {
+            Ok(answered) => report.well(Step::Request, answered),
+            Err(why) => report.fail(Step::Request, &why),
+        }
+    }
+
+    /// What it is answered, if this sidecar counts it.
+    async fn send(&self, url: &str, client: &Client) -> Result<String, Failure> {
+        let before = decisions(client).await?;
+        let http = client::http(&Endpoint::Http(url.to_owned()), WITHIN)?;
+        let headers = self.headers.iter().cloned().collect();
+        let answer = http.get(url).headers(headers).send().await;
+        let answer = answer.map_err(|error| {
+            let why = client::cause(&error);
+            Failure::unavailable(format_args!("no answer: {why}. Is Envoy running there?"))
+        })?;
+        let status = answer.status();
+        if answer.headers().contains_key(DENIED) {
+            return Ok(format!(
+                "answered {status}: a limit denies it, so it took nothing"
+            ));
+        }
+        let until = Instant::now() + COUNTED_WITHIN;
+        while decisions(client).await? <= before {
+            if Instant::now() >= until {
+                return Err(Failure::system(format_args!(
+                    "answered {status}, and this sidecar has counted nothing: no rule matches it (`sluicegate explain`), \
+                     this listener has no filter, or its filter asks another sidecar"
+                )));
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            return Err(Failure::system(format_args!(
+                "answered {status}, although the sidecar has counted a request: is the upstream there?"
+            )));
+        }
+        Ok(format!(
+            "answered {status}, and the sidecar has counted a request"
+        ))
+    }
+}
+
+/// How many decisions the sidecar has counted that let a request pass.
+async fn decisions(client: &Client) -> Result<f64, Failure> {
+    let metrics = client.text(METRICS_PATH).await?;
+    let counters = metrics.lines();
+    let counters =
+        counters.filter(|line| line.starts_with(DECISIONS) && !line.contains(OF_DENIALS));
+    let values = counters.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+    Ok(values.sum())
+}
+
+fn url(text: &str) -> Result<String, &'static str> {
+    let is_http = text.starts_with("http://");
+    is_http.then(|| text.to_owned()).ok_or(
+        "expected a URL that begins with http://, of a listener without TLS: http://127.0.0.1:10000/",
+    )
+}
+
+fn header(text: &str) -> Result<(HeaderName, HeaderValue), &'static str> {
+    let pair = text.split_once(':');
+    let pair = pair
+        .and_then(|(name, value)| Some((name.trim().parse().ok()?, value.trim().parse().ok()?)));
+    pair.ok_or("expected `name: value`, such as `x-api-key: k`")
+}
