@@ -25,7 +25,11 @@ async fn what_takes_long_is_not_on_a_thread_that_decides() {
     let mut policy = "limits:\n".to_owned();
     for number in 0..500 {
         let windows = "windows: [{ quota: 1000000, per: 1h }]";
-        writeln!(policy, "  l{number}: {{ algorithm: fixed_window, {windows} }}").unwrap();
+        writeln!(
+            policy,
+            "  l{number}: {{ algorithm: fixed_window, {windows} }}"
+        )
+        .unwrap();
     }
     let sidecar = Sidecar::alone(&policy).await;
     let before = cpu(&sidecar);

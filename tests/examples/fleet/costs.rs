@@ -49,9 +49,12 @@ impl Fleet {
         println!("\n{LEASED_RATE} decisions a second, least of {LEASED_RUNS} runs in turn\n");
         println!("| | Redis us | sidecars us | p99 ms | scripts for 1,000 | without a verdict |");
         println!("|---|---|---|---|---|---|");
-        for (what, [redis, sidecars, p99, scripts, without]) in ["without leases", "with"].iter().zip(least)
+        for (what, [redis, sidecars, p99, scripts, without]) in
+            ["without leases", "with"].iter().zip(least)
         {
-            println!("| {what} | {redis:.1} | {sidecars:.0} | {p99:.1} | {scripts:.0} | {without} |");
+            println!(
+                "| {what} | {redis:.1} | {sidecars:.0} | {p99:.1} | {scripts:.0} | {without} |"
+            );
         }
         let ratio = |index: usize| least[1][index] / least[0][index];
         println!(
