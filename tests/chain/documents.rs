@@ -28,8 +28,9 @@ const NOT_HERE: [&str; 8] = [
     "kubectl ",
 ];
 /// Pages whose commands need nothing but a sidecar and an Envoy.
-const SHORT_PAGES: [&str; 4] = [
+const SHORT_PAGES: [&str; 5] = [
     "docs/http.md",
+    "docs/test.md",
     "docs/compose.md",
     "docs/sizing.md",
     "docs/upgrades.md",

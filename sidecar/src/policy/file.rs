@@ -304,13 +304,19 @@ fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
         }
         windows.push(spec);
     }
+    let allows_nothing = windows.iter().any(|window| window.quota == 0);
+    if allows_nothing && windows.len() > 1 {
+        let why = "`windows`: one with `quota: 0` allows nothing, whatever the others have: keep it alone";
+        return Err(("windows".to_owned(), why.to_owned()));
+    }
     let longest_us = slots(file, &windows)?;
     let max_requested_quota = file.quota_from_request.as_ref().map(|quota| quota.max);
     let in_field = |field: &str, why| (field.to_owned(), format!("`{field}`: {why}"));
     if let Some(max) = max_requested_quota {
         check_max_quota(max, &windows).map_err(|why| in_field("quota_from_request", why))?;
     }
-    let lease = file.lease.as_ref().map(|lease| {
+    let lease = file.lease.as_ref().filter(|_| !allows_nothing);
+    let lease = lease.map(|lease| {
         let terms = lease.read(&mut windows, max_requested_quota.is_some());
         terms.map_err(|why| in_field("lease", why))
     });
