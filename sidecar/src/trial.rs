@@ -50,6 +50,7 @@ pub enum Verdict {
 /// The same with the particulars; what is expected may leave some away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
+    /// In one word.
     pub verdict: Verdict,
     /// The limit that denied it, or that has the least left.
     pub by: Option<String>,

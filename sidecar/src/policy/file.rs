@@ -304,10 +304,13 @@ fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
         }
         windows.push(spec);
     }
-    let allows_nothing = windows.iter().any(|window| window.quota == 0);
-    if allows_nothing && windows.len() > 1 {
-        let why = "`windows`: one with `quota: 0` allows nothing, whatever the others have: keep it alone";
-        return Err(("windows".to_owned(), why.to_owned()));
+    let nothing = windows.iter().position(|window| window.quota == 0);
+    if let (Some(index), 2..) = (nothing, windows.len()) {
+        let why = format!(
+            "window {}: `quota` is 0, which allows nothing, whatever other windows have: remove it or them",
+            index + 1
+        );
+        return Err((format!("windows[{index}]"), why));
     }
     let longest_us = slots(file, &windows)?;
     let max_requested_quota = file.quota_from_request.as_ref().map(|quota| quota.max);
@@ -315,7 +318,7 @@ fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
     if let Some(max) = max_requested_quota {
         check_max_quota(max, &windows).map_err(|why| in_field("quota_from_request", why))?;
     }
-    let lease = file.lease.as_ref().filter(|_| !allows_nothing);
+    let lease = file.lease.as_ref().filter(|_| nothing.is_none());
     let lease = lease.map(|lease| {
         let terms = lease.read(&mut windows, max_requested_quota.is_some());
         terms.map_err(|why| in_field("lease", why))

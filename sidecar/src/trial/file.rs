@@ -34,6 +34,7 @@ pub struct Tests {
     pub set: Option<String>,
     /// The `payload_in_metadata` of the provider in `jwt_authn`, if it is not `jwt`.
     jwt_payload: Option<String>,
+    /// In their order.
     pub tests: Vec<Test>,
 }
 
@@ -41,12 +42,14 @@ pub struct Tests {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Test {
+    /// For people.
     pub name: String,
     start: Option<String>,
     /// The fields of all rows that have no own.
     #[serde(default)]
     each: Map<String, Value>,
     requests: Vec<Map<String, Value>>,
+    /// What `each` and `requests` say.
     #[serde(skip)]
     pub rows: Vec<Row>,
 }
@@ -56,9 +59,13 @@ pub struct Test {
 pub struct Row {
     /// In the file.
     pub line: usize,
+    /// When it comes.
     pub at_us: u64,
+    /// How often.
     pub times: u64,
+    /// The request itself.
     pub request: DescribedRequest,
+    /// What has to become of it.
     pub expected: Outcome,
     /// Method and path, and the time, as they are written.
     pub name: String,

@@ -12,7 +12,9 @@ const BLANK: [char; 2] = [' ', '\t'];
 /// Headers and Envoy's attributes.
 #[derive(Clone, Debug)]
 pub struct DescribedRequest {
+    /// With those that begin with a colon.
     pub headers: Headers,
+    /// By their paths: `source.address`.
     pub attributes: BTreeMap<String, Vec<u8>>,
 }
 

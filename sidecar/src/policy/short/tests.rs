@@ -127,7 +127,9 @@ fn a_rate_of_0_allows_nothing_whatever_else_the_limit_says() {
     ] {
         let text = format!("limits: {{ l: {{ key: address, {given} }} }}");
         let expanded = Expanded::read(&text, &mut Files::default()).unwrap();
-        let policy = expanded.policy().unwrap_or_else(|why| panic!("{given}: {why:?}"));
+        let policy = expanded
+            .policy()
+            .unwrap_or_else(|why| panic!("{given}: {why:?}"));
         let nothing: Vec<_> = policy.limits().filter(|one| one.allows_nothing()).collect();
         assert_eq!(nothing.len(), 1, "{given}");
         assert!(nothing[0].lease.is_none(), "{given}");
@@ -238,7 +240,7 @@ fn a_mistake_is_told_with_line_field_value_and_remedy() {
         rate: 5/1s, key: [{ header: x, consumers: c.yaml }] | `consumers` goes with a `key` that is one header
         rate: 5/1s, key: { header: x }, when_missing: ~ | `when_missing` is nothing
         rate: -5/1s, key: address | `-5` is not a whole number
-        rate: [0/1s, 5/1m], key: address | line 3: limit `l`, `quota: 0` allows nothing, keep it alone
+        rate: [0/1s, 5/1m], key: address | line 3: limit `l`, window 1: `quota` is 0, remove it or them
         rate: { quota: 0, per: 1s, burst: 5 }, algorithm: token_bucket, key: address | line 3, `quota` is 0: use 1 to
         windows: [{ quota: 0, per: 1s }], algorithm: token_bucket, key: address | line 3, `quota` is 0: use 1 to
         rate: [], key: address | `rate` is a list, `100/1m`
