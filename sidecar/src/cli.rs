@@ -46,6 +46,7 @@ mod settle;
 mod stdout;
 mod target;
 mod top;
+mod trial;
 
 use std::fmt::Display;
 use std::process::ExitCode;

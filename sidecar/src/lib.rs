@@ -5,6 +5,7 @@
 //! | layer | for |
 //! |---|---|
 //! | `main.rs`, `cli/` | the commands: arguments, ports, signals, exit codes |
+//! | `trial/` | made-up requests, for `explain` and `test` |
 //! | `server/` | listeners, HTTP, shutdown |
 //! | `page/` | the live page: its files, and what it shows |
 //! | `decide/` | a request's way to its verdicts: service, plan, denial certificates, the policy in force |
@@ -27,6 +28,7 @@ mod random;
 pub mod server;
 pub mod store;
 pub mod telemetry;
+pub mod trial;
 mod yaml;
 
 #[cfg(test)]

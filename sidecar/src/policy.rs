@@ -54,6 +54,7 @@ pub use consumers_file::{ConsumersFile, MAX_CONSUMER_KEYS, read as read_consumer
 pub use contents::{DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Policy};
 pub use covering::{covers, excludes};
 pub use ended::Ended;
+pub(crate) use fields::duration;
 pub use fields::is_name;
 pub use file::{MAX_EXPIRE_US, policy_schema};
 pub use files::Files;

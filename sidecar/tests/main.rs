@@ -6,6 +6,7 @@
 //! | `commands`, `lint` | the commands as a shell sees them; `check-config` and `explain` |
 //! | `broken` | rules that are refused, and their messages |
 //! | `consumers` | `sluicegate consumers`: its file, and keys as the filter hashes them |
+//! | `trial` | `sluicegate test`, its example and its page; consumers of a tier |
 //! | `http` | both ports over raw HTTP, with the sidecar in this process |
 //! | `log`, `notify`, `secrets` | the running program: its log, its message to systemd, and that nothing has a password |
 //! | `exact_denials`, `request_bound`, `requested_quota` | verdicts on the embedded store |
@@ -37,5 +38,6 @@ mod schema;
 mod secrets;
 mod support;
 mod table;
+mod trial;
 mod version;
 mod workflows;

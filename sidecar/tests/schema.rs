@@ -464,7 +464,7 @@ limits:
     }
     assert!(count > 30, "{count}");
     let table = "
-        quota: 60000 | quota: 0
+        quota: 60000 | quota: -1
         connections: 3 | connections: 17
         max: 9 | max: many
         : deny | : perhaps

@@ -28,6 +28,7 @@ const NOT_HERE: [&str; 6] = [
 /// Pages whose commands need nothing but a sidecar and an Envoy.
 const SHORT_PAGES: [&str; 5] = [
     "docs/http.md",
+    "docs/test.md",
     "docs/compose.md",
     "docs/sizing.md",
     "docs/troubleshooting.md",

@@ -2,12 +2,17 @@
 
 use std::time::{Duration, SystemTime};
 
+use reqwest::Method;
 use serde_json::{Value, json};
 use sluicegate_engine::{Algorithm, BucketSpec, Calendar, CalendarUnit};
+use sluicegate_tests::client::client;
+use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
-use sluicegate_tests::sidecar::Sidecar;
+use sluicegate_tests::sidecar::{self, Sidecar};
 
-use super::support::{Chain, Policy, decided, number, per_key, plugin, policy, take};
+use super::support::{
+    Chain, Policy, check, decide, decided, envoy, number, per_key, plugin, policy, pushed, take,
+};
 
 #[tokio::test]
 async fn exactly_the_limit_is_admitted_and_the_promised_retry_succeeds() {
@@ -177,4 +182,92 @@ async fn an_unlimited_or_blocked_key_is_told_the_current_calendar_window() {
         assert_eq!(outcomes, ["admitted", "admitted", "admitted", "denied"]);
         assert_eq!(answers[3]["retry_after_ms"], json!(expected));
     }
+}
+
+/// A limit with `rate: 0` denies as a block without an end does, and needs no store.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_tier_does_not_allow_at_all_is_denied_without_a_time() {
+    let mut redis = Redis::start().await;
+    let tiers = "tiers: { by: { header: x-plan }, none: 0, default: 50000/1h }";
+    let policy = format!(
+        "store: {}\nlimits:\n  plan:\n    key: {{ header: x-api-key, trusted: true, plain: true }}\n    {tiers}\n    \
+         algorithm: token_bucket\n    lease: {{ longest: 100ms }}\n    reply: {{ headers: both }}\n",
+        redis.url()
+    );
+    let sidecar = Sidecar::alone(&policy).await;
+    sidecar.knows_of(1).await;
+    let mut plugin = pushed();
+    plugin["rule_sets"]["default"] = json!("default");
+    let envoy = envoy(sidecar.port, plugin).await;
+    let ask = async |plan: &str| {
+        let fields = [("x-api-key", "k"), ("x-plan", plan)];
+        let answer = envoy.get("/", &fields).await;
+        let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
+        (status, headers, answer.text().await.unwrap())
+    };
+    let is_denied = async || {
+        let (status, headers, body) = ask("none").await;
+        assert_eq!(status, 429, "{body}");
+        assert!(
+            body.contains("by limit `plan.none`, this request is not allowed at all"),
+            "{body}"
+        );
+        assert!(!body.contains("retry_after_ms"), "{body}");
+        for absent in ["retry-after", "retry-after-ms", "x-ratelimit-reset"] {
+            assert!(!headers.contains_key(absent), "{headers:?}");
+        }
+        assert_eq!(headers["ratelimit"], "\"plan.none/3600s\";r=0");
+    };
+    // Twice: the second time it is cached.
+    is_denied().await;
+    is_denied().await;
+    assert_eq!(ask("gold").await.0, 200);
+    assert!(decided(&sidecar, "plan.none", "override", "denied").await >= 1);
+
+    let free = json!({ "limit": "plan.none", "key": "k", "cost": 0 });
+    let free = decide(&sidecar, json!({ "checks": [free] })).await;
+    assert_eq!(
+        (&free["outcome"], &free["remaining"]),
+        (&json!("admitted"), &json!(0))
+    );
+    for command in ["decide", "peek"] {
+        let words = format!(
+            "{command} --limit plan.none --key k --sidecar {}",
+            sidecar.url("")
+        );
+        let told = sidecar::command(&words).1;
+        assert!(told.contains("is not allowed at all"), "{told}");
+        assert!(
+            !told.contains("available") && !told.contains("retry in"),
+            "{told}"
+        );
+    }
+    let one = json!({ "decisions": [{ "checks": [check("plan.none", "k")] }] });
+    let answer = client()
+        .post(sidecar.url("/v1/decide?denied=429"))
+        .json(&one);
+    let answer = answer.send().await.unwrap();
+    assert_eq!(answer.status(), 429);
+    assert!(!answer.headers().contains_key("retry-after"), "{answer:?}");
+
+    redis.kill();
+    sidecar.reaches("sluicegate_store_up", 0.0).await;
+    is_denied().await;
+    redis.restart().await;
+    sidecar.reaches("sluicegate_store_up", 1.0).await;
+
+    // An operator may give a key a quota there.
+    let allowed = json!({ "limit": "plan.none", "key": "x-api-key=k", "quota": 2 });
+    let (status, told) = sidecar
+        .change_override(Method::PUT, allowed.to_string())
+        .await;
+    assert_eq!(status, 200, "{told}");
+    eventually("the override is in force in Envoy", async || {
+        ask("none").await.0 == 200
+    })
+    .await;
+    assert_eq!(ask("none").await.0, 200);
+    let (status, headers, _) = ask("none").await;
+    assert_eq!(status, 429);
+    assert!(headers.contains_key("retry-after"), "{headers:?}");
 }

@@ -85,7 +85,7 @@ async fn live_through_everything(sidecar: &Sidecar, redis: &mut Redis) {
     let first = std::fs::read_to_string(&sidecar.policy).unwrap();
     std::fs::write(&sidecar.policy, first.replace("quota: 2", "quota: 3")).unwrap();
     sidecar.reaches("sluicegate_policy_epoch", 2.0).await;
-    std::fs::write(&sidecar.policy, first.replace("quota: 2", "quota: 0")).unwrap();
+    std::fs::write(&sidecar.policy, first.replace("quota: 2", "quota: -2")).unwrap();
     eventually("the policy is refused", async || {
         let reloaded = "sluicegate_policy_last_reload_successful";
         sidecar.metric(reloaded).await == 0.0

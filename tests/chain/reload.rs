@@ -55,7 +55,7 @@ async fn an_invalid_policy_changes_nothing_and_is_reported_until_it_is_fixed() {
     let good = policy("memory", "sliding_log", 5, "1h");
     let sidecar = Sidecar::alone(&good).await;
     for (broken, field) in [
-        (good.replace("quota: 5", "quota: 0"), "`quota` is 0"),
+        (good.replace("quota: 5", "quota: -5"), "`quota` is `-5`"),
         (good.replace("algorithm", "algorithmus"), "algorithmus"),
         (
             good.replace("store: memory", "store: redis://127.0.0.1:1"),

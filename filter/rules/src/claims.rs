@@ -28,7 +28,7 @@ use crate::request::Request;
 use crate::settle::number_in;
 
 /// The metadata namespace of `jwt_authn`.
-pub(crate) const JWT_AUTHN: &str = "envoy.filters.http.jwt_authn";
+pub const JWT_AUTHN: &str = "envoy.filters.http.jwt_authn";
 /// Numbers are doubles here: from this size on, different integers have the same representation.
 const EXACT: f64 = 9_007_199_254_740_992.0; // 2^53
 
@@ -242,10 +242,22 @@ struct Metadata {
 /// The attribute `metadata` after `jwt_authn` has verified a token with these claims. For `explain`, which evaluates
 /// rules for a made-up request.
 pub fn metadata(payload: &str, claims: &serde_json::Value) -> Vec<u8> {
-    let fields = [(payload.to_owned(), value(claims))].into();
-    let filter_metadata = [(JWT_AUTHN.to_owned(), Struct { fields })].into();
+    let claims = [(payload.to_owned(), claims.clone())].into_iter().collect();
+    metadata_of([(JWT_AUTHN, &claims)])
+}
+
+/// The attribute `metadata` with these values, by namespace.
+pub fn metadata_of<'v>(namespaces: impl IntoIterator<Item = (&'v str, &'v Fields)>) -> Vec<u8> {
+    let namespaces = namespaces.into_iter().map(|(name, fields)| {
+        let fields = fields.iter().map(|(name, one)| (name.clone(), value(one)));
+        let fields = fields.collect();
+        (name.to_owned(), Struct { fields })
+    });
+    let filter_metadata = namespaces.collect();
     Metadata { filter_metadata }.encode_to_vec()
 }
+
+type Fields = serde_json::Map<String, serde_json::Value>;
 
 fn value(json: &serde_json::Value) -> Value {
     use serde_json::Value as Json;

@@ -70,7 +70,7 @@ mod updates;
 mod verdict_error;
 mod wire;
 
-pub use claims::metadata;
+pub use claims::{JWT_AUTHN, metadata, metadata_of};
 pub use conclude::Conclusion;
 pub use config::ConfigError;
 pub use config::document::Document;

@@ -65,7 +65,9 @@ impl Reply {
         let retry_after_ms = limit_status.retry_after_ms;
         let mut headers = HeaderFields::for_denial();
         // Whole seconds, rounded up, or the retry would be early; milliseconds in a header of their own.
-        headers.add_number("retry-after", header_style::seconds(retry_after_ms));
+        if !limit_status.allows_nothing() {
+            headers.add_number("retry-after", header_style::seconds(retry_after_ms));
+        }
         // As Envoy's own filter: by default a client's Envoy does not retry it, and `retry_on: envoy-ratelimited` does.
         headers.add("x-envoy-ratelimited", |text| text.push_str("true"));
         // gRPC clients with a retry policy obey it (gRFC A6); a denial is our only reply that may be retried.

@@ -355,6 +355,30 @@ fn a_denial_until_an_operator_changes_something_has_no_time_in_words() {
     }
 }
 
+/// As a sidecar answers where the policy has `rate: 0`. Its number of milliseconds is for filters that know no such answer.
+#[test]
+fn what_is_not_allowed_at_all_has_no_time_anywhere() {
+    let rules = rule(ALLOW);
+    let verdict = verdict("denied");
+    let verdict = verdict.replace(r#""remaining""#, r#""until_changed":true,"remaining""#);
+    let verdict = verdict.replace(r#""quota":10"#, r#""quota":0"#);
+    for headers in [&[][..], &[GRPC]] {
+        let question = question(&rules, &request("POST", "/a.B/C", headers));
+        let reply = reply(answered(&question, &answer(std::slice::from_ref(&verdict))).0);
+        let body = String::from_utf8(reply.body).unwrap();
+        let told = "by limit `per-key`, this request is not allowed at all";
+        assert!(body.contains(told) && !body.contains("100"), "{body}");
+        assert_eq!(reply.status, 429);
+        for absent in ["retry-after", "retry-after-ms", "x-ratelimit-reset"] {
+            assert_eq!(field(&reply.headers, absent), None, "{absent}");
+        }
+        let available = field(&reply.headers, "ratelimit").unwrap();
+        assert!(!available.contains(";t="), "{available}");
+        let pushback = field(&reply.headers, "grpc-retry-pushback-ms");
+        assert_eq!(pushback, (!headers.is_empty()).then_some("-1"));
+    }
+}
+
 /// Two rules that count the same units by one limit take both costs.
 #[test]
 fn the_cost_of_a_denial_is_all_that_the_request_takes_from_the_limit() {

@@ -114,7 +114,7 @@ pub struct LimitStatus<'a> {
     /// The name of that check's limit.
     #[serde(borrow)]
     pub limit: Cow<'a, str>,
-    /// The window's quota in units (for a token bucket, its burst).
+    /// The window's quota in units (for a token bucket, its burst). With 0, nothing is allowed at all.
     pub quota: u64,
     /// The window's length in milliseconds.
     pub window_ms: u64,
@@ -163,6 +163,11 @@ pub enum CalendarUnit {
 }
 
 impl LimitStatus<'_> {
+    /// Whether it denies because its limit allows nothing at all: then clients are told no time.
+    pub const fn allows_nothing(&self) -> bool {
+        self.until_changed && self.quota == 0
+    }
+
     /// A copy that owns its data.
     pub fn into_owned(self) -> LimitStatus<'static> {
         LimitStatus {

@@ -5,7 +5,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use super::exit::{self, Exit};
 use super::{
     Failure, check, check_config, check_store, completions, consumers, decide, dev, drain_envoy,
-    explain, man, overrides, peek, render, reset, rollout, schema, serve, settle, top,
+    explain, man, overrides, peek, render, reset, rollout, schema, serve, settle, top, trial,
 };
 
 /// Exact rate limits, for Envoy and for jobs.
@@ -58,6 +58,8 @@ enum Command {
     CheckStore(check_store::CheckStore),
     /// Show which rules match a request, and which limits and keys they check.
     Explain(explain::Explain),
+    /// Test a policy: run tables of requests through its rules and limits, in virtual time.
+    Test(trial::Test),
     /// Print the JSON Schema of the filter's configuration, or the OpenAPI document of the sidecar.
     Schema(schema::Schema),
     /// Print a shell completion script.
@@ -95,6 +97,7 @@ impl Arguments {
             Command::CheckConfig(check) => check.run(),
             Command::CheckStore(check) => check.run().await,
             Command::Explain(explain) => explain.run(),
+            Command::Test(test) => test.run(),
             Command::Schema(schema) => schema.run(),
             Command::Completions(completions) => completions.run(Self::command()),
             Command::Man(man) => man.run(Self::command()),

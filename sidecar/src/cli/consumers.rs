@@ -22,7 +22,9 @@ const MAX_KEY_BYTES: u64 = 8_192;
 
 /// Arguments of `consumers`.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  sluicegate consumers add acme --pepper-file pepper.txt")]
+#[command(
+    after_help = "Example:\n  sluicegate consumers add acme --tier gold --pepper-file pepper.txt"
+)]
 pub struct Consumers {
     #[command(subcommand)]
     command: Command,
@@ -46,6 +48,9 @@ enum Command {
         /// A file with the filters' `pepper`.
         #[arg(long, value_name = "FILE")]
         pepper_file: PathBuf,
+        /// The consumer's tier: the limit of this name below `tiers` counts it, in a policy with `by: consumer`. It leaves another one.
+        #[arg(long, value_name = "TIER", value_parser = name)]
+        tier: Option<String>,
     },
     /// List the consumers, with the first digits of the hashes of their keys.
     List,
@@ -63,7 +68,11 @@ enum Command {
 impl Consumers {
     pub fn run(self) -> Result<(), Failure> {
         match &self.command {
-            Command::Add { name, pepper_file } => self.add(name, pepper_file),
+            Command::Add {
+                name,
+                pepper_file,
+                tier,
+            } => self.add(name, pepper_file, tier.as_deref()),
             Command::List => print(&listed(&self.read()?)),
             Command::Remove { name, hash } => {
                 self.remove(name, hash.as_deref().unwrap_or_default())
@@ -99,7 +108,7 @@ impl Consumers {
         Err(Failure::usage(format!("{}: {why}", self.file.display())))
     }
 
-    fn add(&self, name: &str, pepper_file: &Path) -> Result<(), Failure> {
+    fn add(&self, name: &str, pepper_file: &Path, tier: Option<&str>) -> Result<(), Failure> {
         let _locked = self.locked()?;
         let hasher = Hasher::new(&pepper::read(pepper_file)?);
         let digest = hasher.pepper_digest();
@@ -107,6 +116,7 @@ impl Consumers {
             Ok(false) => ConsumersFile {
                 pepper: digest.clone(),
                 consumers: BTreeMap::new(),
+                tiers: BTreeMap::new(),
             },
             _ => self.read()?,
         };
@@ -127,6 +137,9 @@ impl Consumers {
             ));
         }
         all.consumers.entry(name.to_owned()).or_default().push(hash);
+        if let Some(tier) = tier {
+            all.put_into(tier, name);
+        }
         self.write(&all)?;
         if given.is_none() {
             // It is nowhere else.
@@ -144,7 +157,7 @@ impl Consumers {
         if let Some(hashes) = all.consumers.get_mut(name) {
             hashes.retain(|hash| !hash.starts_with(start));
         }
-        all.consumers.retain(|_, hashes| !hashes.is_empty());
+        all.forget_without_keys();
         let removed = before - all.keys().count();
         if removed == 0 {
             return self.refuse("there is no such key: `sluicegate consumers list` shows all");
@@ -160,7 +173,11 @@ fn listed(all: &ConsumersFile) -> String {
     let mut text = String::new();
     for (name, hashes) in &all.consumers {
         let hashes: Vec<_> = hashes.iter().map(|hash| start_of(hash)).collect();
-        line!(text, "{name:<24} {}", hashes.join(" "));
+        let mut tiers = all.tiers.iter().filter(|(_, names)| names.contains(name));
+        let tier = tiers
+            .next()
+            .map_or_else(String::new, |(tier, _)| format!(" tier {tier}"));
+        line!(text, "{name:<24} {}{tier}", hashes.join(" "));
     }
     text
 }

@@ -14,7 +14,7 @@ use sluicegate_protocol::{Check, Decision, LimitStatus, Settled, Verdict, Withou
 use super::Failure;
 use super::checks::{COST, Checks, refused, used};
 use super::exit::{self, Exit};
-use super::output::{Output, Span, UNTIL_CHANGED, window};
+use super::output::{NOT_AT_ALL, Output, Span, UNTIL_CHANGED, window};
 use super::stdout::{eprint, not_written, print, write};
 use super::target::{Decider, Target};
 use taken::{Units, settle, undo};
@@ -222,6 +222,9 @@ fn text(verdict: &Verdict<'_>) -> String {
                 left(status),
                 receipts.collect::<String>()
             )
+        }
+        Verdict::Denied(status) if status.allows_nothing() => {
+            format!("denied: by limit `{}`, this {NOT_AT_ALL}\n", status.limit)
         }
         Verdict::Denied(status) => {
             let due = match status.until_changed {

@@ -14,7 +14,8 @@ pub enum Exit {
     #[value(name = "EX_OK")]
     Success = 0,
     /// a system error (a port is in use, a file cannot be written), or a second signal stopped `serve`; for `check` and
-    /// `check-store`: something has to be changed; for `rollout`: not every filter has the rules; for `dev`: Envoy has ended
+    /// `check-store`: something has to be changed; for `rollout`: not every filter has the rules; for `test`: something was not as
+    /// expected; for `dev`: Envoy has ended
     #[value(name = "")]
     System = 1,
     /// an error in the arguments, the policy or the configuration; also an unknown limit, or a cost above the limit's quota

@@ -1,19 +1,17 @@
 //! `sluicegate explain`: shows the checks of a request without making them.
 
-use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::slice;
 
-use serde_json::json;
 use sluicegate::policy::{Expanded, Files, Policy, window_quota};
 use sluicegate::telemetry::subject::Subject;
+use sluicegate::trial::{DescribedRequest, parts, settings};
 use sluicegate_protocol::{Whom, part_of};
-use sluicegate_rules::config::{self, ConfigError};
 use sluicegate_rules::{
-    Evaluation, ExplainedReading, Hasher, Headers, Question, Request, ResolvedCheck, RuleSet,
-    Settings, metadata,
+    Evaluation, ExplainedReading, Hasher, Question, ResolvedCheck, RuleSet, Settings, config,
+    metadata,
 };
 
 use super::Failure;
@@ -59,26 +57,8 @@ pub struct Explain {
     set: Option<String>,
 }
 
-/// What Envoy strips from a header; the rules see all other white space.
-const BLANK: [char; 2] = [' ', '\t'];
-
 const OTHER_PEPPER: &str = "the policy's consumers have keys that were hashed with another pepper, so it is not known whether \
      this one is among them: give the filters', `--pepper-file FILE`";
-
-/// The request to explain.
-struct DescribedRequest {
-    headers: Headers,
-    attributes: BTreeMap<String, Vec<u8>>,
-}
-
-impl Request for DescribedRequest {
-    fn headers(&self) -> &Headers {
-        &self.headers
-    }
-    fn property(&self, path: &[&str]) -> Option<Vec<u8>> {
-        self.attributes.get(&path.join(".")).cloned()
-    }
-}
 
 impl Explain {
     pub fn run(self) -> Result<(), Failure> {
@@ -159,54 +139,33 @@ impl Explain {
     }
 
     fn request(&self) -> Result<DescribedRequest, Failure> {
-        let request = self.request.as_deref().unwrap_or_default();
-        let (method, target) = parts(request, ' ', "GET /path")?;
-        let target = target.trim_matches(BLANK);
-        // As in a request line.
-        let target = match target.rsplit_once(' ') {
-            Some((target, version)) if version.starts_with("HTTP/") => target,
-            _ => target,
-        };
-        let absolute = target.split_once("://").map(|(_, rest)| rest);
-        let (host, path) =
-            match absolute.map(|rest| rest.split_at(rest.find('/').unwrap_or(rest.len()))) {
-                Some((host, path)) => (Some(host), if path.is_empty() { "/" } else { path }),
-                None => (None, target),
-            };
-        let mut headers = vec![(":method", method), (":path", path)];
-        headers.extend(host.map(|host| (":authority", host)));
-        for header in &self.headers {
+        let headers = self.headers.iter().map(|header| {
             // Envoy keeps the host under its HTTP/2 name.
             let pseudo = header.strip_prefix(":authority:");
-            let (name, value) = match pseudo {
-                Some(value) => ("host", value),
-                None => parts(header, ':', "name: value")?,
-            };
-            let (name, value) = (name.trim_matches(BLANK), value.trim_matches(BLANK));
-            match (name.eq_ignore_ascii_case("host"), host) {
-                // Envoy takes that of the target.
-                (true, Some(_)) => {}
-                (true, None) => headers.push((":authority", value)),
-                (false, _) => headers.push((name, value)),
-            }
-        }
-        let peer = std::net::SocketAddr::new(self.peer, 0).to_string();
-        let mut attributes: BTreeMap<_, _> =
-            [("source.address".to_owned(), peer.into_bytes())].into();
+            pseudo.map_or_else(
+                || parts(header, ':', "name: value"),
+                |value| Ok(("host", value)),
+            )
+        });
+        let headers = headers
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(Failure::usage)?;
+        let request = self.request.as_deref().unwrap_or_default();
+        let request = DescribedRequest::new(request, headers, self.peer);
+        let mut request = request.map_err(Failure::usage)?;
+        let attributes = &mut request.attributes;
         for attribute in &self.attribute {
-            let (name, value) = parts(attribute, '=', "name=value")?;
+            let (name, value) = parts(attribute, '=', "name=value").map_err(Failure::usage)?;
             attributes.insert(name.to_owned(), value.into());
         }
         if let Some(claims) = &self.claims {
             let form = "payload={\"sub\": \"alice\"}";
-            let (payload, json) = parts(claims, '=', form)?;
-            let claims = serde_json::from_str(json).map_err(|_| wrong(claims, form))?;
+            let (payload, json) = parts(claims, '=', form).map_err(Failure::usage)?;
+            let wrong = || Failure::usage(format!("`{claims}` is not of the form `{form}`"));
+            let claims = serde_json::from_str(json).map_err(|_| wrong())?;
             attributes.insert("metadata".to_owned(), metadata(payload, &claims));
         }
-        Ok(DescribedRequest {
-            headers: headers.into_iter().collect(),
-            attributes,
-        })
+        Ok(request)
     }
 }
 
@@ -224,28 +183,6 @@ fn expand(path: &Path) -> Result<String, Failure> {
         line!(text, "# default: {default}");
     }
     Ok(text)
-}
-
-/// The parts of an argument of this form.
-fn parts<'a>(
-    argument: &'a str,
-    separator: char,
-    form: &str,
-) -> Result<(&'a str, &'a str), Failure> {
-    let parts = argument.split_once(separator);
-    parts.ok_or_else(|| wrong(argument, form))
-}
-
-fn wrong(argument: &str, form: &str) -> Failure {
-    Failure::usage(format!("`{argument}` is not of the form `{form}`"))
-}
-
-/// The settings of a plugin of which only this is known.
-fn settings(pepper: &str) -> Result<Settings, ConfigError> {
-    let plugin = json!({
-        "version": 2, "sidecar": { "cluster": "-" }, "rule_sets": { "default": "-" }, "pepper": pepper,
-    });
-    config::settings(plugin).map(|(settings, _)| settings)
 }
 
 fn describe(

@@ -65,6 +65,9 @@ pub fn counted(count: usize, what: &str) -> String {
 /// In place of a time, of a denial that has none.
 pub const UNTIL_CHANGED: &str = "blocked until an operator changes that";
 
+/// The same where a limit allows nothing.
+pub const NOT_AT_ALL: &str = "is not allowed at all";
+
 /// A duration in milliseconds, formatted for people; rounded up to whole seconds from ten seconds on.
 pub struct Span(pub u64);
 

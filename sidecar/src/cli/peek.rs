@@ -6,7 +6,7 @@ use sluicegate_protocol::{Code, Decision, LimitStatus, PEEK_PATH, Verdict};
 use super::Failure;
 use super::admin::AdminPort;
 use super::checks::{COST, LimitSubject, check, cost, refused};
-use super::output::{Output, Span, UNTIL_CHANGED, window};
+use super::output::{NOT_AT_ALL, Output, Span, UNTIL_CHANGED, window};
 use super::target::{Decider, Target};
 
 /// How often to look again when other callers took or returned units between two looks.
@@ -99,7 +99,8 @@ async fn look(decider: &Decider, (limit, key): (&str, &str), cost: u64) -> Resul
             at_once: now.at_once,
             // Under constant traffic `remaining` changes with each look; then this time is for a value close to it.
             next_unit_ms: next_unit_ms.filter(|_| !now.at_once),
-            reset_ms: known(&now, |of| of.reset_ms).filter(|_| !now.at_once),
+            // A cost of 0 is admitted where nothing else is.
+            reset_ms: known(&room, |_| now.reset_ms).filter(|_| !now.at_once),
             cost,
             retry_after_ms: known(&room, |of| of.retry_after_ms),
             limit: now.limit.into_owned(),
@@ -144,6 +145,7 @@ fn text(left: &Left) -> String {
         text += &format!("next unit available in {}\n", Span(next));
     }
     text += &match left.reset_ms {
+        None if *quota == 0 => format!("{NOT_AT_ALL}\n"),
         None => format!("{UNTIL_CHANGED}\n"),
         Some(0) => "the whole quota is available now\n".to_owned(),
         Some(reset) => format!("whole quota available in {}\n", Span(reset)),

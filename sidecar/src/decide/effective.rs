@@ -140,13 +140,22 @@ impl<'a> EffectiveChecks<'a> {
             if check.quota.is_some() && limit.accepted_quota(check.quota).is_none() {
                 all.refused_quotas.push(limit);
             }
-            let found = overrides.find(&limit.name, &check.key);
-            let (windows, quota, ends_in_ms) = match found {
-                None => (
-                    limit.windows.as_slice(),
-                    limit.accepted_quota(check.quota),
+            let quota = limit.accepted_quota(check.quota);
+            // As a block without an end; what costs nothing is admitted.
+            let nothing = (limit.allows_nothing() && quota.is_none()).then(|| {
+                let is_cost = check.cost > 0 || asked.settles(check);
+                (
+                    if is_cost {
+                        &Effect::Blocked
+                    } else {
+                        &Effect::Unlimited
+                    },
                     None,
-                ),
+                )
+            });
+            let found = overrides.find(&limit.name, &check.key).or(nothing);
+            let (windows, quota, ends_in_ms) = match found {
+                None => (limit.windows.as_slice(), quota, None),
                 Some((Effect::Quotas(windows), ends_in_ms)) => (windows.as_ref(), None, ends_in_ms),
                 Some((effect, ends_in_ms)) => {
                     all.merged.push(index);

@@ -22,8 +22,8 @@ pub fn lint(rules: &[Rule], policy: &Policy, findings: &mut Findings<'_>) {
         let most = limits.iter().map(|limit| limit.most_of_any());
         let most = most.collect::<Option<Vec<_>>>().into_iter().flatten().max();
         for limit in limits {
-            // In shadow, or if not enforced, no request is denied.
-            if !rule.shadow && limit.is_enforced() {
+            // In shadow, or if not enforced, no request is denied; what allows nothing is meant to.
+            if !rule.shadow && limit.is_enforced() && !limit.allows_nothing() {
                 check_costs(&at, check, limit, most, findings);
             }
             check_quota(&at, check, limit, findings);

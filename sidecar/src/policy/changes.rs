@@ -166,9 +166,10 @@ fn of_limit(before: &Limit, after: &Limit) -> Vec<String> {
 pub fn describe_window(spec: &BucketSpec) -> String {
     let burst = spec.most_at_once();
     let window = format!("{} {}", spec.name(), window_quota(spec));
-    match burst == spec.quota {
-        true => window,
-        false => format!("{window} with burst {burst}"),
+    match spec.quota {
+        0 => window_quota(spec),
+        quota if quota == burst => window,
+        _ => format!("{window} with burst {burst}"),
     }
 }
 

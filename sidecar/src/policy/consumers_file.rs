@@ -30,6 +30,8 @@ pub struct ConsumersFile {
     pub pepper: String,
     /// The hashes of each consumer's keys, by its name.
     pub consumers: BTreeMap<String, Vec<String>>,
+    /// The consumers of each tier.
+    pub tiers: BTreeMap<String, Vec<String>>,
 }
 
 #[derive(Deserialize)]
@@ -37,6 +39,8 @@ pub struct ConsumersFile {
 struct Written {
     pepper: Spanned<String>,
     consumers: BTreeMap<String, Vec<Spanned<String>>>,
+    #[serde(default)]
+    tiers: BTreeMap<String, Vec<String>>,
 }
 
 /// Reads a file of consumers.
@@ -59,7 +63,7 @@ pub(super) fn parse(text: &str) -> Result<ConsumersFile, String> {
         let line = error.location().map_or(1, |location| location.line());
         let why = match error {
             Error::DuplicateMappingKey { .. } => "a name is given twice: make one list of its keys",
-            _ => "expected `pepper: DIGITS` and `consumers: { NAME: [HASH, ...] }`, as `sluicegate consumers add` writes them",
+            _ => "expected `pepper: DIGITS`, `consumers: { NAME: [HASH, ...] }` and `tiers: { TIER: [NAME, ...] }`, as `sluicegate consumers add` writes them",
         };
         format!("line {line}: {why}")
     })?;
@@ -106,6 +110,7 @@ pub(super) fn parse(text: &str) -> Result<ConsumersFile, String> {
     Ok(ConsumersFile {
         pepper: file.pepper.value,
         consumers: consumers.collect(),
+        tiers: file.tiers,
     })
 }
 
@@ -119,6 +124,25 @@ impl ConsumersFile {
     pub fn keys(&self) -> impl Iterator<Item = (&str, &str)> {
         let each = self.consumers.iter();
         each.flat_map(|(name, hashes)| hashes.iter().map(|hash| (hash.as_str(), name.as_str())))
+    }
+
+    /// Puts a consumer into this tier, and into no other.
+    pub fn put_into(&mut self, tier: &str, name: &str) {
+        self.tiers.entry(tier.to_owned()).or_default();
+        for (other, names) in &mut self.tiers {
+            names.retain(|one| one != name);
+            if other == tier {
+                names.push(name.to_owned());
+            }
+        }
+    }
+
+    /// Forgets consumers that have no key any more. A tier stays, so that its name is not taken for a consumer's.
+    pub fn forget_without_keys(&mut self) {
+        self.consumers.retain(|_, hashes| !hashes.is_empty());
+        let names = &self.consumers;
+        let tiers = self.tiers.values_mut();
+        tiers.for_each(|tier| tier.retain(|name| names.contains_key(name)));
     }
 
     /// Replaces a file, and lets those read it who could read the old one. Without an old one: the user, and the group of a folder
@@ -144,6 +168,12 @@ impl ConsumersFile {
         for (name, hashes) in &self.consumers {
             text += &format!("  {name:?}: {hashes:?}\n");
         }
+        if !self.tiers.is_empty() {
+            text += "tiers:\n";
+        }
+        for (tier, names) in &self.tiers {
+            text += &format!("  {tier:?}: {names:?}\n");
+        }
         text
     }
 }
@@ -165,6 +195,7 @@ mod tests {
                 ("true".to_owned(), Vec::new()),
             ]
             .into(),
+            tiers: [("2".to_owned(), vec!["1".to_owned()])].into(),
         }
     }
 
@@ -178,6 +209,7 @@ mod tests {
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
         let none = ConsumersFile {
             consumers: BTreeMap::new(),
+            tiers: BTreeMap::new(),
             ..file()
         };
         none.write(&path).unwrap();
@@ -223,6 +255,11 @@ mod tests {
             ("beta", "acme", "line 4: a name is given twice"),
             ("beta", "b/eta", "line 5: `b/eta` is not a consumer's name"),
             ("- ff", "- a: ff", "expected `pepper: DIGITS`"),
+            (
+                "  beta:",
+                "  beta: []\ntiers: { gold: [delta] }\nx:",
+                "expected `pepper: DIGITS`",
+            ),
         ] {
             assert!(good.contains(from), "{from}");
             let why = parse(&good.replace(from, to)).unwrap_err();

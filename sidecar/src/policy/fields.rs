@@ -17,7 +17,7 @@ pub fn is_name(name: &str) -> bool {
 const UNITS: [&str; 6] = ["ms", "s", "m", "h", "d", "w"];
 
 /// A duration of whole milliseconds.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let shown = shown(text);
     let units = text.split(|c: char| c.is_ascii_digit() || c.is_whitespace());
     let mut units = units.filter(|unit| !unit.is_empty());

@@ -304,13 +304,22 @@ fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
         }
         windows.push(spec);
     }
+    let nothing = windows.iter().position(|window| window.quota == 0);
+    if let (Some(index), 2..) = (nothing, windows.len()) {
+        let why = format!(
+            "window {}: `quota` is 0, which allows nothing, whatever other windows have: remove it or them",
+            index + 1
+        );
+        return Err((format!("windows[{index}]"), why));
+    }
     let longest_us = slots(file, &windows)?;
     let max_requested_quota = file.quota_from_request.as_ref().map(|quota| quota.max);
     let in_field = |field: &str, why| (field.to_owned(), format!("`{field}`: {why}"));
     if let Some(max) = max_requested_quota {
         check_max_quota(max, &windows).map_err(|why| in_field("quota_from_request", why))?;
     }
-    let lease = file.lease.as_ref().map(|lease| {
+    let lease = file.lease.as_ref().filter(|_| nothing.is_none());
+    let lease = lease.map(|lease| {
         let terms = lease.read(&mut windows, max_requested_quota.is_some());
         terms.map_err(|why| in_field("lease", why))
     });

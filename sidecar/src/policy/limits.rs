@@ -64,6 +64,11 @@ impl Limit {
         self.expire_us().map_or(MAX_COST, |_| MAX_SLOTS)
     }
 
+    /// Whether it denies every cost above 0 that has no quota of its own: nothing is counted for it.
+    pub fn allows_nothing(&self) -> bool {
+        self.windows.iter().any(|window| window.quota == 0)
+    }
+
     /// Whether the policy file does not switch it off.
     pub fn is_enforced(&self) -> bool {
         !self.overrides.contains_key(&Whom::AllKeys(true))
@@ -74,12 +79,12 @@ impl Limit {
         most(self.windows.iter().copied())
     }
 
-    /// The largest cost that any request can have; unknown where an override may give a key more, or nothing is enforced.
+    /// The largest cost that any request can have; unknown where an override may give a key more, or nothing is enforced, or nothing
+    /// is meant to be admitted.
     pub fn most_of_any(&self) -> Option<u64> {
         let most = self.most().max(self.max_requested_quota.unwrap_or(0));
-        self.overrides
-            .is_empty()
-            .then_some(most.min(self.most_of_check()))
+        let is_known = self.overrides.is_empty() && !self.allows_nothing();
+        is_known.then_some(most.min(self.most_of_check()))
     }
 }
 

@@ -50,6 +50,11 @@ impl Limit {
 }
 
 fn with_quota(spec: &BucketSpec, quota: &WindowQuota) -> Result<BucketSpec, String> {
+    if quota.quota == 0 {
+        return Err(format!(
+            "`quota` is 0: block the key instead, or use 1 to {MAX_UNITS}"
+        ));
+    }
     let (before, mut spec) = (spec.quota, *spec);
     spec.quota = quota.quota;
     match (spec.algorithm.burst_mut(), quota.burst) {
@@ -111,7 +116,7 @@ mod tests {
         for (wrong, named) in [
             (quota(500), ["2 windows", "`1m`"]),
             (of(3_600, 500), ["`1s`", "`1m`"]),
-            (of(60, 0), ["`quota`", "is 0"]),
+            (of(60, 0), ["`quota` is 0", "block the key"]),
         ] {
             let why = limit.with_quotas(&[wrong]).unwrap_err();
             assert!(named.iter().all(|name| why.contains(name)), "{why}");

@@ -43,8 +43,8 @@ impl AlgorithmName {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WindowFile {
-    /// a whole number of 1 or more
-    #[schemars(range(min = 1, max = MAX_UNITS))]
+    /// a whole number; 0 allows nothing at all
+    #[schemars(range(min = 0, max = MAX_UNITS))]
     quota: u64,
     /// a duration such as `10s`, `1m` or `24h`, or `day`, `week` or `month`
     pub(super) per: String,
@@ -95,7 +95,13 @@ impl WindowFile {
             window_us,
         };
         let fault = |error| spec_fault(&error, self.quota, self.burst);
-        spec.check().map_err(fault)?;
+        // What allows nothing is never counted. A token bucket has a rate in any case, and slots are in use.
+        let is_nothing = self.quota == 0 && !spec.is_level() && !spec.has_slots();
+        let counted = BucketSpec {
+            quota: spec.quota.max(u64::from(is_nothing)),
+            ..spec
+        };
+        counted.check().map_err(fault)?;
         Ok(spec)
     }
 
@@ -193,8 +199,11 @@ pub fn window_name(spec: &BucketSpec) -> String {
     }
 }
 
-/// What a window admits, for people: `20 per 10m`, `32 at once`.
+/// What a window admits, for people: `20 per 10m`, `32 at once`, `nothing`.
 pub fn window_quota(spec: &BucketSpec) -> String {
+    if spec.quota == 0 {
+        return "nothing".to_owned();
+    }
     let name = window_name(spec);
     let per = if name == AT_ONCE { "" } else { "per " };
     format!("{} {per}{name}", spec.quota)

@@ -208,7 +208,8 @@ fn status_answer(answer: Answer<'_>, asked: &Read<'_>) -> Response {
         ) => return ok(&answer),
         Some(Verdict::Denied(status)) => {
             let seconds = status.retry_after_ms.div_ceil(1_000).max(1);
-            (denied(status, asked), Some(seconds))
+            let seconds = (!status.allows_nothing()).then_some(seconds);
+            (denied(status, asked), seconds)
         }
         Some(Verdict::Unavailable { .. }) | None => (unavailable(), Some(UNAVAILABLE_RETRY_S)),
         Some(Verdict::Error(problem)) => (problem.clone().into(), None),

@@ -168,7 +168,7 @@ fn all_findings_come_in_one_run_as_text_and_as_json() {
     let (plugin, policy) = pushed(&wrong);
     let file = envoy(&plugin).replace("timeout: 30s", "timeout: 0s");
     let policy = policy.replace("quota: 10,", "quota: 0,");
-    let policy = policy.replace("quota: 5000,", "quota: 0,");
+    let policy = policy.replace("quota: 5000, per: 1s", "quota: 5000, per: 400d");
     let check = |command: &[&str]| run_with(command, Some(&policy), Some(&file));
     let (status, printed) = check(&["check-config"]);
     assert_eq!(status, 64, "{printed}");

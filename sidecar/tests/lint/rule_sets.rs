@@ -77,7 +77,7 @@ fn all_mistakes_of_rules_come_in_one_run_at_the_lines_of_their_fields() {
     let wrong = policy
         .replace("path_prefix: /search", "path_prefix: search")
         .replace("limit: everyone", "limit: evryone")
-        .replace("quota: 5000", "quota: 0")
+        .replace("quota: 5000, per: 1s", "quota: 5000, per: 400d")
         .replace("key: [{ address: {} }]", "key: [{ method: true }]");
     let (status, printed) = check(&wrong, None);
     assert_eq!(status, 64);
@@ -95,7 +95,7 @@ fn all_mistakes_of_rules_come_in_one_run_at_the_lines_of_their_fields() {
         (
             "  everyone:",
             2,
-            "error: limit `everyone`: window 1: `quota` is 0",
+            "error: limit `everyone`: window 1: `per` is 34560000s",
         ),
         // Mistakes do not hide what is probably not intended.
         (

@@ -42,7 +42,7 @@ pub enum WhenMissing {
 #[cfg_attr(feature = "schema", derive(Deserialize, JsonSchema))]
 #[cfg_attr(feature = "schema", serde(default, deny_unknown_fields))]
 pub struct Reply {
-    /// Which rate limit header fields to send, by default `both`. Every denial has `Retry-After` in any case.
+    /// Which rate limit header fields to send, by default `both`. Every denial has `Retry-After` in any case, unless its limit allows nothing at all.
     pub headers: Headers,
     /// Send the header fields with admitted responses too.
     pub on_admitted: bool,

@@ -15,7 +15,11 @@ const UNITS: [(u64, &str); 5] = [
 
 /// Appends the text of a denial of `cost` units by this limit.
 pub fn write_denial(text: &mut String, limit: &str, status: &LimitStatus<'_>, cost: u64) {
-    if status.until_changed {
+    if status.allows_nothing() {
+        text.push_str("by limit `");
+        text.push_str(limit);
+        text.push_str("`, this request is not allowed at all");
+    } else if status.until_changed {
         text.push_str("limit `");
         text.push_str(limit);
         text.push_str("` denies this request until its operator changes that");

@@ -114,7 +114,7 @@ fn a_broken_policy_is_refused_with_line_field_and_remedy() {
         limits: | memory_limit: 10kB\nlimits: | line 2, `memory_limit`, 10kB, 256MiB
         limits: | limit: | line 2, `limits`
         limits: | limits: {}\nstore_timeout: 1s\nx: | line 4, `x` is not a field, `limits`
-        quota: 120 | quota: five | line 7, column 18, `quota` is `five`, a whole number of 1 or more
+        quota: 120 | quota: five | line 7, column 18, `quota` is `five`, a whole number; 0 allows nothing
         - { quota: 10, per: 1s } | - [10, 1s] | line 6, a mapping, a list
         sliding_log | { sliding_log: 1 } | line 4, `algorithm`
         algorithm: sliding_log | algorithm: sliding_log\n    lease: [1s] | line 5, `lease` is a list
@@ -135,7 +135,7 @@ fn a_broken_policy_is_refused_with_line_field_and_remedy() {
 
 #[test]
 fn the_mistakes_of_all_limits_are_found_together() {
-    let one = "{ algorithm: sliding_log, windows: [{ quota: 0, per: 1s }] }";
+    let one = "{ algorithm: sliding_log, windows: [{ quota: 1, per: 400d }] }";
     let text = format!("limits:\n  a: {one}\n  b: {one}\n");
     let mistakes = Expanded::read(&text, &mut Files::default())
         .unwrap()

@@ -10,7 +10,8 @@ use super::{
     named, node, placed, units, wrong,
 };
 use crate::mask::shown;
-use crate::policy::consumers_file;
+use crate::policy::consumers::DEFAULT;
+use crate::policy::consumers_file::{self, ConsumersFile};
 use crate::policy::fields::is_name;
 use crate::policy::files::Files;
 use crate::policy::schemas::{fields_of, said, takes};
@@ -141,8 +142,12 @@ impl Limit<'_> {
         } else if let Some(rate) = rate {
             let (windows, algorithm, means) = units::rate(rate)?;
             limit.insert(0, named("windows", node(rate, windows)));
-            if self.get("algorithm").is_none() {
+            let is_given = self.get("algorithm").is_some();
+            if means.is_none() || !is_given {
+                limit.retain(|(name, _)| name.value != "algorithm");
                 limit.insert(0, named("algorithm", node(rate, algorithm.into())));
+            }
+            if let (Some(means), false) = (means, is_given) {
                 long.default_of(name, format!("`algorithm: {algorithm}`: {means}"));
             }
         }
@@ -190,9 +195,17 @@ impl Limit<'_> {
         let read =
             read.map_err(|why| mistake(file, format!("`consumers` is {}: {why}", shown(name))))?;
         let limits = match (limit.get(CONSUMER), limit.is_string()) {
-            (Some(tiers), _) => tiers.clone(),
+            (Some(Value::Object(tiers)), _) => {
+                for tier in read.tiers.keys().filter(|tier| !tiers.contains_key(*tier)) {
+                    let means =
+                        format!("`{tier}: default`: the file has this tier, and `tiers` have not");
+                    long.default_of(&self.name.value, means);
+                }
+                let why = |why| mistake(self.get("tiers").unwrap_or(file), why);
+                by_consumer(tiers, &read).map_err(why)?
+            }
             (None, true) => json!({ "default": limit }),
-            (None, false) => {
+            _ => {
                 let why = "`tiers` of named consumers are by `consumer`: write that, or leave `consumers` away";
                 return Err(mistake(self.get("tiers").unwrap_or(file), why));
             }
@@ -269,4 +282,24 @@ impl Limit<'_> {
             _ => Err(wrong(node, "quota")),
         }
     }
+}
+
+/// The limit of each consumer that has a tier: the one in which the file lists it, or one of its own name. A tier that the file has is
+/// no consumer.
+fn by_consumer(tiers: &Map<String, Value>, file: &ConsumersFile) -> Result<Value, String> {
+    let mut limits = Map::new();
+    for (tier, limit) in tiers {
+        let listed = file.tiers.get(tier);
+        let own = (listed.is_none() || tier == DEFAULT).then_some(tier);
+        for name in own.into_iter().chain(listed.into_iter().flatten()) {
+            let other = limits.insert(name.clone(), limit.clone());
+            if other.is_some_and(|other| other != *limit) {
+                let name = shown(name);
+                return Err(format!(
+                    "`tiers`: consumer {name} is in `{tier}` and in another one: remove it from one of them"
+                ));
+            }
+        }
+    }
+    Ok(limits.into())
 }

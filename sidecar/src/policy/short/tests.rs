@@ -112,6 +112,33 @@ fn slots_stand_in_place_of_a_rate_also_by_tier() {
     }
 }
 
+#[test]
+fn a_rate_of_0_allows_nothing_whatever_else_the_limit_says() {
+    for given in [
+        "rate: 0",
+        "rate: [0]",
+        "rate: 0/1m",
+        "rate: 0/day, algorithm: sliding_log",
+        "rate: { quota: 0, per: 1s }, lease: {}, cost: 5",
+        "rate: 0, algorithm: token_bucket, lease: { longest: 1s }",
+        "tiers: { by: { header: x }, none: 0, default: { quota: 9, per: 1s, burst: 3 } }, algorithm: token_bucket",
+        "rate: 0, quota_from_request: { max: 9 }, quota: { jwt: quota }",
+        "algorithm: sliding_window, windows: [{ quota: 0, per: 1m }]",
+    ] {
+        let text = format!("limits: {{ l: {{ key: address, {given} }} }}");
+        let expanded = Expanded::read(&text, &mut Files::default()).unwrap();
+        let policy = expanded
+            .policy()
+            .unwrap_or_else(|why| panic!("{given}: {why:?}"));
+        let nothing: Vec<_> = policy.limits().filter(|one| one.allows_nothing()).collect();
+        assert_eq!(nothing.len(), 1, "{given}");
+        assert!(nothing[0].lease.is_none(), "{given}");
+        let told = expanded.defaults.join("; ");
+        assert!(!told.contains("sliding_log"), "{given}: {told}");
+        assert_eq!(long(&long(&text)), long(&text), "{given}");
+    }
+}
+
 /// Whether a field with this value is anywhere in it.
 fn has(within: &Value, name: &str, value: &Value) -> bool {
     match within {
@@ -213,7 +240,9 @@ fn a_mistake_is_told_with_line_field_value_and_remedy() {
         rate: 5/1s, key: [{ header: x, consumers: c.yaml }] | `consumers` goes with a `key` that is one header
         rate: 5/1s, key: { header: x }, when_missing: ~ | `when_missing` is nothing
         rate: -5/1s, key: address | `-5` is not a whole number
-        rate: 0/1s, key: address | line 3: limit `l`, `quota` is 0
+        rate: [0/1s, 5/1m], key: address | line 3: limit `l`, window 1: `quota` is 0, remove it or them
+        rate: { quota: 0, per: 1s, burst: 5 }, algorithm: token_bucket, key: address | line 3, `quota` is 0: use 1 to
+        windows: [{ quota: 0, per: 1s }], algorithm: token_bucket, key: address | line 3, `quota` is 0: use 1 to
         rate: [], key: address | `rate` is a list, `100/1m`
         rate: [9/day, 5/1s], key: address | calendar windows, two limits
         rate: [5/1s, 9/1s], key: address | `per` `1s` occurs twice

@@ -10,14 +10,23 @@ use crate::mask::shown;
 use crate::policy::named_window::NamedWindow;
 use crate::yaml::{Data, Node, fields, get, value};
 
-/// The windows of a rate; the algorithm that they need if the limit names none, and what that means.
-pub fn rate(node: &Node) -> Read<(Value, &'static str, &'static str)> {
+/// The windows of a rate; the algorithm that they need if the limit names none, and what that means. Without a meaning, they need it
+/// in any case.
+pub fn rate(node: &Node) -> Read<(Value, &'static str, Option<&'static str>)> {
     let rates = match &node.value {
         Data::List(rates) if rates.is_empty() => return Err(wrong(node, "rate")),
         Data::List(rates) => rates,
         _ => slice::from_ref(node),
     };
     let windows = rates.iter().map(window).collect::<Read<Vec<_>>>()?;
+    // Nothing is counted, so that all algorithms are alike.
+    let is_nothing = |one: &Value| {
+        let is_plain = one.as_object().is_some_and(|fields| fields.len() == 2);
+        is_plain && one.get("quota") == Some(&json!(0))
+    };
+    if matches!(windows.as_slice(), [one] if is_nothing(one)) {
+        return Ok((windows.into(), "fixed_window", None));
+    }
     let of_calendar = windows.iter().filter(|window| is_calendar(window)).count();
     let (algorithm, means) = match of_calendar {
         0 => (
@@ -33,7 +42,7 @@ pub fn rate(node: &Node) -> Read<(Value, &'static str, &'static str)> {
             return Err(mistake(node, why));
         }
     };
-    Ok((windows.into(), algorithm, means))
+    Ok((windows.into(), algorithm, Some(means)))
 }
 
 fn is_calendar(window: &Value) -> bool {
@@ -45,6 +54,9 @@ fn window(node: &Node) -> Read<Value> {
     match &node.value {
         Data::Fields(fields) if !fields.is_empty() => Ok(value(node)),
         Data::Scalar(Value::String(text)) => quota_and_per(node, text),
+        Data::Scalar(Value::Number(units)) if units.as_u64() == Some(0) => {
+            Ok(json!({ "quota": 0, "per": "1h" }))
+        }
         Data::Scalar(Value::Number(units)) => Err(mistake(
             node,
             format!(
