@@ -26,7 +26,7 @@ const NOT_HERE: [&str; 6] = [
     "kubectl ",
 ];
 /// Pages whose commands need nothing but a sidecar and an Envoy.
-const SHORT_PAGES: [&str; 5] = [
+const SHORT_PAGES: [&str; 6] = [
     "docs/http.md",
     "docs/test.md",
     "docs/compose.md",
