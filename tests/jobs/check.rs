@@ -109,7 +109,7 @@ async fn all_is_well_and_the_request_counts() {
         tells(
             &ran,
             "answered 200 OK, and the sidecar has counted a request",
-            "docs/runbook.md#",
+            "docs/troubleshooting.md#",
         );
         assert_eq!(left().await, units);
     }
@@ -214,7 +214,11 @@ async fn each_step_tells_its_mistake() {
     shell.write("policy.yaml", &policy.replace("/v1/", "/v2/"));
     let ran = check(&shell, 1, "").await;
     assert_eq!(marks(&ran), "✓p !s ✓s ✗s ✓f", "{ran:?}");
-    tells(&ran, "the sidecar's rules are ", "docs/policy.md#reloading");
+    tells(
+        &ran,
+        "the sidecar's rules are ",
+        "docs/troubleshooting.md#a-change-did-not-arrive",
+    );
     shell.write("policy.yaml", &policy.replace("2/1h", "2/1"));
     let ran = check(&shell, 64, "--wait").await;
     assert_eq!(marks(&ran), "✗p -s ✓s ✓f", "{ran:?}");

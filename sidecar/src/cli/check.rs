@@ -170,7 +170,7 @@ async fn sidecar(
         report.add(Step::Sidecar, State::Error, line, section_of(line));
     }
     if let Some(why) = other_rules(&list, rules.as_deref()) {
-        let page = "docs/policy.md#reloading";
+        let page = "docs/troubleshooting.md#a-change-did-not-arrive";
         report.add(Step::Sidecar, State::Error, why, page);
     }
     report.well(Step::Sidecar, first);

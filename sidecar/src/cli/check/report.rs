@@ -41,7 +41,7 @@ impl Step {
             Self::Store => "docs/redis.md#what-do-you-have",
             Self::Sidecar => "docs/runbook.md#sluicegatesidecarmissing",
             Self::Filter => "docs/rules.md#who-has-which-rules",
-            Self::Request => "docs/runbook.md#a-client-complains-of-429s-or-of-503s",
+            Self::Request => "docs/troubleshooting.md#nothing-is-limited",
         }
     }
 }
