@@ -225,9 +225,9 @@ what has drained by the rate of the taking comes back by a slower one
 + if first_unit == 0 then
 a decision that is denied leaves a hold
 - if result > 0 then
--       hold.level
+-       local held
 + if result then
-+       hold.level
++       local held
 what is to be done once is done as often as it is sent
 - if hold.level > 0 then return NOTHING, 0, ends, rows end
 +
@@ -250,10 +250,8 @@ a hold that has ended is settled with nothing
 - if not held then return NOTHING, 0, ends, rows end
 + if not held then return 1, 0, ends, rows end
 a hold of no units is not left
-- hold.units + 1, pack('>I7', now)
--       for
-+ hold.units, pack('>I7', now)
-+       for
+- bucket.units + 1, table
++ bucket.units, table
 a hold has a unit more than it was left with
 - pack('>I4', level - 1)
 + pack('>I4', level)
