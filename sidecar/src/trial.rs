@@ -128,6 +128,11 @@ impl<'p> Trial<'p> {
         })
     }
 
+    /// Empties the store, for the next test.
+    pub fn start_again(&mut self) {
+        self.memory = Memory::default();
+    }
+
     /// What becomes of the request of a row.
     ///
     /// # Errors

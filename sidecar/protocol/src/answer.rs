@@ -168,6 +168,11 @@ impl LimitStatus<'_> {
         self.until_changed && self.quota == 0
     }
 
+    /// Whether it is known when units are available again: of slots nobody knows it.
+    pub const fn has_reset(&self) -> bool {
+        !(self.at_once || self.allows_nothing())
+    }
+
     /// A copy that owns its data.
     pub fn into_owned(self) -> LimitStatus<'static> {
         LimitStatus {

@@ -46,10 +46,11 @@ fn run(path: &Path, failed: &mut String) -> Result<usize, Failure> {
     let pepper = tests.pepper_file.as_deref();
     let pepper = pepper.map(|name| pepper::read(&beside(name))).transpose()?;
     let set = tests.set.as_deref().unwrap_or("default");
+    let trial = Trial::new(&policy, set, pepper.as_deref().unwrap_or_default());
+    let mut trial = trial.map_err(|why| Failure::usage(format!("{file}: {why}")))?;
     let mut rows = 0;
     for test in &tests.tests {
-        let trial = Trial::new(&policy, set, pepper.as_deref().unwrap_or_default());
-        let mut trial = trial.map_err(|why| Failure::usage(format!("{file}: {why}")))?;
+        trial.start_again();
         for row in &test.rows {
             let at = format!("{file}:{}: {}: {}", row.line, test.name, row.name);
             let mut first = None;

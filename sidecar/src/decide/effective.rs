@@ -137,10 +137,10 @@ impl<'a> EffectiveChecks<'a> {
                 }
                 continue;
             };
-            if check.quota.is_some() && limit.accepted_quota(check.quota).is_none() {
+            let quota = limit.accepted_quota(check.quota);
+            if check.quota.is_some() && quota.is_none() {
                 all.refused_quotas.push(limit);
             }
-            let quota = limit.accepted_quota(check.quota);
             // As a block without an end; what costs nothing is admitted.
             let nothing = (limit.allows_nothing() && quota.is_none()).then(|| {
                 let is_cost = check.cost > 0 || asked.settles(check);

@@ -74,15 +74,13 @@ async fn main() -> ExitCode {
         "| event | connections made / needed | all connected after | last without a verdict after | without | fullest window / quota | Redis's CPU | lines of log | load |"
     );
     println!("|---|---|---|---|---|---|---|---|---|");
-    let load = fleet.starts(count).await;
+    let mut load = fleet.starts(count).await;
     if std::env::var_os("COSTS").is_none() {
         fleet.store_fails().await;
-        let load = fleet.others_start(load).await;
+        load = fleet.others_start(load).await;
         fleet.gets_another_policy().await;
-        load.abort();
-    } else {
-        load.abort();
     }
+    load.abort();
     if std::env::var_os("EVENTS").is_none()
         && let Kind::One(redis) = &fleet.store.kind
     {

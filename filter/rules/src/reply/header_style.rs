@@ -50,7 +50,7 @@ impl Reply {
         if matches!(self.headers, Headers::Legacy | Headers::Both) {
             fields.add_number("x-ratelimit-limit", limit_status.quota);
             fields.add_number("x-ratelimit-remaining", limit_status.remaining);
-            if !(limit_status.at_once || limit_status.allows_nothing()) {
+            if limit_status.has_reset() {
                 fields.add_number("x-ratelimit-reset", seconds(limit_status.reset_ms));
             }
         }
@@ -102,7 +102,7 @@ pub(super) fn policy(text: &mut String, name: &str, (quota, window_ms): (u64, u6
 fn available(text: &mut String, name: &str, limit_status: &LimitStatus<'_>, until_ms: u64) {
     policy_name(text, name, limit_status.window_ms, limit_status.at_once);
     parameter(text, ";r=", limit_status.remaining);
-    if !(limit_status.at_once || limit_status.allows_nothing()) {
+    if limit_status.has_reset() {
         parameter(text, ";t=", seconds(until_ms));
     }
 }

@@ -80,13 +80,13 @@ impl LeaseTerms {
         at_us: u64,
         least: u64,
     ) -> Result<u64, LeaseRefusal> {
-        let length_us = self.length_us(windows, at_us);
+        let (least, length_us) = (least.max(1), self.length_us(windows, at_us));
         let units = units_to_spend(per_s, length_us).saturating_sub(held);
-        if units < least.max(1) || expected(per_s, length_us) < float(least.max(1)) {
+        if units < least || expected(per_s, length_us) < float(least) {
             return Err(LeaseRefusal::Seldom);
         }
         let spare = remaining.saturating_sub(reserve(self, windows)) / 2;
-        if spare < least.max(1) {
+        if spare < least {
             return Err(LeaseRefusal::NearLimit);
         }
         Ok(units.min(spare))
