@@ -52,7 +52,7 @@ pub mod answers {
     pub use super::slots::{SLOTS, slot};
 }
 
-pub use check::{Finding, check};
+pub use check::{Finding, Found, check};
 pub use error::{ConnectionError, StoreError};
 pub use health::{Health, HealthState};
 pub use kinds::Store;

@@ -36,6 +36,43 @@ fn the_tests_of_the_shipped_policy_and_of_the_page_are_as_expected() {
 }
 
 #[test]
+fn every_recipe_on_requests_does_what_its_table_says() {
+    let page = read("docs/recipes-requests.md");
+    let blocks = |section: &str, kind: &str| -> Vec<String> {
+        let start = format!("```{kind}\n");
+        let blocks = section.split(&start).skip(1);
+        blocks
+            .map(|block| block.split("```").next().unwrap().to_owned())
+            .collect()
+    };
+    let mut ran = 0;
+    for section in page.split("\n## ").skip(1) {
+        let folder = tempfile::tempdir().unwrap();
+        let write =
+            |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        write("pepper.txt", "of the page");
+        write("acme.key", "key-of-acme");
+        write("beta.key", "key-of-beta");
+        for script in blocks(section, "sh") {
+            let script = format!("sluicegate() {{ \"$SLUICEGATE\" \"$@\"; }}\n{script}");
+            let mut shell = std::process::Command::new("sh");
+            shell.args(["-ec", &script]).current_dir(folder.path());
+            shell.env("SLUICEGATE", env!("CARGO_BIN_EXE_sluicegate"));
+            let (status, printed) = finish(shell);
+            assert_eq!(status, 0, "{printed}");
+        }
+        let yaml = blocks(section, "yaml");
+        let starts = |with: &str| yaml.iter().find(|block| block.starts_with(with));
+        let policy = starts("limits:").expect(section);
+        let tests = starts("policy: policy.yaml\n").expect(section);
+        let (status, printed) = run_in(folder.path(), policy, tests);
+        assert_eq!(status, 0, "{section}\n{printed}");
+        ran += 1;
+    }
+    assert_eq!(ran, 7);
+}
+
+#[test]
 fn check_config_and_explain_know_a_tier_that_allows_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("policy.yaml");

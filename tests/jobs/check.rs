@@ -116,7 +116,7 @@ async fn all_is_well_and_the_request_counts() {
     let ran = check(&shell, 0, &ask).await;
     tells(
         &ran,
-        "answered 429 Too Many Requests: a limit denies it",
+        "answered 429 Too Many Requests (limit `by-address` allows 2 per hour",
         "docs/",
     );
     // As the page has it.
@@ -172,12 +172,14 @@ async fn each_step_tells_its_mistake() {
         .expect("a block");
     assert_eq!(shown(&no_envoy.out), shown(of_page), "{no_envoy:?}");
     let policy = std::fs::read_to_string(&sidecar.policy).unwrap();
-    shell.write(
-        "policy.yaml",
-        "limits: { job: { match: none, rate: 5/1h } }",
-    );
+    let of_jobs = "limits: { job: { match: none, rate: 5/1h } }";
+    shell.write("policy.yaml", of_jobs);
+    let other = Sidecar::alone(of_jobs).await;
+    shell.ask(&other);
     let ran = check(&shell, 0, "").await;
     assert_eq!(marks(&ran), "✓p ✓s ✓s -f", "{ran:?}");
+    drop(other);
+    shell.ask(&sidecar);
     shell.write("policy.yaml", &policy);
     let _envoy = envoy(&sidecar).await;
 
@@ -200,6 +202,19 @@ async fn each_step_tells_its_mistake() {
     assert_eq!(marks(&ran), "✓p ✗s ✓s ✓f", "{ran:?}");
     tells(&ran, "address: ", "docs/redis.md#the-address");
     check(&shell, 64, "--store redis:/x").await;
+    let elsewhere = Redis::start().await;
+    for (store, words) in [
+        (elsewhere.url(), "it counts in another Redis"),
+        ("memory".to_owned(), "it counts in Redis, not in `memory`"),
+    ] {
+        let ran = check(&shell, 1, &format!("--store {store}")).await;
+        assert_eq!(marks(&ran), "✓p ✓s ✗s ✓f", "{ran:?}");
+        tells(
+            &ran,
+            words,
+            "docs/troubleshooting.md#a-change-did-not-arrive",
+        );
+    }
     let _: () = redis
         .command("CONFIG SET maxmemory-policy allkeys-lru")
         .await;
@@ -210,7 +225,18 @@ async fn each_step_tells_its_mistake() {
         "docs/runbook.md#sluicegatestoreevicts",
     );
 
-    // Another policy than the sidecar's, and one that it refuses.
+    // Another policy than the sidecar's, with the same rules or others, and one that it refuses.
+    shell.write(
+        "policy.yaml",
+        &policy.replace("deny }", "deny, enforce: false }"),
+    );
+    let ran = check(&shell, 1, "").await;
+    assert_eq!(marks(&ran), "✓p !s ✗s ✓f", "{ran:?}");
+    tells(
+        &ran,
+        "the sidecar's limits, tiers or consumers",
+        "docs/troubleshooting.md#",
+    );
     shell.write("policy.yaml", &policy.replace("/v1/", "/v2/"));
     let ran = check(&shell, 1, "").await;
     assert_eq!(marks(&ran), "✓p !s ✓s ✗s ✓f", "{ran:?}");

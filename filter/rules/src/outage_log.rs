@@ -2,6 +2,8 @@
 
 use crate::verdict_error::VerdictError;
 
+/// What an operator can do.
+const PAGE: &str = "docs/troubleshooting.md#503-and-other-statuses";
 /// At most one line in this time. One second shows an outage at once and allows at most 86,400 lines a day from each
 /// worker, however many requests have no verdict.
 const LINE_EVERY_US: u64 = 1_000_000;
@@ -45,7 +47,7 @@ impl OutageLog {
         }
         outage.last_line_us = Some(now_us);
         let more = more(std::mem::take(&mut outage.unlogged), "; ");
-        Some(format!("sluicegate: no verdict: {why}{more}"))
+        Some(format!("sluicegate: no verdict: {why} ({PAGE}){more}"))
     }
 
     fn recovered(&mut self, now_us: u64) -> Option<String> {
@@ -89,8 +91,8 @@ mod tests {
         let mut log = OutageLog::default();
         let lines = alternating(&mut log, 200, 10_000);
         assert_eq!(lines.len(), 2, "{lines:#?}");
-        let expected = "sluicegate: no verdict: the sidecar did not answer in time";
-        assert_eq!(lines[0], expected);
+        let expected = "sluicegate: no verdict: the sidecar did not answer in time (docs/";
+        assert!(lines[0].starts_with(expected), "{lines:?}");
         assert!(lines[1].ends_with("; 49 more without a verdict since the last line"));
         // At one request a second, each missing verdict is logged, and no recovery is.
         let lines = alternating(&mut OutageLog::default(), 200, SECOND);

@@ -59,7 +59,7 @@ impl<H: Host> Root<H> {
                 self.host.add_to_counter(CONFIGURATION_REFUSED, 1);
                 self.host.log(
                     Level::Critical,
-                    &format!("sluicegate: configuration refused: {error}"),
+                    &format!("sluicegate: configuration refused: {error}; docs/runbook.md#sluicegateconfigurationrefused"),
                 );
                 false
             }

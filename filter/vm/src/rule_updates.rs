@@ -276,7 +276,9 @@ impl RuleUpdates {
 
     fn refuse(&self, host: &impl Host, updates: &mut Updates, digest: String, why: String) {
         host.add_to_counter(RULES_REFUSED, 1);
-        let line = format!("sluicegate: rules {digest} refused, the earlier ones stay: {why}");
+        let line = format!(
+            "sluicegate: rules {digest} refused, the earlier ones stay: {why}; docs/runbook.md#sluicegaterulesrefused"
+        );
         host.log(Level::Error, &line);
         updates.refuse(digest, &why);
     }

@@ -81,6 +81,12 @@ pub struct FilterList {
     /// The sidecar that answers, by its number in hexadecimal digits.
     #[serde(default)]
     pub sidecar: String,
+    /// The digest of everything else by which the policy decides: limits, tiers, consumers.
+    #[serde(default)]
+    pub policy: String,
+    /// Whether it counts in its own memory.
+    #[serde(default)]
+    pub in_memory: bool,
     /// Why the policy file as it is now is refused; absent if it is in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,

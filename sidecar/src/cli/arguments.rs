@@ -14,7 +14,7 @@ use super::{
     name = "sluicegate",
     version,
     propagate_version = true,
-    after_help = exit::after("sluicegate serve --policy policy.yaml")
+    after_help = exit::after("sluicegate serve --policy policy.yaml", "README.md")
 )]
 pub struct Arguments {
     #[command(subcommand)]
@@ -123,6 +123,7 @@ mod tests {
             let after = after.unwrap_or_else(|| panic!("{name} has no example"));
             let mut lines = after.lines();
             assert_eq!(lines.next(), Some("Example:"), "{name}");
+            assert!(after.contains("\n\nMore:\n  docs/"), "{name}");
             let example = lines.next().unwrap().trim();
             assert!(example.starts_with("sluicegate "), "{example}");
             // Through a shell, as its reader's would be; a redirection is the shell's.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use sluicegate::policy::Policy;
 use sluicegate::server::READYZ_PATH;
+use sluicegate::telemetry::subject::Subject;
 use sluicegate_protocol::{FILTERS_PATH, FilterList};
 
 use super::Failure;
@@ -24,15 +25,39 @@ use request::Asked;
 
 /// How often `--wait` tries.
 const EVERY: Duration = Duration::from_secs(1);
+/// For how long filters may be behind without it: they take new rules one after the other.
+const BEHIND: Duration = Duration::from_secs(3);
 
 /// What `/readyz` says of a store that is down.
 const LOST: &str = "the store has not answered";
+
+/// Where sidecars with the policy count, as far as is known.
+enum Counts {
+    Unknown,
+    InMemory,
+    /// With the names of those that do.
+    InRedis(Vec<String>),
+}
+
+impl Counts {
+    /// That the sidecar with this list counts elsewhere.
+    fn elsewhere(&self, list: &FilterList) -> Option<&'static str> {
+        match self {
+            Self::InMemory if !list.in_memory => Some("it counts in Redis, not in `memory`"),
+            Self::InRedis(_) if list.in_memory => Some("it counts in its own memory, not in Redis"),
+            Self::InRedis(names) if !names.contains(&list.sidecar) => Some(
+                "it counts in another Redis, or under another `key_prefix`: the one above does not list it",
+            ),
+            _ => None,
+        }
+    }
+}
 
 /// Arguments of `check`.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  sluicegate check --policy policy.yaml --url http://127.0.0.1:10000/\n\n\
-                  In CI:\n  sluicegate check --policy policy.yaml --envoy envoy.yaml --wait 1m"
+                  In CI:\n  sluicegate check --policy policy.yaml --envoy envoy.yaml --wait 1m\n\nMore:\n  docs/dev.md#check-it-all"
 )]
 pub struct Check {
     /// The policy (YAML) that the sidecar has.
@@ -57,14 +82,19 @@ pub struct Check {
 impl Check {
     pub async fn run(self) -> Result<(), Failure> {
         let client = self.admin.client()?;
-        let until = Instant::now() + self.wait.unwrap_or_default();
+        let started = Instant::now();
         loop {
             let report = self.walk(&client).await?;
             let failure = report.failure();
-            let waits = failure.as_ref().is_some_and(|why| why.exit != Exit::Usage);
-            if !waits || Instant::now() >= until {
+            let patience = match &failure {
+                Some((_, why)) if matches!(why.exit, Exit::Usage | Exit::NotPermitted) => None,
+                Some((Step::Filter, _)) => self.wait.or(Some(BEHIND)),
+                Some(_) => self.wait,
+                None => None,
+            };
+            if started.elapsed() >= patience.unwrap_or_default() {
                 print(&report.text())?;
-                return failure.map_or(Ok(()), Err);
+                return failure.map_or(Ok(()), |(_, why)| Err(why));
             }
             tokio::time::sleep(EVERY).await;
         }
@@ -73,12 +103,13 @@ impl Check {
     async fn walk(&self, client: &Client) -> Result<Report, Failure> {
         let mut report = Report::default();
         let policy = self.policy(&mut report)?;
+        let mut counts = Counts::Unknown;
         match &policy {
-            Some(policy) => self.store(policy, &mut report).await,
+            Some(policy) => counts = self.store(policy, &mut report).await,
             None => report.skip(Step::Store, "the policy, which names it, has errors"),
         }
         let rules = policy.as_ref().map(|policy| policy.rules.told());
-        match sidecar(client, rules.clone().flatten(), &mut report).await {
+        match sidecar(client, policy.as_ref(), &counts, &mut report).await {
             // For jobs, which ask the sidecar themselves.
             Ok(_) if rules == Some(None) => report.skip(Step::Filter, "the policy has no rules"),
             Ok(list) => filters(&list, &mut report),
@@ -116,12 +147,20 @@ impl Check {
         }
     }
 
-    async fn store(&self, policy: &Policy, report: &mut Report) {
-        let found = match check_store::findings(policy, self.store.as_deref()).await {
+    async fn store(&self, policy: &Policy, report: &mut Report) -> Counts {
+        let found = match check_store::found(policy, self.store.as_deref()).await {
             Ok(found) => found,
-            Err(why) => return report.fail(Step::Store, &why),
+            Err(why) => {
+                report.fail(Step::Store, &why);
+                return Counts::Unknown;
+            }
         };
-        for one in found.iter().filter(|one| one.state != "ok") {
+        let Some(found) = found else {
+            let text = "`memory`: each sidecar counts for itself, and forgets at a restart";
+            report.well(Step::Store, text);
+            return Counts::InMemory;
+        };
+        for one in found.findings.iter().filter(|one| one.state != "ok") {
             let state = match one.state.as_str() {
                 "warning" => State::Warning,
                 _ => State::Error,
@@ -130,12 +169,12 @@ impl Check {
             let text = format!("{}: {}: {}; {remedy}", one.at, one.check, one.text);
             report.add(Step::Store, state, text, section(&one.check));
         }
-        let checks = counted(found.len(), "check");
-        let text = match found.is_empty() {
-            true => "`memory`: each sidecar counts for itself, and forgets at a restart".to_owned(),
-            false => format!("sidecars can count there; {checks} of Redis"),
-        };
-        report.well(Step::Store, text);
+        let checks = counted(found.findings.len(), "check");
+        let text = format!("sidecars can count there; {checks} of Redis");
+        match report.well(Step::Store, text) {
+            true => Counts::InRedis(found.sidecars),
+            false => Counts::Unknown,
+        }
     }
 }
 
@@ -155,10 +194,11 @@ fn section(check: &str) -> &'static str {
     }
 }
 
-/// Asks the sidecar how it is, and for its filters.
+/// Asks the sidecar how it is, and for its filters. It has to have this policy, and to count in this store.
 async fn sidecar(
     client: &Client,
-    rules: Option<String>,
+    policy: Option<&Policy>,
+    counts: &Counts,
     report: &mut Report,
 ) -> Result<FilterList, Failure> {
     let ready = client.text(READYZ_PATH).await?;
@@ -169,12 +209,26 @@ async fn sidecar(
     for line in lost.into_iter().chain(lines) {
         report.add(Step::Sidecar, State::Error, line, section_of(line));
     }
-    if let Some(why) = other_rules(&list, rules.as_deref()) {
-        let page = "docs/troubleshooting.md#a-change-did-not-arrive";
+    let page = "docs/troubleshooting.md#a-change-did-not-arrive";
+    if let Some(why) = policy.and_then(|policy| other_policy(&list, policy)) {
+        report.add(Step::Sidecar, State::Error, why, page);
+    }
+    if let Some(why) = counts.elsewhere(&list).filter(|_| lost.is_none()) {
         report.add(Step::Sidecar, State::Error, why, page);
     }
     report.well(Step::Sidecar, first);
     Ok(list)
+}
+
+/// That the sidecar decides by another policy than this one.
+fn other_policy(list: &FilterList, policy: &Policy) -> Option<String> {
+    let rules = policy.rules.told();
+    other_rules(list, rules.as_deref()).or_else(|| {
+        let digest = Subject::of(&policy.decides_by()).to_string();
+        (digest != list.policy).then(|| {
+            "the sidecar's limits, tiers or consumers are not those of the file, or it is of another version".to_owned()
+        })
+    })
 }
 
 /// The section on a line of `/readyz`.

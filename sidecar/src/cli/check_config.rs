@@ -17,7 +17,7 @@ use super::stdout::line;
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  sluicegate check-config --policy policy.yaml --envoy envoy.yaml\n\n\
-                  In CI:\n  helm template . | sluicegate check-config --envoy -"
+                  In CI:\n  helm template . | sluicegate check-config --envoy -\n\nMore:\n  docs/filter.md#checking-manifests"
 )]
 pub struct CheckConfig {
     /// The policy (YAML), with its rules. Without it, the filter's configuration is checked against the policy in a ConfigMap

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 use sluicegate::policy::{Policy, StoreAddress};
-use sluicegate::store::{Finding, check};
+use sluicegate::store::{Found, check};
 
 use super::Failure;
 use super::direct::store_address;
@@ -16,7 +16,7 @@ use super::stdout::line;
 #[command(
     after_help = "Example:\n  sluicegate check-store --policy policy.yaml\n\n\
                   It writes a few keys, which expire within ten seconds, and changes nothing else. It exits with 1 if something \
-                  has to be changed."
+                  has to be changed.\n\nMore:\n  docs/redis.md"
 )]
 pub struct CheckStore {
     /// The policy (YAML), with the address of the store.
@@ -31,18 +31,19 @@ pub struct CheckStore {
     output: Output,
 }
 
-/// What is found out about a policy's store, or the one of this argument; nothing about `memory`.
-pub async fn findings(policy: &Policy, store: Option<&str>) -> Result<Vec<Finding>, Failure> {
+/// What is found out about a policy's store, or the one of this argument; `None`: it is `memory`.
+pub async fn found(policy: &Policy, store: Option<&str>) -> Result<Option<Found>, Failure> {
     Ok(match &store_address(policy, store)? {
-        StoreAddress::Memory => Vec::new(),
-        StoreAddress::Redis(store) => check(store, policy).await,
+        StoreAddress::Memory => None,
+        StoreAddress::Redis(store) => Some(check(store, policy).await),
     })
 }
 
 impl CheckStore {
     pub async fn run(self) -> Result<(), Failure> {
         let policy = Policy::load(&self.policy).map_err(Failure::usage)?;
-        let findings = findings(&policy, self.store.as_deref()).await?;
+        let found = found(&policy, self.store.as_deref()).await?;
+        let findings = found.unwrap_or_default().findings;
         let count = |state| findings.iter().filter(|one| one.state == state).count();
         let (errors, warnings) = (count("error"), count("warning"));
         let report = json!({ "errors": errors, "warnings": warnings, "findings": findings });

@@ -9,7 +9,7 @@ use super::stdout::print;
 /// Arguments of `completions`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example:\n  sluicegate completions bash > /etc/bash_completion.d/sluicegate"
+    after_help = "Example:\n  sluicegate completions bash > /etc/bash_completion.d/sluicegate\n\nMore:\n  docs/jobs.md#completions-and-manual-pages"
 )]
 pub struct Completions {
     /// The shell to print a script for.

@@ -23,7 +23,7 @@ const MAX_KEY_BYTES: u64 = 8_192;
 /// Arguments of `consumers`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example:\n  sluicegate consumers add acme --tier gold --pepper-file pepper.txt"
+    after_help = "Example:\n  sluicegate consumers add acme --tier gold --pepper-file pepper.txt\n\nMore:\n  docs/consumers.md"
 )]
 pub struct Consumers {
     #[command(subcommand)]

@@ -24,7 +24,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Arguments of `decide`.
 #[derive(clap::Args)]
-#[command(after_help = exit::after("sluicegate decide --limit yt-quota --key cred-1 --cost 100 --wait 5m -- ./fetch"))]
+#[command(after_help = exit::after("sluicegate decide --limit yt-quota --key cred-1 --cost 100 --wait 5m -- ./fetch", "jobs.md"))]
 pub struct Decide {
     #[command(flatten)]
     checks: Checks,

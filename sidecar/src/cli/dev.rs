@@ -50,7 +50,7 @@ limits:
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  sluicegate dev --upstream 127.0.0.1:8080 --policy policy.yaml\n\n\
-                  With nothing but a filter:\n  sluicegate dev --get-envoy"
+                  With nothing but a filter:\n  sluicegate dev --get-envoy\n\nMore:\n  docs/dev.md"
 )]
 pub struct Dev {
     /// The server to limit: a host or an address, and the port. It may start later. Without it, one of this command's own answers
@@ -94,18 +94,25 @@ impl Dev {
             }
         };
         let configuration = self.configuration(&upstream)?;
+        let mut bound = Vec::new();
         for (argument, address) in [
             ("--listen", self.listen),
             ("--sidecar-listen", self.sidecar_listen),
             ("--admin-listen", self.admin_listen),
         ] {
-            // Bound and closed at once, to see that it is free: Envoy would share a port with another Envoy.
-            TcpListener::bind(address).map_err(|error| {
+            if address.port() == 0 {
+                return Err(Failure::usage(format!(
+                    "{argument} {address}: choose a port; 0 is none"
+                )));
+            }
+            // To see that it is free, and that no two are the same: Envoy would share a port with another Envoy.
+            bound.push(TcpListener::bind(address).map_err(|error| {
                 Failure::system(format!(
                     "{argument} {address}: {error}; choose another address"
                 ))
-            })?;
+            })?);
         }
+        drop(bound);
         let program = program::find(self.envoy.as_deref(), self.get_envoy)?;
         let serve = self.serve(&policy).map_err(Failure::usage)?;
         let mut envoy = Envoy::start(&program, &configuration).map_err(Failure::system)?;

@@ -19,7 +19,7 @@ const ACTIVE: &str = "/stats?filter=^http\\..*\\.downstream_rq_active$";
 #[command(
     after_help = "Example:\n  sluicegate drain-envoy --finish-within 60s\n\n\
                   From then on Envoy closes each connection after its next answer. Have Envoy started with \
-                  `--drain-strategy immediate`: otherwise it does so with few connections at first."
+                  `--drain-strategy immediate`: otherwise it does so with few connections at first.\n\nMore:\n  docs/install/host.md#restart-envoy"
 )]
 pub struct DrainEnvoy {
     /// Envoy's admin port.

@@ -59,9 +59,9 @@ fn table() -> impl Iterator<Item = (u8, String, String)> {
     })
 }
 
-/// The end of a help text: an example and the table.
-pub fn after(example: &str) -> String {
-    let mut text = format!("Example:\n  {example}\n\nExit status:\n");
+/// The end of a help text: an example, the page, and the table.
+pub fn after(example: &str, page: &str) -> String {
+    let mut text = format!("Example:\n  {example}\n\nMore:\n  docs/{page}\n\nExit status:\n");
     for (status, name, meaning) in table() {
         text.push_str(&format!("  {status:>3}  {name:<14}  {meaning}\n"));
     }

@@ -22,7 +22,7 @@ use super::stdout::{line, print};
 /// Arguments of `explain`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example:\n  sluicegate explain --policy policy.yaml --request 'GET /search?q=x' --header 'x-api-key: k'"
+    after_help = "Example:\n  sluicegate explain --policy policy.yaml --request 'GET /search?q=x' --header 'x-api-key: k'\n\nMore:\n  docs/top.md"
 )]
 pub struct Explain {
     /// A file that contains the filter's configuration, as for `check-config`. Without it, the policy's rules are explained.

@@ -9,7 +9,9 @@ use super::stdout::print;
 
 /// Arguments of `man`.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  sluicegate man decide > sluicegate-decide.1")]
+#[command(
+    after_help = "Example:\n  sluicegate man decide > sluicegate-decide.1\n\nMore:\n  docs/jobs.md#completions-and-manual-pages"
+)]
 pub struct Manual {
     /// The command to print the page of, such as `decide` or `override set`; the default is `sluicegate` itself.
     #[arg(value_name = "COMMAND")]

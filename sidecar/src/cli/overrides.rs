@@ -25,19 +25,23 @@ const NOT_COUNTED: &str = "nothing is counted for this key now: if its requests 
 /// Arguments of `override`.
 #[derive(Subcommand)]
 #[command(
-    after_help = "Example:\n  sluicegate override set --limit per-tenant --key acme --unlimited --for 2h --reason INC-7"
+    after_help = "Example:\n  sluicegate override set --limit per-tenant --key acme --unlimited --for 2h --reason INC-7\n\nMore:\n  docs/overrides.md"
 )]
 pub enum Override {
     /// Give a key of a limit another quota, lift its limit or block it.
     #[command(
-        after_help = "Example:\n  sluicegate override set --limit per-tenant --key acme --quota 5000/1m --for 2h --reason INC-7"
+        after_help = "Example:\n  sluicegate override set --limit per-tenant --key acme --quota 5000/1m --for 2h --reason INC-7\n\nMore:\n  docs/overrides.md"
     )]
     Set(Set),
     /// List all overrides, in the store and in the policy file.
-    #[command(after_help = "Example:\n  sluicegate override list --limit per-tenant")]
+    #[command(
+        after_help = "Example:\n  sluicegate override list --limit per-tenant\n\nMore:\n  docs/overrides.md"
+    )]
     List(List),
     /// Remove an override from the store, so that the policy applies again.
-    #[command(after_help = "Example:\n  sluicegate override remove --limit per-tenant --key acme")]
+    #[command(
+        after_help = "Example:\n  sluicegate override remove --limit per-tenant --key acme\n\nMore:\n  docs/overrides.md"
+    )]
     Remove(Remove),
 }
 

@@ -14,7 +14,9 @@ const LOOKS: usize = 3;
 
 /// Arguments of `peek`.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  sluicegate peek --limit yt-quota --key cred-1 --output json")]
+#[command(
+    after_help = "Example:\n  sluicegate peek --limit yt-quota --key cred-1 --output json\n\nMore:\n  docs/jobs.md"
+)]
 pub struct Peek {
     #[command(flatten)]
     of: LimitSubject,

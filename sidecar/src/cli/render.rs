@@ -12,7 +12,7 @@ use super::stdout::print;
 /// Arguments of `render`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example:\n  sluicegate render --for envoy --sidecar 127.0.0.1:9180 > parts.yaml"
+    after_help = "Example:\n  sluicegate render --for envoy --sidecar 127.0.0.1:9180 > parts.yaml\n\nMore:\n  docs/dev.md#add-it-to-an-envoy-that-exists"
 )]
 pub struct Render {
     /// The proxy that the parts are for.

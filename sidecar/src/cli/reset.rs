@@ -12,7 +12,7 @@ use super::target::Decider;
 /// Arguments of `reset`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example:\n  sluicegate reset --limit per-tenant --key acme",
+    after_help = "Example:\n  sluicegate reset --limit per-tenant --key acme\n\nMore:\n  docs/jobs.md",
     mut_arg("admin", |admin| admin.conflicts_with("policy"))
 )]
 pub struct Reset {

@@ -17,7 +17,7 @@ const EVERY: Duration = Duration::from_millis(200);
 /// Arguments of `rollout`.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  sluicegate rollout --wait --timeout 30s\n\n\
-                  In CI:\n  sluicegate rollout --wait --rules a41c09d2e7f3")]
+                  In CI:\n  sluicegate rollout --wait --rules a41c09d2e7f3\n\nMore:\n  docs/rules.md#who-has-which-rules")]
 pub struct Rollout {
     #[command(flatten)]
     admin: AdminPort,

@@ -6,7 +6,9 @@ use super::stdout::print;
 
 /// Arguments of `schema`.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  sluicegate schema > policy.schema.json")]
+#[command(
+    after_help = "Example:\n  sluicegate schema > policy.schema.json\n\nMore:\n  docs/policy.md"
+)]
 pub struct Schema {
     /// Print the JSON Schema of the filter's configuration instead.
     #[arg(long, conflicts_with = "openapi")]

@@ -26,7 +26,9 @@ use signals::Signals;
 
 /// Arguments of `serve`.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  sluicegate serve --policy policy.yaml --listen 127.0.0.1:9180")]
+#[command(
+    after_help = "Example:\n  sluicegate serve --policy policy.yaml --listen 127.0.0.1:9180\n\nMore:\n  docs/sidecar.md"
+)]
 pub struct Serve {
     /// The policy (YAML), with the limits and the address of the store.
     #[arg(long, value_name = "FILE")]

@@ -11,7 +11,7 @@ use super::target::Target;
 /// Arguments of `settle`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example:\n  sluicegate settle --limit yt-quota --key cred-1 --receipt 6f1c0b5e8d2a4c7f9e3b1a5d7c0f2e4b --units 40"
+    after_help = "Example:\n  sluicegate settle --limit yt-quota --key cred-1 --receipt 6f1c0b5e8d2a4c7f9e3b1a5d7c0f2e4b --units 40\n\nMore:\n  docs/jobs.md#what-was-used"
 )]
 pub struct Settle {
     /// The limit's name in the policy.

@@ -18,7 +18,7 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// Arguments of `top`.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  sluicegate top --limit per-key --once")]
+#[command(after_help = "Example:\n  sluicegate top --limit per-key --once\n\nMore:\n  docs/top.md")]
 pub struct Watch {
     #[command(flatten)]
     admin: Admin,

@@ -12,7 +12,7 @@ use super::stdout::{line, print};
 
 /// Arguments of `test`.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  sluicegate test policy.test.yaml")]
+#[command(after_help = "Example:\n  sluicegate test policy.test.yaml\n\nMore:\n  docs/test.md")]
 pub struct Test {
     /// Files with tests (YAML), which name their policy: docs/test.md.
     #[arg(value_name = "FILE", required = true)]

@@ -40,8 +40,8 @@ pub struct Epoch {
     pub earlier: Option<String>,
     /// [`Answer::limits`](sluicegate_protocol::Answer::limits).
     pub limits: String,
-    /// Identifies everything by which the policy decides.
-    decides_by: String,
+    /// Identifies everything by which the policy decides, but its rules.
+    pub decides_by: String,
     /// How often all denials were voided.
     voids: u64,
     /// The limits of earlier epochs, each with the cached denials that the next epoch ended in filters; `None`: all.

@@ -52,7 +52,7 @@ impl Policy {
         self.consumers.get(name).or_else(kept)
     }
 
-    /// Everything that decides, as a text: sidecars with equal policies have equal texts.
+    /// Everything but the rules that decides, as a text: sidecars with equal policies have equal texts.
     pub fn decides_by(&self) -> String {
         format!(
             "{:?} {:?} {}",

@@ -240,6 +240,6 @@ fn denied(status: &LimitStatus<'_>, asked: &Read<'_>) -> Refusal {
 fn unavailable() -> Refusal {
     Refusal::of_server(
         Code::Unavailable,
-        "the store did not answer within its deadline",
+        "the store did not answer within its deadline: docs/runbook.md#sluicegatestorefailing",
     )
 }

@@ -11,7 +11,7 @@ use redis::{Cmd, FromRedisValue, RedisError, Value};
 pub use self::findings::Finding;
 use self::findings::{Checked, State, failed};
 use super::cluster::layout::{Layout, Owner};
-use super::commands::{LIMITS_KEYS, PREFIXES_KEYS};
+use super::commands::{LIMITS_KEYS, PREFIXES_KEYS, SIDECARS_KEYS};
 use super::error::{ConnectionError, StoreError};
 use super::redis::common::Common;
 use super::redis::connection::{Connection, Deadline, is_no_script};
@@ -74,19 +74,31 @@ fn soon() -> Deadline {
     Deadline::after(PATIENCE)
 }
 
+/// What is found.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// In the order in which they were looked for.
+    pub findings: Vec<Finding>,
+    /// The names of the sidecars that count there.
+    pub sidecars: Vec<String>,
+}
+
 /// Checks a store, as the sidecars of a policy use it.
-pub async fn check(store: &RedisStore, policy: &Policy) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let layout = layout(store, &mut findings).await.unwrap_or_default();
-    for primary in layout.primaries {
+pub async fn check(store: &RedisStore, policy: &Policy) -> Found {
+    let mut found = Found::default();
+    let layout = layout(store, &mut found.findings).await;
+    for primary in layout.unwrap_or_default().primaries {
         let mut checked = Vec::new();
-        if let Err(error) = node(store, policy, &primary, &mut checked).await {
-            checked.push(failed(&error));
+        match node(store, policy, &primary, &mut checked).await {
+            Err(error) => checked.push(failed(&error)),
+            // On a Cluster, one node has the list.
+            Ok(sidecars) => found.sidecars.extend(sidecars),
         }
         let checked = checked.into_iter();
-        findings.extend(checked.map(|checked| Finding::new(&primary.endpoint, checked)));
+        let of_node = checked.map(|checked| Finding::new(&primary.endpoint, checked));
+        found.findings.extend(of_node);
     }
-    findings
+    found
 }
 
 /// The primaries, as all sentinels or seeds name them.
@@ -133,13 +145,13 @@ async fn layout(store: &RedisStore, findings: &mut Vec<Finding>) -> Option<Layou
     known
 }
 
-/// Checks one Redis.
+/// Checks one Redis. Returns the names of the sidecars that it lists.
 async fn node(
     store: &RedisStore,
     policy: &Policy,
     Owner { endpoint, tag, .. }: &Owner,
     checked: &mut Vec<Checked>,
-) -> Result<(), StoreError> {
+) -> Result<Vec<String>, StoreError> {
     let patience = policy.store_timeout.max(PATIENCE);
     let common = Arc::new(Common::new(store, patience, Arc::default()));
     let connection = &Connection::open(&common, endpoint, None).await?;
@@ -180,7 +192,7 @@ async fn node(
         };
         checked.push(findings::sharding(is_sharded));
         if is_sharded {
-            return Ok(());
+            return Ok(Vec::new());
         }
     }
     let (mut least, probe) = (Duration::MAX, probe(tag));
@@ -195,16 +207,21 @@ async fn node(
     checked.push(findings::clock(
         now_us.cast_signed() - unix_us().cast_signed(),
     ));
-    let alive = async |list: &str, own: &str| {
+    let alive = async |list: &str| {
         let alive = command(&format!("ZRANGEBYSCORE {list} {} +inf", now_us / 1_000));
-        let alive: Vec<String> = connection.ask(&alive, false, soon()).await.ok()?;
+        let alive: Result<Vec<String>, _> = connection.ask(&alive, false, soon()).await;
+        alive.ok()
+    };
+    let others = async |list: &str, own: &str| {
+        let alive = alive(list).await?;
         Some(alive.iter().filter(|one| *one != own).count())
     };
     let limits = Subject::of(&policy.limits_text()).to_string();
-    if let Some(limits) = alive(&script.key(LIMITS_KEYS[1]), &limits).await {
+    if let Some(limits) = others(&script.key(LIMITS_KEYS[1]), &limits).await {
         // A user may be confined to the keys of one prefix.
-        let prefixes = alive(PREFIXES_KEYS[1], &script.key("*")).await;
+        let prefixes = others(PREFIXES_KEYS[1], &script.key("*")).await;
         checked.push(findings::fleets(limits, prefixes));
     }
-    Ok(())
+    let sidecars = alive(&script.key(SIDECARS_KEYS[1])).await;
+    Ok(sidecars.unwrap_or_default())
 }

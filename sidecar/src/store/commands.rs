@@ -74,7 +74,7 @@ pub type Each<T> = Vec<Result<T, BrokenState>>;
 /// Enters something into a list, and returns how many entries there are, and the head of the overrides.
 const SIDECARS: &str = include_str!("../../../lua/sidecars.lua");
 /// Its keys by list, all in one slot.
-const SIDECARS_KEYS: [&str; 2] = ["sg:{sidecars}:names", "sg:{sidecars}:ends"];
+pub const SIDECARS_KEYS: [&str; 2] = ["sg:{sidecars}:names", "sg:{sidecars}:ends"];
 pub const LIMITS_KEYS: [&str; 2] = ["sg:{sidecars}:limits", "sg:{sidecars}:limits:ends"];
 pub const PREFIXES_KEYS: [&str; 2] = ["sg:{sidecars}:prefixes", "sg:{sidecars}:prefixes:ends"];
 /// A key in the slot of all lists.

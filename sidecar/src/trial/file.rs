@@ -162,6 +162,9 @@ impl Tests {
         };
         let file = from_value(&lines.value);
         let mut file: Self = file.map_err(|error| at(&error.field, &error.why))?;
+        if file.tests.is_empty() {
+            return Err(at("tests", "give at least one"));
+        }
         let payload = file.jwt_payload.as_deref().unwrap_or("jwt");
         for (number, test) in file.tests.iter_mut().enumerate() {
             let place = format!("tests[{number}]");

@@ -85,12 +85,14 @@ impl Report {
         self.push(step, (state, Exit::System), text.into(), page);
     }
 
-    /// Adds what is right, unless something of this step is wrong.
-    pub fn well(&mut self, step: Step, text: impl Into<String>) {
+    /// Adds what is right, unless something of this step is wrong. Whether it is right.
+    pub fn well(&mut self, step: Step, text: impl Into<String>) -> bool {
         let is_wrong = |line: &Line| line.step == step && line.state == State::Error;
-        if !self.0.iter().any(is_wrong) {
+        let is_well = !self.0.iter().any(is_wrong);
+        if is_well {
             self.add(step, State::Well, text, step.page());
         }
+        is_well
     }
 
     /// Adds that a step was not looked at.
@@ -101,7 +103,11 @@ impl Report {
     /// Adds that a step failed.
     pub fn fail(&mut self, step: Step, why: &Failure) {
         let text = masked(&why.to_string()).replace('\n', " ");
-        self.push(step, (State::Error, why.exit), text, step.page());
+        let page = match why.exit {
+            Exit::NotPermitted => "docs/sidecar.md#who-may-call-what",
+            _ => step.page(),
+        };
+        self.push(step, (State::Error, why.exit), text, page);
     }
 
     /// Adds a finding in a file.
@@ -113,11 +119,11 @@ impl Report {
         }
     }
 
-    /// The first error.
-    pub fn failure(&self) -> Option<Failure> {
+    /// The first error, and its step.
+    pub fn failure(&self) -> Option<(Step, Failure)> {
         let first = self.0.iter().find(|line| line.state == State::Error)?;
         let why = format!("not all is well: begin with the {}", first.step.name());
-        Some(Failure::new(first.exit, why))
+        Some((first.step, Failure::new(first.exit, why)))
     }
 
     pub fn text(&self) -> String {

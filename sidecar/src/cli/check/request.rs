@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use axum::http::{HeaderName, HeaderValue, StatusCode};
+use serde_json::Value;
 use sluicegate::server::METRICS_PATH;
 
 use super::report::{Report, Step};
@@ -41,7 +42,7 @@ impl Asked {
             return report.skip(Step::Request, "it is sent when all else is well");
         }
         match self.send(url, client).await {
-            Ok(answered) => report.well(Step::Request, answered),
+            Ok(answered) => _ = report.well(Step::Request, answered),
             Err(why) => report.fail(Step::Request, &why),
         }
     }
@@ -56,31 +57,37 @@ impl Asked {
             let why = client::cause(&error);
             Failure::unavailable(format_args!("no answer: {why}. Is Envoy running there?"))
         })?;
-        let status = answer.status();
-        if answer.headers().contains_key(DENIED) {
-            return Ok(format!(
-                "answered {status}: a limit denies it, so it took nothing"
-            ));
+        let (status, denied) = (answer.status(), answer.headers().contains_key(DENIED));
+        let answered = match detail(&answer.text().await.unwrap_or_default()) {
+            Some(detail) => format!("answered {status} ({detail})"),
+            None => format!("answered {status}"),
+        };
+        if denied {
+            return Ok(format!("{answered}: a limit denies it, so it took nothing"));
         }
         let until = Instant::now() + COUNTED_WITHIN;
         while decisions(client).await? <= before {
             if Instant::now() >= until {
                 return Err(Failure::system(format_args!(
-                    "answered {status}, and this sidecar has counted nothing: no rule matches it (`sluicegate explain`), \
-                     this listener has no filter, or its filter asks another sidecar"
+                    "{answered}, and this sidecar has counted nothing: no rule matches it (`sluicegate explain`), the filter \
+                     refuses it for its key, this listener has no filter, or its filter asks another sidecar"
                 )));
             }
             tokio::time::sleep(POLL).await;
         }
         if status == StatusCode::SERVICE_UNAVAILABLE {
             return Err(Failure::system(format_args!(
-                "answered {status}, although the sidecar has counted a request: is the upstream there?"
+                "{answered}, although the sidecar has counted a request: is the upstream there?"
             )));
         }
-        Ok(format!(
-            "answered {status}, and the sidecar has counted a request"
-        ))
+        Ok(format!("{answered}, and the sidecar has counted a request"))
     }
+}
+
+/// What a problem detail (RFC 9457) says, such as the filter's.
+fn detail(body: &str) -> Option<String> {
+    let problem: Value = serde_json::from_str(body).ok()?;
+    Some(problem.get("detail")?.as_str()?.to_owned())
 }
 
 /// How many decisions the sidecar has counted that let a request pass.

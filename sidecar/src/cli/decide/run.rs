@@ -20,7 +20,7 @@ const ENDS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Arguments of `run`.
 #[derive(clap::Args)]
-#[command(after_help = exit::after("sluicegate run --limit gpu --key team-a --wait 10m -- ./train.sh"))]
+#[command(after_help = exit::after("sluicegate run --limit gpu --key team-a --wait 10m -- ./train.sh", "jobs.md#slots"))]
 pub struct Run {
     #[command(flatten)]
     checks: Checks,

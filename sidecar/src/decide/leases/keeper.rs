@@ -8,7 +8,9 @@ use std::time::Duration;
 use sluicegate_engine::lease::{EndedLease, SMALLEST_RENEWAL};
 use sluicegate_engine::{BatchBuilder, Done, Settlements};
 
-use super::{Command, GROUPING_PART, Lease, LeaseBasis, LeaseKey, Leases, grouping_us, longest_us};
+use super::{
+    Command, Due, GROUPING_PART, Lease, LeaseBasis, LeaseKey, Leases, grouping_us, longest_us,
+};
 use crate::clock;
 use crate::decide::backend::Backend;
 use crate::decide::denials::Denials;
@@ -42,24 +44,30 @@ impl Keeper<'_> {
     pub async fn run(self) {
         let mut received = self.leases.received.lock().await;
         // When leases that have ended are next returned.
-        let mut looks_us = u64::MAX;
+        let mut due = Due::NEVER;
         loop {
-            self.leases.looks_us.store(looks_us, Ordering::Relaxed);
-            let (mut commands, mut begin_us) = (Vec::new(), looks_us);
-            // Collects commands until one of them, or the return of an ended lease, is due.
+            self.leases.looks_us.store(due.by_us, Ordering::Relaxed);
+            let (mut commands, mut begin_us) = (Vec::new(), due.by_us);
+            // From then on, some units could be returned with another call.
+            let mut from_us = due.from_us;
+            // Collects commands until one of them, or the return of an ended lease, is due, or can go with another call.
             loop {
                 let wait_us = begin_us.saturating_sub(clock::now_us());
                 tokio::select! {
                     // In this order, so that a simulation can repeat it and no flood of commands delays the returns.
                     biased;
                     () = tokio::time::sleep(Duration::from_micros(wait_us)) => break,
+                    () = self.backend.batcher.call_begins(from_us) => break,
                     command = received.recv() => {
                         let Some(command) = command else { return };
-                        if let Command::ReturnAt(return_us) = command {
-                            looks_us = looks_us.min(return_us);
-                            self.leases.looks_us.store(looks_us, Ordering::Relaxed);
-                            begin_us = begin_us.min(looks_us);
+                        if let Command::ReturnAt(when) = command {
+                            due.lower(when);
+                            self.leases.looks_us.store(due.by_us, Ordering::Relaxed);
+                            (begin_us, from_us) = (begin_us.min(due.by_us), from_us.min(due.from_us));
                             continue;
+                        }
+                        if let Command::Return(_) = command {
+                            from_us = 0;
                         }
                         let by_us = clock::now_us().saturating_add(command.may_wait_us());
                         begin_us = begin_us.min(by_us);
@@ -68,7 +76,7 @@ impl Keeper<'_> {
                 }
             }
             let (mut renewals, mut returns, mut notified) = (Vec::new(), Vec::new(), Vec::new());
-            let mut any_ended = looks_us <= clock::now_us();
+            let mut any_ended = due.from_us <= clock::now_us();
             for command in commands {
                 match command {
                     Command::Renew { key, .. } => renewals.push(key),
@@ -79,8 +87,8 @@ impl Keeper<'_> {
                 }
             }
             if any_ended {
-                looks_us = u64::MAX;
-                returns.extend(self.ended(self.policy.current().number, &mut looks_us));
+                due = Due::NEVER;
+                returns.extend(self.ended(self.policy.current().number, &mut due));
             }
             let (useless, ()) = tokio::join!(self.renew(renewals), self.settle(returns));
             drop(notified);
@@ -91,13 +99,14 @@ impl Keeper<'_> {
     /// Ends all leases for good, and returns them.
     pub async fn close(self) {
         self.leases.closed.store(true, Ordering::Relaxed);
-        self.settle(self.ended(u64::MAX, &mut 0)).await;
+        let mut never = Due::NEVER;
+        self.settle(self.ended(u64::MAX, &mut never)).await;
     }
 
-    /// The leases that have ended, and those of epochs before this one. Lowers `looks_us` to when the next are to be returned.
-    fn ended(&self, epoch: u64, looks_us: &mut u64) -> Returns {
+    /// The leases that have ended, and those of epochs before this one. Lowers `due` to when the next are to be returned.
+    fn ended(&self, epoch: u64, due: &mut Due) -> Returns {
         let shards = self.leases.shards.iter();
-        let ended = shards.flat_map(|shard| lock(shard).ended(epoch, looks_us));
+        let ended = shards.flat_map(|shard| lock(shard).ended(epoch, due));
         ended.collect()
     }
 
@@ -177,7 +186,7 @@ impl Command {
             Self::ReturnEnded(within_us) => *within_us,
             Self::Return(ended) => longest_us(&ended.tag.key.limit) / 2,
             Self::Notify(_) => NOTIFY_WITHIN_US,
-            Self::ReturnAt(at_us) => at_us.saturating_sub(clock::now_us()),
+            Self::ReturnAt(due) => due.by_us.saturating_sub(clock::now_us()),
         }
     }
 }

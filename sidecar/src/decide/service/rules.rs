@@ -83,9 +83,11 @@ impl Service {
 
     /// The filters that have asked for rules lately.
     pub fn list_filters(&self) -> FilterList {
-        let policy = &self.policy.current().policy;
-        let now_us = clock::now_us();
+        let epoch = self.policy.current();
+        let (policy, now_us) = (&epoch.policy, clock::now_us());
         FilterList {
+            policy: epoch.decides_by.clone(),
+            in_memory: !self.store.is_shared(),
             more: self.filters.has_unlisted(now_us),
             filters: self.filters.list(&self.number(), policy, now_us),
             rules: policy.rules.digest.clone(),
