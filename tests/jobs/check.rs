@@ -231,7 +231,7 @@ async fn each_step_tells_its_mistake() {
         &policy.replace("deny }", "deny, enforce: false }"),
     );
     let ran = check(&shell, 1, "").await;
-    assert_eq!(marks(&ran), "✓p !s ✗s ✓f", "{ran:?}");
+    assert_eq!(marks(&ran), "✓p !s !s ✓s ✗s ✓f", "{ran:?}");
     tells(
         &ran,
         "the sidecar's limits, tiers or consumers",
