@@ -163,8 +163,8 @@ manifests: setup-manifests debug filter ## the Helm chart: lint, schemas, check-
 	@echo "manifests: the Helm chart against schemas, check-config and a real Envoy"
 	@$(CARGO_TEST) -p sluicegate-tests-full --test full -- manifests::
 
-chart: ## regenerate what the chart has from other files: parts of its values' schema, docs/install/values.md
-	@SLUICEGATE_WRITE=1 $(CARGO_TEST) -p sluicegate-tests-full --test full -- manifests::values::generated
+chart: ## regenerate what the chart has from other files, and what others have from it: parts of its values' schema, docs/install/values.md, deploy/rendered
+	@SLUICEGATE_WRITE=1 $(CARGO_TEST) -p sluicegate-tests-full --test full -- manifests::values::generated manifests::plain
 
 collector: setup-collector debug ## read the sidecar's spans with a real OpenTelemetry Collector (the first time it is built, with Go)
 	@echo "collector: a real OpenTelemetry Collector reads the sidecar's spans"

@@ -1,29 +1,51 @@
-//! `sluicegate render`: prints the parts that belong into an Envoy configuration that exists.
+//! `sluicegate render`: prints the parts that belong into an Envoy configuration that exists, or the manifests for a mesh.
+
+mod mesh;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use serde_json::json;
+use sluicegate::policy::Policy;
 
 use super::Failure;
 use super::endpoint::DECISIONS;
 use super::envoy_example::{Filter, by_name, host_and_port, with_address};
+use super::manifests::text_of;
 use super::stdout::print;
 
 /// Arguments of `render`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example:\n  sluicegate render --for envoy --sidecar 127.0.0.1:9180 > parts.yaml\n\nMore:\n  docs/dev.md#add-it-to-an-envoy-that-exists"
+    after_help = "Example:\n  sluicegate render --for envoy --sidecar 127.0.0.1:9180 > parts.yaml\n\n\
+                  For a mesh, without Helm:\n  sluicegate render --for istio --namespace istio-ingress --policy policy.yaml > sluicegate.yaml\n\nMore:\n  docs/dev.md#add-it-to-an-envoy-that-exists"
 )]
 pub struct Render {
-    /// The proxy that the parts are for.
-    #[arg(long = "for", value_name = "PROXY", value_parser = ["envoy"])]
-    _proxy: String,
+    /// The proxy. For `envoy-gateway` and `istio`, all manifests are printed, as the chart makes them.
+    #[arg(long = "for", value_name = "PROXY", value_parser = ["envoy", "envoy-gateway", "istio"])]
+    proxy: String,
+    /// For a mesh: the policy (YAML).
+    #[arg(long, value_name = "FILE", required_if_eq_any = [("proxy", "envoy-gateway"), ("proxy", "istio")])]
+    policy: Option<PathBuf>,
+    /// For a mesh: the namespace of the Gateways, or of Istio's pods.
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "default",
+        requires = "policy"
+    )]
+    namespace: String,
     /// The sidecar's decision port, where Envoy reaches it: a host or an address, and the port.
-    #[arg(long, value_name = "URL", default_value = DECISIONS, value_parser = host_and_port)]
+    #[arg(long, value_name = "URL", default_value = DECISIONS, value_parser = host_and_port, conflicts_with = "policy")]
     sidecar: String,
     /// The policy's rule sets that the filter runs, if not `default`. The first is for all requests whose route has the name
     /// of no other.
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_delimiter = ',',
+        conflicts_with = "policy"
+    )]
     rule_sets: Vec<String>,
     #[command(flatten)]
     filter: Filter,
@@ -62,6 +84,17 @@ const ROUTE: &str = r#"# Makes Envoy select the route again, whose name chooses 
 
 impl Render {
     pub fn run(self) -> Result<(), Failure> {
+        if self.proxy != "envoy" {
+            let path = self.policy.unwrap_or_default();
+            Policy::load(&path).map_err(Failure::usage)?;
+            let (_, policy) = text_of(&path)?;
+            return print(&mesh::manifests(&self.proxy, &self.namespace, &policy));
+        }
+        if self.policy.is_some() {
+            return Err(Failure::usage(
+                "`--policy` is for a mesh: an Envoy's filter gets its rules from the sidecar",
+            ));
+        }
         let mut example = with_address(&self.filter.example()?, 9180, &self.sidecar);
         if self.sidecar.parse::<SocketAddr>().is_err() {
             example = by_name(&example);

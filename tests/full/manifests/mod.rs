@@ -12,6 +12,7 @@
 //! | `operations.rs` | NetworkPolicy, PodMonitor, alerts, names that several releases must not share |
 //! | `envoy.rs` | real Envoys with the chart's own configuration and the meshes' |
 //! | `pod_ends.rs` | the chart's own Envoy: its timeouts, and requests under way when its pod ends |
+//! | `plain.rs` | what `sluicegate render` prints for those without Helm |
 //! | `documents.rs` | the pages of docs/install |
 //!
 //! `tests/full/manifests/tools` installs Helm, kubeconform and the schemas. `make chart` writes what is generated.
@@ -22,6 +23,7 @@ mod envoy;
 mod filter;
 mod mistakes;
 mod operations;
+mod plain;
 mod pod_ends;
 mod scenes;
 mod sidecar;
