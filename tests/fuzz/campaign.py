@@ -1,4 +1,4 @@
-"""Adds a run of a target to the table of docs/security.md: campaign.py TARGET SECONDS LOG.
+"""Adds a run of a target to the table of CONTRIBUTING.md: campaign.py TARGET SECONDS LOG.
 
 SECONDS is processor time, LOG is the file with libFuzzer's output. The time and the inputs of all runs are added up.
 """
@@ -8,7 +8,7 @@ import re
 import sys
 from pathlib import Path
 
-DOCUMENT = Path("docs/security.md")
+DOCUMENT = Path("CONTRIBUTING.md")
 BEGIN = "<!-- fuzz: written by SLUICEGATE_WRITE=1 make fuzz -->\n"
 END = "\n<!-- end of fuzz -->"
 HEAD = "| target | processor time | inputs | edges of code | of them new in its last run |\n|---|--:|--:|--:|--:|"
