@@ -352,7 +352,7 @@ impl<'a> Judge<'a> {
         known
     }
 
-    fn overrides(&self, limit: usize, key: usize) -> Vec<(Time, Grant)> {
+    pub(crate) fn overrides(&self, limit: usize, key: usize) -> Vec<(Time, Grant)> {
         let mut found: Vec<(Time, Grant)> = Vec::new();
         let mut before = 0;
         for entry in &self.changes {

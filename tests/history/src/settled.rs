@@ -70,12 +70,13 @@ impl Judge<'_> {
     /// What was returned, as far as it may have been: told, or, where nothing was told, all that may have come back.
     pub(crate) fn returned_units(&self) -> BTreeMap<Taking, Vec<(u64, u64)>> {
         let of = |(of, steps): (&Taking, &Steps)| {
+            let is_cut = self.may_be_cut(of.1, of.2);
             let known = steps.iter().filter_map(|(number, one)| match one.told {
                 Told::Returned(units) => Some((self.history.log[*number].from, units)),
                 _ => None,
             });
             let known: Vec<_> = known.collect();
-            if !known.is_empty() || effect(steps).is_some() {
+            if !is_cut && !known.is_empty() || known.is_empty() && effect(steps).is_some() {
                 return (*of, known);
             }
             let checks = self.history.log[of.0].request();
@@ -92,6 +93,16 @@ impl Judge<'_> {
             (*of, vec![(first.min().unwrap_or(0), units)])
         };
         self.settled.iter().map(of).collect()
+    }
+
+    /// Whether a change of its quota may have cut a token bucket: what comes back is told of what is left, and comes back to what was
+    /// cut, too, which counts again when the quota is the earlier one again.
+    fn may_be_cut(&self, limit: usize, key: usize) -> bool {
+        let quotas = self.limits(limit).map(|(_, of)| (of.algorithm, &of.windows));
+        let mut quotas: Vec<_> = quotas.collect();
+        let any_token = quotas.iter().any(|one| matches!(one.0, Algorithm::Token(_)));
+        quotas.dedup();
+        any_token && (quotas.len() > 1 || !self.overrides(limit, key).is_empty())
     }
 
     /// Of what a use has taken, when and how much of it was returned.

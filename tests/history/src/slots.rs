@@ -354,6 +354,24 @@ impl Judge<'_> {
         }
     }
 
+    /// The limits that a request has asked for this key.
+    fn limits_asked(&self, entry: usize, key: usize) -> impl Iterator<Item = usize> {
+        let request = self.history.log[entry].request();
+        let checks = request.into_iter().flat_map(|request| &request.checks);
+        let checks = checks.filter(move |check| check.key == key);
+        checks.map(|check| check.limit)
+    }
+
+    /// Limits in which slots of a key are held that asked for another one: tiers of a consumer.
+    fn other_tiers(&self, key: usize) -> impl Iterator<Item = usize> {
+        let held = self.held.iter().filter(move |((_, of), _)| *of == key);
+        held.flat_map(move |((entry, _), steps)| {
+            let asked: Vec<_> = self.limits_asked(*entry, key).collect();
+            let limits = steps.iter().map(|(_, held)| held.limit);
+            limits.filter(move |limit| !asked.contains(limit))
+        })
+    }
+
     /// A stream renews its slots while it lives, and frees them when it has ended.
     fn lived_and_freed(&self, of: (usize, usize), slot: &Slot, report: &mut Report) {
         if slot.freed_units > slot.units && self.outages.is_empty() {
@@ -362,11 +380,10 @@ impl Judge<'_> {
         let Some(ends) = slot.ends.filter(|_| slot.is_stream) else {
             return;
         };
-        // Of all checks of this key: what is held says which limit it is of only by the policy of that moment.
-        let request = self.history.log[slot.entry].request();
-        let checks = request.into_iter().flat_map(|request| &request.checks);
-        let limits = checks.filter(|check| check.key == of.1);
-        let limits = limits.map(|check| check.limit).chain([of.0]);
+        // Of all checks of this key: what is held says which limit it is of only by the policy of that moment. A filter knows the
+        // `longest` of a consumer by the rules that it had, whichever sidecar's policy counted its slots.
+        let asked = self.limits_asked(slot.entry, of.1);
+        let limits = asked.chain([of.0]).chain(self.other_tiers(of.1));
         let longest = limits
             .flat_map(|limit| self.limits(limit))
             .filter_map(|(_, limit)| match limit.algorithm {
