@@ -49,6 +49,19 @@ async fn the_charts_own_envoy_limits() {
     chain.passes(&pod["spec"]["containers"][0]).await;
 }
 
+/// With a variable that this test, and so its Envoy, have: without a value the filter refuses its configuration.
+#[tokio::test]
+async fn the_charts_own_envoy_passes_the_pepper_on() {
+    let file = "kubernetes-deployment.yaml";
+    let secret = "filter.pepper: { existingSecret: { name: hidden, key: salt } }";
+    let manifests = scenes::rendered_with(file, &[secret]);
+    let config = chart::file(&manifests, "sluicegate-envoy", "envoy.yaml").to_string();
+    let config = config.replace("SLUICEGATE_PEPPER", "PATH");
+    let config = serde_json::from_str(&config).unwrap();
+    let chain = Chain::of(config, &scenes::values(file)).await;
+    chain.limits().await;
+}
+
 #[test]
 fn the_translations_are_of_this_chart() {
     for mesh in ["envoy-gateway", "istio", "istio-workload"] {
