@@ -72,10 +72,12 @@ unsafe extern "C" {
     fn proxy_set_tick_period_milliseconds(period: u32) -> u32;
 }
 
-// Two WASI functions that Envoy provides and the crate lacks.
+// WASI functions that Envoy provides and the crate lacks.
 #[link(wasm_import_module = "wasi_snapshot_preview1")]
 unsafe extern "C" {
     fn clock_time_get(clock: u32, precision: u64, time: *mut u64) -> u32;
+    fn environ_get(entries: *mut *mut u8, text: *mut u8) -> u32;
+    fn environ_sizes_get(count: *mut usize, size: *mut usize) -> u32;
     fn random_get(bytes: *mut u8, size: usize) -> u32;
 }
 
@@ -138,6 +140,19 @@ pub struct Envoy;
 impl Host for Envoy {
     fn plugin_configuration(&self, size: usize) -> Option<Vec<u8>> {
         buffer(BufferType::PluginConfiguration, size)
+    }
+
+    fn environment(&self, name: &str) -> Option<String> {
+        let (mut count, mut size) = (0, 0);
+        // SAFETY: both are writable.
+        let _ = unsafe { environ_sizes_get(&raw mut count, &raw mut size) };
+        let (mut entries, mut text) = (vec![std::ptr::null_mut(); count], vec![0; size]);
+        // SAFETY: both have room for as many entries and bytes as Envoy has just said.
+        let _ = unsafe { environ_get(entries.as_mut_ptr(), text.as_mut_ptr()) };
+        text.split(|byte| *byte == 0).find_map(|entry| {
+            let entry = str::from_utf8(entry).ok()?;
+            Some(entry.strip_prefix(name)?.strip_prefix('=')?.to_owned())
+        })
     }
 
     fn request_headers(&self) -> Headers {

@@ -220,6 +220,36 @@ rules:
         let check = sluicegate(&["check-config", "--policy", &policy, "--envoy", &filter]);
         let (status, text) = finish(check);
         assert_eq!(status, 0, "{text}");
+        // A pepper that Envoy has in its environment, this command has in its own.
+        let elsewhere = path("elsewhere.json");
+        let text = std::fs::read_to_string(&filter).unwrap();
+        let text = text.replace(
+            &format!("\"pepper\": \"{PEPPER}\""),
+            "\"pepper_env\": \"SALT\"",
+        );
+        std::fs::write(&elsewhere, text).unwrap();
+        let explain = |salt: Option<&str>| {
+            let words = [
+                "explain",
+                "--policy",
+                &policy,
+                "--envoy",
+                &elsewhere,
+                "--request",
+                "GET /",
+            ];
+            let mut explain = sluicegate(&words);
+            explain.args(["-H", header]);
+            explain.envs(salt.map(|salt| ("SALT", salt)));
+            finish(explain)
+        };
+        has(
+            &explain(Some(PEPPER)).1,
+            "limit `partner.acme`, key `@consumer=acme`",
+        );
+        let (status, text) = explain(None);
+        assert_eq!(status, 64, "{text}");
+        has(&text, "the environment has no `SALT`");
     }
 }
 

@@ -12,13 +12,16 @@ use sluicegate_tests::process::{eventually, eventually_within};
 use sluicegate_tests::sidecar::{Sidecar, binary};
 
 use super::overrides::operator::command;
-use super::support::{Policy, decided, envoy, pushed, take, with_rules};
+use super::support::{Policy, decided, envoy, filters, pushed, take, with_rules};
 
 const PEPPER: &str = "a long text that only filters have";
 
 /// Runs `sluicegate consumers` in a folder, with this on its standard input.
 fn consumers(folder: &Path, arguments: &[&str], stdin: &str) {
-    std::fs::write(folder.join("pepper"), PEPPER).unwrap();
+    let pepper = folder.join("pepper");
+    if !pepper.exists() {
+        std::fs::write(pepper, PEPPER).unwrap();
+    }
     let mut command = Command::new(binary());
     command.arg("consumers").args(arguments).current_dir(folder);
     let mut child = command
@@ -272,6 +275,32 @@ async fn a_shadow_rule_of_consumers_takes_nothing_from_their_buckets() {
     sidecar.reaches(shadowed, 3.0).await;
     let own = take(&sidecar, "partner", "@consumer=acme").await;
     assert_eq!(own["remaining"], 4, "{own}");
+}
+
+/// In a pod it is from a Secret; here it is whatever variable this test, and so its Envoy, have.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_filter_can_have_its_pepper_from_envoys_environment() {
+    const NAME: &str = "PATH";
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("pepper"), std::env::var(NAME).unwrap()).unwrap();
+    add(folder.path(), "acme", "old");
+    let sidecar = Sidecar::alone(&policy(folder.path(), &json!({}))).await;
+    let mut plugin = pushed();
+    plugin["pepper_env"] = json!(NAME);
+    let envoy = Envoy::asking(sidecar.port).plugin(plugin);
+    let passes_on = |config: &mut Value| {
+        let vm = &mut filters(config)[0]["typed_config"]["config"]["vm_config"];
+        vm["environment_variables"] = json!({ "host_env_keys": [NAME] });
+    };
+    let envoy = envoy.patch(passes_on).alone().await;
+    assert_eq!(
+        statuses(&envoy, ["old"; 6]).await,
+        [200, 200, 200, 200, 200, 429]
+    );
+    assert_eq!(
+        sidecar.metric("sluicegate_filters_with_other_pepper").await,
+        0.0
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

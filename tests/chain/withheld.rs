@@ -8,8 +8,10 @@ use sluicegate_tests::sidecar::Sidecar;
 use super::support::{decided, filters, per_key, policy, pushed, with_rules};
 
 /// What the filter calls, and what Envoy calls in it.
-const ALL: [&str; 30] = [
+const ALL: [&str; 32] = [
     "clock_time_get",
+    "environ_get",
+    "environ_sizes_get",
     "proxy_continue_stream",
     "proxy_define_metric",
     "proxy_dequeue_shared_queue",

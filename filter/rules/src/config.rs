@@ -91,17 +91,47 @@ pub fn settings(value: Value) -> Result<(Settings, Pushed), ConfigError> {
     let mut sidecar = file.needs("sidecar", sidecar)?;
     let cluster = sidecar.text("cluster")?;
     let cluster = sidecar.needs("cluster", cluster)?;
+    let pepper = file.text("pepper")?;
     let settings = Settings {
         cluster: not_empty("sidecar.cluster", cluster)?,
         timeout: duration(&mut sidecar, "timeout", 1)?.unwrap_or(Duration::from_millis(50)),
         together: sidecar.flag("together")?.unwrap_or(true),
         traces: sidecar.flag("traces")?.unwrap_or_default(),
-        hasher: Hasher::new(&file.text("pepper")?.unwrap_or_default()),
+        hasher: Hasher::new(pepper.as_deref().unwrap_or_default()),
+        pepper_env: file.text("pepper_env")?,
     };
+    if pepper.is_some() && settings.pepper_env.is_some() {
+        return invalid("pepper_env", "stands beside `pepper`: remove one of them");
+    }
     sidecar.end()?;
     let pushed = pushed(&mut file)?;
     file.end()?;
     Ok((settings, pushed))
+}
+
+/// Takes the pepper from the environment, if the configuration names its variable. As in a file, the line break at its end does
+/// not count.
+///
+/// # Errors
+/// There is none.
+pub fn read_pepper(
+    settings: &mut Settings,
+    environment: impl FnOnce(&str) -> Option<String>,
+) -> Result<(), ConfigError> {
+    let Some(name) = settings.pepper_env.as_deref() else {
+        return Ok(());
+    };
+    let text = environment(name).unwrap_or_default();
+    match text.trim_end_matches(['\r', '\n']) {
+        "" => {
+            let why = format_args!("the environment has no `{name}`, or an empty one");
+            invalid("pepper_env", why)
+        }
+        pepper => {
+            settings.hasher = Hasher::new(pepper);
+            Ok(())
+        }
+    }
 }
 
 /// Earlier versions had them here.

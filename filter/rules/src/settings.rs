@@ -22,6 +22,8 @@ pub struct Settings {
     pub traces: bool,
     /// Hashes key components.
     pub hasher: Hasher,
+    /// The environment variable that has its pepper, if the configuration does not have it.
+    pub(crate) pepper_env: Option<String>,
 }
 
 /// Which rule sets of the policy a filter runs.

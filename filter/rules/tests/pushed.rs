@@ -122,3 +122,30 @@ fn a_text_in_the_routes_metadata_is_the_name_of_its_set_if_it_is_listed() {
     let dynamic = metadata("sluicegate", "rules", text("b"));
     assert_eq!(pushed.set_of(&get("/", &[]).with("metadata", &dynamic)), 0);
 }
+
+#[test]
+fn a_pepper_from_the_environment_is_that_of_a_file_and_missing_it_is_refused() {
+    let digest = |configuration: Value, value: Option<&str>| {
+        let (mut settings, _) = config::settings(configuration).unwrap();
+        let read = config::read_pepper(&mut settings, |name| {
+            assert_eq!(name, "SALT");
+            value.map(str::to_owned)
+        });
+        read.map(|()| settings.hasher.pepper_digest())
+    };
+    let with = |field: &str, text: &str| json!({ "version": 2, "sidecar": { "cluster": "sluicegate" }, field: text });
+    let written = digest(with("pepper", "secret"), None);
+    // A Secret that was made of a file ends with a line break.
+    for value in ["secret", "secret\n"] {
+        assert_eq!(digest(with("pepper_env", "SALT"), Some(value)), written);
+    }
+    for value in [None, Some(""), Some("\n")] {
+        let refused = digest(with("pepper_env", "SALT"), value).unwrap_err();
+        assert_eq!(refused.field, "pepper_env");
+        assert!(refused.why.contains("no `SALT`"), "{refused}");
+    }
+    let mut both = with("pepper", "secret");
+    both["pepper_env"] = json!("SALT");
+    let refused = config::settings(both).unwrap_err();
+    assert_eq!(refused.field, "pepper_env");
+}

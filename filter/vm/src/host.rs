@@ -32,6 +32,8 @@ pub enum Level {
 pub trait Host: Clone + 'static {
     /// The plugin's configuration, with a length of `size` bytes.
     fn plugin_configuration(&self, size: usize) -> Option<Vec<u8>>;
+    /// A variable of the VM's environment.
+    fn environment(&self, name: &str) -> Option<String>;
     /// All headers of the current request, in one call.
     fn request_headers(&self) -> Headers;
     /// An attribute by its path.

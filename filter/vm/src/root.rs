@@ -101,7 +101,8 @@ fn read<H: Host>(host: H, configuration: &[u8]) -> Result<Plugin<H>, ConfigError
         configuration: &config::fingerprint(&value),
     };
     let announcement = announcement.to_string();
-    let (settings, pushed) = config::settings(value)?;
+    let (mut settings, pushed) = config::settings(value)?;
+    config::read_pepper(&mut settings, |name| host.environment(name))?;
     Ok(Plugin::new(host, settings, pushed, announcement))
 }
 

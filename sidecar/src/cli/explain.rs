@@ -109,7 +109,9 @@ impl Explain {
             };
             let value = &plugin.configuration.value;
             let read = config::from_json(value).and_then(|_| config::settings(value.clone()));
-            let (settings, pushed) = read.map_err(|error| at(&error.field, &error))?;
+            let (mut settings, pushed) = read.map_err(|error| at(&error.field, &error))?;
+            let pepper = config::read_pepper(&mut settings, |name| std::env::var(name).ok());
+            pepper.map_err(|error| at(&error.field, &error))?;
             let described = self.describe_sets(&pushed.sets, &settings, &request, policy);
             text += &described.map_err(|why| at("rule_sets", &why))?;
         }

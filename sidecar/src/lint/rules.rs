@@ -20,7 +20,8 @@ pub fn lint_rules(
     }
     // Nobody else can read the sidecar's own memory.
     let is_private = policy.is_some_and(|policy| matches!(policy.store, StoreAddress::Memory));
-    if !is_private && around.is_some_and(|(_, configuration)| configuration.pepper.is_empty()) {
+    let lacks_pepper = |of: &Configuration| of.pepper.is_empty() && of.pepper_env.is_none();
+    if !is_private && around.is_some_and(|(_, configuration)| lacks_pepper(configuration)) {
         keys::without_pepper(rules, findings);
     }
     matching::lint(rules, findings);

@@ -1,4 +1,4 @@
-// The rows of the tables of limits and of slots. Pure.
+// The rows of the tables of limits and of slots, and the command for a subject. Pure.
 
 /** The limits of the policy, and others that had decisions in the last minutes. Denying limits come first; otherwise rows keep their order. */
 export function limits({ policy, denying, top, reserved = {}, now_ms, up_ms }, history) {
@@ -37,4 +37,12 @@ export function slots(all) {
     return { name, in_use, subject: consumer ?? subject, for_ms: since_seconds * 1_000, outlived, who };
   });
   return rows.sort((a, b) => b.in_use - a.in_use).slice(0, SHOWN);
+}
+
+/** The command that lifts a limit for a subject or a consumer for an hour. It is pasted into a shell, so names are quoted. */
+export function overrideCommand({ limit, subject, consumer }, origin) {
+  const word = (text) => (/^[\w.:/-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+  const whom = consumer === undefined ? `--subject ${subject}` : `--consumer ${word(consumer)}`;
+  const admin = origin === "http://127.0.0.1:9181" ? "" : ` --admin ${word(origin)}`;
+  return `sluicegate override set --limit ${word(limit)} ${whom} --unlimited --for 1h${admin}`;
 }

@@ -1,7 +1,7 @@
 // The live page: asks the sidecar for a snapshot every second, keeps its samples and shows it. Text is set as text, never as markup.
 
 import { Chart, Spark } from "./chart.js";
-import { limits, slots } from "./limits.js";
+import { limits, overrideCommand, slots } from "./limits.js";
 import { ALL, RateHistory } from "./rates.js";
 import { capital, clock, event as described, leasesText, limitName, percent, rate, requests, reservedText, reservesText, rulesText, summarize, span } from "./summary.js";
 
@@ -118,10 +118,28 @@ const NEWEST = 6;
 /** The most denied and the nearest of all limits together. */
 const SHOWN = 8;
 
-function show_subject(row, { subject, limit, count, share }) {
-  setText(row.querySelector("code"), subject);
-  setText(row.querySelector("th span"), limit);
-  if (count !== undefined) setText(row.querySelector(".number"), count);
+/** Copies a text, also on a page without TLS, where `navigator.clipboard` is missing. */
+function copy(text) {
+  const focused = document.activeElement;
+  const area = document.body.appendChild(document.createElement("textarea"));
+  area.className = "spoken";
+  area.value = text;
+  area.select();
+  setText(byId("copied"), `${document.execCommand("copy") ? "Copied" : "Run"}: ${text}`);
+  area.remove();
+  focused.focus({ preventScroll: true });
+}
+
+function show_subject(row, { who, count, share }) {
+  const name = who.consumer ?? who.subject;
+  setText(row.querySelector("code"), name);
+  setText(row.querySelector("th span"), who.limit);
+  if (count !== undefined) {
+    setText(row.querySelector(".number"), count);
+    const button = row.querySelector("button");
+    button.setAttribute("aria-label", `Copy override for ${name}, ${who.limit}`);
+    button.onclick = () => copy(overrideCommand(who, location.origin));
+  }
   row.querySelector(".gauge span").style.width = `${100 * share}%`;
   setText(row.querySelector(".gauge + span"), percent(share));
 }
@@ -129,13 +147,13 @@ function show_subject(row, { subject, limit, count, share }) {
 function show_top() {
   const { limits } = snapshot.top;
   const denied = limits.flatMap(({ limit, denied_total, most_denied }) => most_denied.map(({ subject, consumer, count, error }) => ({
-    subject: consumer ?? subject, limit, order: count,
+    who: { limit, subject, consumer }, order: count,
     // A count that may be too high is shown as an upper bound.
     count: `${error ? "≤ " : ""}${count.toLocaleString("en")}`,
     share: denied_total ? Math.min(1, count / denied_total) : 0,
   })));
   const near = limits.flatMap(({ limit, nearest }) => nearest.map(({ subject, consumer, used_ratio }) => ({
-    subject: consumer ?? subject, limit, order: used_ratio, share: Math.min(1, used_ratio),
+    who: { limit, subject, consumer }, order: used_ratio, share: Math.min(1, used_ratio),
   })));
   for (const [name, subjects] of [["denied", denied], ["near", near]]) {
     const first = subjects.sort((a, b) => b.order - a.order).slice(0, SHOWN);

@@ -140,6 +140,10 @@ fn consumers_of_another_pepper_and_without_keys_are_found() {
             (found, found),
             "{printed}"
         );
+        // Which one the environment has is not known.
+        let plugin = plugin.replace("pepper: a-long-random-text", "pepper_env: SALT");
+        let (_, printed) = run_with(&["check-config"], Some(&policy), Some(&envoy(&plugin)));
+        lacks(&printed, says);
     }
 }
 

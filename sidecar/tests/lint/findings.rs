@@ -3,7 +3,7 @@
 use super::{
     ENVOY, GOOD, POLICY, envoy, has, has_all, is_without_findings, pushed, run, run_on, run_with,
 };
-use crate::support::rows;
+use crate::support::{lacks, rows};
 
 /// The finding's line in an Envoy file, its severity and a part of its text; what is changed in `GOOD`, and to what.
 const CASES: &str = r"
@@ -134,6 +134,9 @@ fn a_pepper_is_for_counts_in_redis() {
         let (_, printed) = run_with(&["check-config"], Some(policy), Some(&envoy(&plugin)));
         assert_eq!(printed.contains("without a `pepper`"), warns, "{printed}");
     }
+    let elsewhere = format!("{plugin}pepper_env: SALT\n");
+    let (_, printed) = run_with(&["check-config"], Some(&policy), Some(&envoy(&elsewhere)));
+    lacks(&printed, "without a `pepper`");
 }
 
 #[test]

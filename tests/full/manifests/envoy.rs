@@ -1,18 +1,20 @@
 //! Real Envoys, with the filter of this working copy and a sidecar with the chart's policy, must admit up to the limit and
 //! then deny: a wrong name of a cluster would be nothing but 200s.
 
+use std::process::Command;
+
 use serde_json::{Value, json};
 use sluicegate_tests::client::get;
 use sluicegate_tests::envoy::Envoy;
 use sluicegate_tests::process::{eventually, free_port, repository};
-use sluicegate_tests::sidecar::Sidecar;
+use sluicegate_tests::sidecar::{self, Sidecar};
 use sluicegate_tests::upstream;
 use sluicegate_tests_full::chart;
 use sluicegate_tests_full::translated::{MODULE, RENEW, Translated, inputs};
 
 use tempfile::TempDir;
 
-use super::scenes;
+use super::scenes::{self, texts};
 
 #[tokio::test]
 async fn envoy_gateways_translation_limits() {
@@ -41,6 +43,23 @@ async fn the_charts_own_envoy_limits() {
     chain.limits().await;
     chain.strips_forged_fields().await;
     chain.labels_counters().await;
+    chain.logs_denials().await;
+    // What `helm test` runs.
+    let pod = chart::manifest(&manifests, "Pod", "sluicegate-test");
+    chain.passes(&pod["spec"]["containers"][0]).await;
+}
+
+/// With a variable that this test, and so its Envoy, have: without a value the filter refuses its configuration.
+#[tokio::test]
+async fn the_charts_own_envoy_passes_the_pepper_on() {
+    let file = "kubernetes-deployment.yaml";
+    let secret = "filter.pepper: { existingSecret: { name: hidden, key: salt } }";
+    let manifests = scenes::rendered_with(file, &[secret]);
+    let config = chart::file(&manifests, "sluicegate-envoy", "envoy.yaml").to_string();
+    let config = config.replace("SLUICEGATE_PEPPER", "PATH");
+    let config = serde_json::from_str(&config).unwrap();
+    let chain = Chain::of(config, &scenes::values(file)).await;
+    chain.limits().await;
 }
 
 #[test]
@@ -60,7 +79,7 @@ fn the_translations_are_of_this_chart() {
 /// An Envoy with a configuration under test, a sidecar, and an upstream that echoes requests.
 pub struct Chain {
     envoy: Envoy,
-    _sidecar: Sidecar,
+    sidecar: Sidecar,
     _folder: TempDir,
     /// What the first rule's limit allows, and its name.
     quota: u64,
@@ -91,7 +110,7 @@ impl Chain {
         local(&mut config, [port, admin_port, sidecar.port, upstream]);
         Self {
             envoy: Envoy::start_config(folder.path(), 1, port, admin_port, &config).await,
-            _sidecar: sidecar,
+            sidecar,
             _folder: folder,
             quota,
             path: text(&rule["match"]["path_prefix"], "/"),
@@ -127,6 +146,36 @@ impl Chain {
         let statistics = async || get(&format!("{admin}/stats/prometheus")).await.1;
         let counts = async || statistics().await.contains(&counter);
         eventually(&counter, counts).await;
+    }
+
+    /// The access log says who was denied.
+    async fn logs_denials(&self) {
+        let logs = async || self.envoy.log().contains("sluicegate_denied{subject=");
+        eventually("a denial in the access log", logs).await;
+    }
+
+    /// A container's `sluicegate` finds that all is well, and says so of no sidecar that is away.
+    async fn passes(mut self, container: &Value) {
+        let run = |sidecar: &Sidecar| {
+            let arguments = texts(&container["args"]).into_iter().map(|argument| {
+                let argument = argument.replace(
+                    "/etc/sluicegate/policy.yaml",
+                    sidecar.policy.to_str().unwrap(),
+                );
+                let argument = argument.replace("http://sluicegate-test:9181", &sidecar.admin(""));
+                argument.replace("60s", "5s")
+            });
+            let output = chart::run(Command::new(sidecar::binary()).args(arguments));
+            (
+                output.status.success(),
+                String::from_utf8_lossy(&output.stdout).into_owned(),
+            )
+        };
+        let (passed, said) = run(&self.sidecar);
+        assert!(passed && said.contains("are in force in"), "{said}");
+        self.sidecar.kill();
+        let (passed, said) = run(&self.sidecar);
+        assert!(!passed, "{said}");
     }
 
     async fn ask(&self, key: &str) -> (u16, String) {

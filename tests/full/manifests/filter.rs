@@ -316,9 +316,11 @@ fn without_the_filter_nothing_patches_it() {
 fn generated_what_the_chart_has_from_the_example() {
     let mut example = yaml("envoy/envoy.yaml");
     let tags = example["stats_config"]["stats_tags"].take();
-    let routes = &at(&mut example, MANAGER)["route_config"];
-    let removed = &routes["request_headers_to_remove"];
-    let taken = json!({ "request_headers_to_remove": removed, "stats_tags": tags });
+    let manager = at(&mut example, MANAGER);
+    let log = manager["access_log"].take();
+    let removed = &manager["route_config"]["request_headers_to_remove"];
+    let taken =
+        json!({ "access_log": log, "request_headers_to_remove": removed, "stats_tags": tags });
     let taken = serde_json::to_string_pretty(&taken).unwrap();
     let should_be = format!("# From envoy/envoy.yaml, written by `make chart`.\n{taken}\n");
     is_up_to_date(

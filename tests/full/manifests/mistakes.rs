@@ -51,12 +51,12 @@ istio.yaml
   policy.limits=null  =>  policy.limits: set the limits
   kubernetes.deployment.enabled=true  =>  kubernetes.deployment.enabled: only with kind: kubernetes
   sidecar.adminPort=9180  =>  sidecar.adminPort: 9180 is the port of sidecar.port
+  filter={"pepper":{"existingSecret":{"name":"a"}},"config":{"pepper":"x"}}  =>  filter.pepper.existingSecret.name: filter.config.pepper is set too
 envoy-gateway.yaml
   envoyGateway.targetRefs=[]  =>  envoyGateway.targetRefs: name the Gateways
   envoyGateway.targetRefs=[{"kind":"Service","name":"a"}]  =>  '/envoyGateway/targetRefs/0/kind': value must be one of
-  envoyGateway.envoyProxy={"bootstrap":{"type":"Merge"}}  =>  envoyGateway.envoyProxy.bootstrap: the chart writes this field
-  envoyGateway.envoyProxy={"provider":{"kubernetes":{"envoyDeployment":{"patch":{"value":{}}}}}}  =>  envoyDeployment.patch: the chart writes this field
-  envoyGateway.envoyProxy={"provider":{"kubernetes":{"envoyDaemonSet":{"name":"a"}}}}  =>  envoyDaemonSet: the chart adds the sidecar to envoyDeployment only
+  envoyGateway.envoyProxy={"bootstrap":{"type":"Merge"}}  =>  envoyGateway.envoyProxy.bootstrap.type: must be JSONPatch
+  envoyGateway.envoyProxy={"provider":{"kubernetes":{"envoyDeployment":{"patch":{"type":"JSONMerge"}}}}}  =>  envoyDeployment.patch.type: must be StrategicMerge
   envoyGateway.envoyProxy={"provider":"foo"}  =>  '/envoyGateway/envoyProxy/provider': got string, want null or object
 kubernetes-deployment.yaml
   kubernetes.deployment.port=9181  =>  sidecar.adminPort: 9181 is the port of kubernetes.deployment.port
@@ -69,6 +69,17 @@ kubernetes-deployment.yaml
   podMonitor.interval="30001ms"  =>  podMonitor.interval: the alerts need
   networkPolicy.ports=[8080,9181]  =>  networkPolicy.ports: has sidecar.adminPort
   kubernetes.deployment.upstream.timeout="1m"  =>  '/kubernetes/deployment/upstream/timeout'
+  kubernetes.deployment.replicas=0  =>  '/kubernetes/deployment/replicas': minimum: got 0, want 1
+  kubernetes.deployment.terminationGracePeriodSeconds=10  =>  terminationGracePeriodSeconds': minimum: got 10, want 20
+  kubernetes.deployment.imagePullPolicy="Sometimes"  =>  '/kubernetes/deployment/imagePullPolicy': value must be one of
+  kubernetes.deployment.service.type="ExternalName"  =>  '/kubernetes/deployment/service/type': value must be one of
+  kubernetes.deployment.tls={"secretName":"a"}  =>  '/kubernetes/deployment/tls': additional properties 'secretName' not allowed
+  podDisruptionBudget.maxUnavailable="1"  =>  '/podDisruptionBudget/maxUnavailable'
+  podDisruptionBudget.maxUnavailable="0%"  =>  '/podDisruptionBudget/maxUnavailable'
+  securityContext=65532  =>  '/securityContext': got number, want object
+  alerts.rules={"StoreSlow":{"enabled":false}}  =>  alerts.rules.StoreSlow: there is no such alert
+  alerts.rules={"SluicegateStoreSlow":{"severity":"critical"}}  =>  '/alerts/rules/SluicegateStoreSlow': additional properties 'severity' not allowed
+  alerts.rules={"SluicegateStoreSlow":{"thresholds":{"> 0.7":"> 0.8"}}}  =>  alerts.rules.SluicegateStoreSlow.thresholds: its expression has no `> 0.7`
   kubernetes.deployment.upstream.host=""  =>  kubernetes.deployment.upstream.host: set the Service
 "#;
 

@@ -10,6 +10,8 @@
 //! | `filter.rs` | the filter's configuration and policy: `check-config`, the hook that runs it |
 //! | `ci.rs` | `check-config` on what `helm template` prints |
 //! | `operations.rs` | NetworkPolicy, PodMonitor, alerts, names that several releases must not share |
+//! | `alerts.rs` | alerts, monitors and dashboards that operators change |
+//! | `operators.rs` | what operators add: Services, users, access logs, certificates, an EnvoyProxy of their own |
 //! | `envoy.rs` | real Envoys with the chart's own configuration and the meshes' |
 //! | `pod_ends.rs` | the chart's own Envoy: its timeouts, and requests under way when its pod ends |
 //! | `plain.rs` | what `sluicegate render` prints for those without Helm |
@@ -17,6 +19,7 @@
 //!
 //! `tests/full/manifests/tools` installs Helm, kubeconform and the schemas. `make chart` writes what is generated.
 
+mod alerts;
 mod ci;
 mod documents;
 mod envoy;
@@ -24,6 +27,7 @@ mod filter;
 mod mistakes;
 mod operations;
 mod plain;
+mod operators;
 mod pod_ends;
 mod scenes;
 mod sidecar;

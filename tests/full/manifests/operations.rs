@@ -158,6 +158,8 @@ fn the_charts_pods_run_where_the_values_say() {
         "tolerations": [{ "key": "edge", "operator": "Exists" }],
         "affinity": { "nodeAffinity": {} },
         "priorityClassName": "high",
+        "serviceAccountName": "edge",
+        "podSecurityContext": { "fsGroup": 2000 },
         "podAnnotations": { "team": "edge" },
         "podLabels": { "cost": "edge", "app.kubernetes.io/name": "other" },
     });
@@ -167,13 +169,20 @@ fn the_charts_pods_run_where_the_values_say() {
         .collect();
     let changes: Vec<_> = changes.iter().map(String::as_str).collect();
     let manifests = rendered_with("kubernetes-deployment.yaml", &changes);
-    for (kind, name) in [("Deployment", "sluicegate"), ("Job", "sluicegate-check")] {
-        let pod = &chart::manifest(&manifests, kind, name)["spec"]["template"];
+    for (kind, name) in [
+        ("Deployment", "sluicegate"),
+        ("Job", "sluicegate-check"),
+        ("Pod", "sluicegate-test"),
+    ] {
+        let manifest = chart::manifest(&manifests, kind, name);
+        let pod = manifest.pointer("/spec/template").unwrap_or(manifest);
+        assert_eq!(pod["spec"]["securityContext"], given["podSecurityContext"]);
         for field in [
             "nodeSelector",
             "tolerations",
             "affinity",
             "priorityClassName",
+            "serviceAccountName",
         ] {
             assert_eq!(pod["spec"][field], given[field], "{kind}: {field}");
         }

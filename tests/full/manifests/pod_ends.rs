@@ -32,16 +32,16 @@ fn with_timeout(timeout: &str) -> Vec<Value> {
 }
 
 /// An Envoy as in a pod, on free ports.
-struct Pod {
+pub struct Pod {
     spec: Value,
     envoy: Process,
-    port: u16,
-    admin_port: u16,
+    pub port: u16,
+    pub admin_port: u16,
     _folder: TempDir,
 }
 
 impl Pod {
-    async fn start(manifests: &[Value], upstream: u16) -> Self {
+    pub async fn start(manifests: &[Value], upstream: u16) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let spec = template(manifests)["spec"].take();
         let (port, admin_port) = (free_port(), free_port());
@@ -164,6 +164,19 @@ fn a_pod_that_ends_has_time_for_the_longest_request() {
         let manager = at(&mut envoy, MANAGER);
         assert_eq!(manager["request_timeout"], json!(request), "{timeout}");
         assert_eq!(manager["stream_idle_timeout"], idle, "{timeout}");
+    }
+}
+
+/// Some clusters give a pod less time; the sidecar needs the last ten seconds.
+#[test]
+fn a_pod_with_a_shorter_end_serves_until_ten_seconds_before_it() {
+    for (grace, drain) in [(40, 30), (60, 50), (65, 55), (300, 55)] {
+        let grace_period = format!("kubernetes.deployment.terminationGracePeriodSeconds: {grace}");
+        let manifests = rendered_with("kubernetes-deployment.yaml", &[&grace_period]);
+        let spec = template(&manifests)["spec"].take();
+        assert_eq!(spec["terminationGracePeriodSeconds"], grace);
+        let sleep = &spec["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"];
+        assert_eq!(*sleep, drain, "{grace}");
     }
 }
 

@@ -66,7 +66,10 @@ fn require(schema: &mut Value, defaults: &Value) {
     for (name, schema) in properties {
         let default = &defaults[name];
         require(schema, default);
+        let types = schema["type"].as_array();
+        let is_optional = types.is_some_and(|types| types.contains(&json!("null")));
         let is_needed = match default {
+            _ if is_optional => false,
             Value::Object(_) => schema["properties"].is_object(),
             Value::Number(_) | Value::Bool(true) => true,
             Value::String(text) => !text.is_empty() || name == "kind",

@@ -14,7 +14,7 @@ use sluicegate_tests::envoy::Envoy;
 use sluicegate_tests::policy::{Policy, pushed, with_rules};
 use sluicegate_tests::process::repository;
 use sluicegate_tests::redis::Redis;
-use sluicegate_tests::sidecar::Sidecar;
+use sluicegate_tests::sidecar::{self, Sidecar};
 use sluicegate_tests::upstream;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::Command;
@@ -124,6 +124,11 @@ async fn the_page_shows_an_engineer_what_happens() {
                 "hold slots" => answer = decide(&sidecar, "uploads").await,
                 "unknown limit" => answer = decide(&sidecar, "nowhere").await,
                 "change overrides" => set_and_remove_overrides(&sidecar).await,
+                line if line.starts_with("run sluicegate ") => {
+                    let (status, said) =
+                        sidecar::command(line.trim_start_matches("run sluicegate "));
+                    assert_eq!(status, Some(0), "{line}: {said}");
+                }
                 "signal sidecar" => {
                     sidecar.signal("TERM");
                     sidecar.wait().await;

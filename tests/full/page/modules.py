@@ -1,5 +1,7 @@
 """The page's pure scripts alone: the sentence for each state, and the rates from samples."""
 
+import shlex
+
 from page_checks import PHONE, SCREEN
 
 NONE = {"admitted": 0, "denied": 0, "unavailable": 0, "error": 0, "shadow_denied": 0}
@@ -361,4 +363,25 @@ def names(page, folder, monitor):
         assert lines == 1, (size, lines)
 
 
-IN_ORDER = [sentences, leases, slots, rules, samples, failing, many, listed, means, axes, flags, names]
+def commands(page, folder, monitor):
+    """the command for a subject or a consumer names the sidecar unless it is here, and a shell reads each name as one word"""
+    found = page.evaluate("""async () => {
+        const { overrideCommand } = await import("/page/limits.js");
+        const here = "http://127.0.0.1:9181", limit = "per-key", subject = "935bcf14b3e6e491dcab";
+        return [
+            overrideCommand({ limit, subject }, here),
+            overrideCommand({ limit: "partner.acme", subject, consumer: "acme" }, "https://limits.example.com"),
+            overrideCommand({ limit: "a; rm -rf '$HOME'", subject, consumer: "" }, here),
+        ];
+    }""")
+    words = [shlex.split(command) for command in found]
+    rest = ["--unlimited", "--for", "1h"]
+    start = ["sluicegate", "override", "set", "--limit"]
+    assert words == [
+        [*start, "per-key", "--subject", "935bcf14b3e6e491dcab", *rest],
+        [*start, "partner.acme", "--consumer", "acme", *rest, "--admin", "https://limits.example.com"],
+        [*start, "a; rm -rf '$HOME'", "--consumer", "", *rest],
+    ], words
+
+
+IN_ORDER = [sentences, leases, slots, rules, samples, failing, many, listed, means, axes, flags, commands, names]

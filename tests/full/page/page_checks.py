@@ -75,9 +75,9 @@ def is_reached_by_keyboard(page):
         here = page.evaluate("""(() => {
             const e = document.activeElement, box = e.getBoundingClientRect();
             return e === document.body ? null
-                : [e.id || e.textContent, getComputedStyle(e).outlineStyle, box.width > 0 && box.height > 0];
+                : [e.id || e.ariaLabel || e.textContent, getComputedStyle(e).outlineStyle, box.width > 0 && box.height > 0];
         })()""")
-        if here is None or here[0] in reached:
+        if here is None or here[0] in reached[:1]:
             break
         name, outline, visible = here
         assert outline != "none" and visible, f"the focus on {name} is invisible"

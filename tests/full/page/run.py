@@ -26,7 +26,7 @@ def main(address, folder):
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
         # UTC, so that screenshots and times do not depend on the machine.
-        context = browser.new_context(viewport=page_checks.SCREEN, timezone_id="UTC", reduced_motion="reduce")
+        context = browser.new_context(viewport=page_checks.SCREEN, timezone_id="UTC", reduced_motion="reduce", permissions=["clipboard-read"])
         page = context.new_page()
         monitor = page_checks.PageMonitor(page, address)
         page.goto(address)

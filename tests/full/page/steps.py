@@ -94,6 +94,24 @@ def who(page, folder, monitor):
     assert "mallory" not in page.content()
 
 
+def lifted(page, folder, monitor):
+    """the command that a button copies lifts the limit for this client, and can be taken back"""
+    # Another page, since Tab goes on from where the last click was.
+    other = page.context.new_page()
+    other.goto(monitor.address)
+    other.locator("#denied-rows tr").first.locator("button").click()
+    command = other.evaluate("navigator.clipboard.readText()")
+    assert text(other, "#copied") == f"Copied: {command}", command
+    assert other.evaluate("document.activeElement.className") == "copy", "the focus stays"
+    screenshot(other, folder, "copied")
+    other.close()
+    ask(f"run {command}")
+    within(SECONDS + 5, "no 429s", lambda: text(page, "#now-denied") == "0/s")
+    assert events(page)[0] == "Override set", events(page)
+    ask("run " + command.replace(" set ", " remove ").replace(" --unlimited --for 1h", ""))
+    within(SECONDS + 5, "429s again", lambda: text(page, "#now-denied") != "0/s")
+
+
 def views(page, folder, monitor):
     """on a screen and on a phone, light and dark, nothing is cut off, too pale or unreachable"""
     within(10, "the outage is over", lambda: text(page, "#now-unavailable") == "0/s")
@@ -284,6 +302,6 @@ def goodbye(page, folder, monitor):
 
 
 IN_ORDER = [
-    idle, attack, rates, who, loaded, outage, by_hand, views, reordered, refused, full_list, viewers.refused, viewers.resumed,
+    idle, attack, rates, who, lifted, loaded, outage, by_hand, views, reordered, refused, full_list, viewers.refused, viewers.resumed,
     unknown, viewers.other_clock, restart, sparse, idle_again, goodbye,
 ]

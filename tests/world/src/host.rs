@@ -135,6 +135,10 @@ impl Host for Envoy {
         Some(self.0.configuration.clone().into_bytes())
     }
 
+    fn environment(&self, _: &str) -> Option<String> {
+        None
+    }
+
     fn request_headers(&self) -> Headers {
         self.of_request(|request| request.headers.clone())
             .unwrap_or_default()

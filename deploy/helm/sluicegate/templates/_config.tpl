@@ -31,6 +31,9 @@ store: memory
 {{- define "sluicegate.filterConfig" -}}
 {{- $defaults := dict "version" 2 "rule_sets" (dict "default" "default") -}}
 {{- $config := merge (.Values.filter.config | default dict | deepCopy) $defaults -}}
+{{- if .Values.filter.pepper.existingSecret.name -}}
+{{- $_ := set $config "pepper_env" "SLUICEGATE_PEPPER" -}}
+{{- end -}}
 {{- $sidecar := merge (dict "cluster" (include "sluicegate.cluster" .)) ($config.sidecar | default dict) -}}
 {{- toYaml (set $config "sidecar" $sidecar) -}}
 {{- end }}

@@ -54,6 +54,15 @@ volumeMounts:
   {{- end }}
 {{- end }}
 
+{{/* Envoy's variable with the filter's pepper, if there is one; Envoy passes it on to the filter. */}}
+{{- define "sluicegate.pepperEnv" -}}
+{{- with .Values.filter.pepper.existingSecret -}}
+{{- if .name -}}
+{{- list (dict "name" "SLUICEGATE_PEPPER" "valueFrom" (dict "secretKeyRef" .)) | toYaml -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{- define "sluicegate.env" -}}
 {{- $env := list -}}
 {{- with .Values.store.existingSecret -}}
@@ -73,13 +82,7 @@ volumeMounts:
 {{- end }}
 
 {{- define "sluicegate.securityContext" -}}
-runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-readOnlyRootFilesystem: true
-allowPrivilegeEscalation: false
-capabilities: { drop: [ALL] }
-seccompProfile: { type: RuntimeDefault }
+{{- .Values.securityContext | default dict | toYaml -}}
 {{- end }}
 
 {{/* The folder, not the file: a mounted file (`subPath`) would not follow changes of the ConfigMap. The last good policy
@@ -102,9 +105,40 @@ checksum/store: {{ pick (include "sluicegate.policy" . | fromYaml) "store" "stor
 {{- end -}}
 {{- end }}
 
-{{/* Where the chart's own pods may run. */}}
+{{/* Where the chart's own pods may run, and as whom. */}}
 {{- define "sluicegate.placement" -}}
-{{- pick .Values "affinity" "nodeSelector" "priorityClassName" "tolerations" | toYaml -}}
+{{- $security := dict "securityContext" (.Values.podSecurityContext | default dict) -}}
+{{- pick .Values "affinity" "nodeSelector" "priorityClassName" "serviceAccountName" "tolerations" | merge $security | toYaml -}}
+{{- end }}
+
+{{/* The pods that run `sluicegate` once: the check before an install or upgrade, and that of `helm test`. */}}
+{{- define "sluicegate.onceMetadata" -}}
+labels:
+  {{- /* A proxy would keep them from ending. */}}
+  {{- $own := set (include "sluicegate.labels" . | fromYaml) "sidecar.istio.io/inject" "false" }}
+  {{- merge $own (.Values.podLabels | default dict) | toYaml | nindent 2 }}
+annotations:
+  {{- .Values.podAnnotations | default dict | toYaml | nindent 2 }}
+{{- end }}
+
+{{- define "sluicegate.onceSpec" -}}
+restartPolicy: Never
+automountServiceAccountToken: false
+{{ include "sluicegate.placement" . }}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "sluicegate.onceContainer" -}}
+image: {{ include "sluicegate.image" (dict "image" .Values.sidecar.image "chart" .Chart) }}
+imagePullPolicy: {{ .Values.sidecar.image.pullPolicy }}
+resources:
+  requests: { cpu: 10m, memory: 32Mi }
+  limits: { memory: 128Mi }
+securityContext:
+  {{- include "sluicegate.securityContext" . | nindent 2 }}
 {{- end }}
 
 {{/* What a pod needs, to merge into its template. */}}
@@ -119,6 +153,14 @@ spec:
   {{- end }}
   initContainers:
     - {{ include "sluicegate.container" . | nindent 6 | trim }}
+  {{- if eq .Values.kind "istio" }}
+  {{- with include "sluicegate.pepperEnv" . }}
+  containers:
+    - name: istio-proxy
+      env:
+        {{- . | nindent 8 }}
+  {{- end }}
+  {{- end }}
   volumes:
     {{- include "sluicegate.volumes" . | nindent 4 }}
 {{- end }}

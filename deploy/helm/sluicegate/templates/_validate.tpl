@@ -19,6 +19,9 @@
 {{- if and .Values.filter.http.url (not .Values.filter.http.sha256) -}}
 {{- fail "filter.http.sha256: set the SHA-256 of the file at filter.http.url" -}}
 {{- end -}}
+{{- if and .Values.filter.pepper.existingSecret.name (.Values.filter.config).pepper -}}
+{{- fail "filter.pepper.existingSecret.name: filter.config.pepper is set too; set one of them" -}}
+{{- end -}}
 {{- if and (eq .Values.kind "envoyGateway") (not .Values.envoyGateway.targetRefs) -}}
 {{- fail "envoyGateway.targetRefs: name the Gateways or routes to limit, such as [{kind: Gateway, name: eg}]" -}}
 {{- end -}}

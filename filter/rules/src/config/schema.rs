@@ -29,6 +29,9 @@ pub struct Configuration {
     /// same pepper for the whole fleet.
     #[serde(default)]
     pub pepper: String,
+    /// The environment variable that has the pepper, instead of `pepper`: `vm_config.environment_variables.host_env_keys` lists
+    /// it, and Envoy's own environment has it. Without a value the configuration is refused.
+    pub pepper_env: Option<String>,
     /// Which of the policy's rule sets this filter may run, by default only the one called `default`.
     pub rule_sets: Option<RuleSets>,
     /// What happens to requests until the rules are known.
