@@ -98,9 +98,13 @@ impl Judge<'_> {
     /// Whether a change of its quota may have cut a token bucket: what comes back is told of what is left, and comes back to what was
     /// cut, too, which counts again when the quota is the earlier one again.
     fn may_be_cut(&self, limit: usize, key: usize) -> bool {
-        let quotas = self.limits(limit).map(|(_, of)| (of.algorithm, &of.windows));
+        let quotas = self
+            .limits(limit)
+            .map(|(_, of)| (of.algorithm, &of.windows));
         let mut quotas: Vec<_> = quotas.collect();
-        let any_token = quotas.iter().any(|one| matches!(one.0, Algorithm::Token(_)));
+        let any_token = quotas
+            .iter()
+            .any(|one| matches!(one.0, Algorithm::Token(_)));
         quotas.dedup();
         any_token && (quotas.len() > 1 || !self.overrides(limit, key).is_empty())
     }
