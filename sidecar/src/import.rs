@@ -3,10 +3,9 @@
 //! | file | for |
 //! |---|---|
 //! | `descriptors.rs` | ratelimit's files |
-//! | `envoy.rs` | Envoy's files: which requests `rate_limits` are for |
-//! | `actions.rs` | what they send of a request |
-//! | `matchers.rs`, `scope.rs` | conditions of Envoy's, and of the policy |
-//! | `walk.rs` | the descriptors that this finds |
+//! | `envoy.rs`, `actions.rs` | Envoy's files: for which requests `rate_limits` are, and what they send |
+//! | `scope.rs` | conditions of the policy |
+//! | `walk.rs` | which descriptors that finds |
 //! | `limits.rs` | the limits that follow |
 //! | `notes.rs` | what differs, and what was not imported |
 
@@ -14,7 +13,6 @@ mod actions;
 mod descriptors;
 mod envoy;
 mod limits;
-mod matchers;
 mod notes;
 mod scope;
 mod walk;

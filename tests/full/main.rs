@@ -8,6 +8,7 @@
 //! | `frameworks` | what web frameworks read, and the key that was counted |
 //! | `host` | a host with systemd |
 //! | `http` | the OpenAPI document, and clients in other languages |
+//! | `imported` | policies imported from envoyproxy/ratelimit, beside it |
 //! | `manifests` | the Helm chart |
 //! | `observe` | a real Prometheus, alerts and dashboards |
 //! | `page` | the live page in a real browser |
@@ -21,6 +22,7 @@ mod collector;
 mod frameworks;
 mod host;
 mod http;
+mod imported;
 mod manifests;
 mod observe;
 mod page;

@@ -12,7 +12,7 @@ use super::stdout::print;
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  sluicegate compare access.log")]
 pub struct Compare {
-    /// Envoy's access log, an object of JSON in each line: docs/moving.md has its format. `-` for standard input.
+    /// Envoy's access log, an object of JSON in each line: docs/moving-envoy-ratelimit.md has its format. `-` for standard input.
     #[arg(value_name = "FILE")]
     log: PathBuf,
 }

@@ -1,10 +1,11 @@
-//! What `rate_limits` send to ratelimit of a request. A field or action that is not here has no counterpart in the policy.
+//! What `rate_limits` send to ratelimit, and for which requests. What is not here has no counterpart in the policy.
+
+use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::matchers::{Matcher, all};
-use super::scope::{Scope, header};
+use super::scope::{Scope, condition, escaped, header};
 
 /// An entry of `rate_limits`.
 #[derive(Deserialize)]
@@ -12,9 +13,9 @@ use super::scope::{Scope, header};
 pub struct RateLimit {
     #[serde(default)]
     pub stage: u32,
-    pub actions: Vec<Action>,
-    #[serde(default)]
-    pub hits_addend: Hits,
+    /// By their kinds, one each.
+    pub actions: Vec<BTreeMap<String, Action>>,
+    pub hits_addend: Option<Hits>,
 }
 
 #[derive(Deserialize)]
@@ -23,70 +24,33 @@ pub struct Hits {
     pub number: u64,
 }
 
-impl Default for Hits {
-    fn default() -> Self {
-        Self { number: 1 }
-    }
+/// The fields of all kinds of actions.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Action {
+    descriptor_key: Option<String>,
+    descriptor_value: String,
+    header_name: String,
+    query_parameter_name: String,
+    metadata_key: Value,
+    v4_prefix_mask_len: Option<u8>,
+    v6_prefix_mask_len: Option<u8>,
+    expect_match: Option<bool>,
+    headers: Value,
+    query_parameters: Value,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "snake_case")]
-pub enum Action {
-    SourceCluster {},
-    DestinationCluster {},
-    RemoteAddress {},
-    MaskedRemoteAddress {
-        v4_prefix_mask_len: Option<u8>,
-        v6_prefix_mask_len: Option<u8>,
-    },
-    GenericKey {
-        descriptor_value: String,
-        descriptor_key: Option<String>,
-    },
-    RequestHeaders {
-        header_name: String,
-        descriptor_key: String,
-    },
-    QueryParameters {
-        query_parameter_name: String,
-        descriptor_key: String,
-    },
-    #[serde(alias = "dynamic_metadata")]
-    Metadata {
-        descriptor_key: String,
-        metadata_key: MetadataKey,
-    },
-    HeaderValueMatch {
-        descriptor_value: String,
-        descriptor_key: Option<String>,
-        expect_match: Option<bool>,
-        headers: Vec<Matcher>,
-    },
-    QueryParameterValueMatch {
-        descriptor_value: String,
-        descriptor_key: Option<String>,
-        expect_match: Option<bool>,
-        query_parameters: Vec<Matcher>,
-    },
+/// An entry of a descriptor, which is sent for these requests.
+pub struct Entry {
+    pub key: String,
+    pub sent: Sent,
+    pub scope: Scope,
 }
 
-#[derive(Deserialize)]
-pub struct MetadataKey {
-    key: String,
-    path: Vec<PathPart>,
-}
-
-#[derive(Deserialize)]
-struct PathPart {
-    key: String,
-}
-
-/// An entry of a descriptor: a key and its value.
-pub enum Entry {
-    /// Always the same; sent for these requests.
-    Constant(String, String, Scope),
+pub enum Sent {
+    Always(String),
     /// What requests have, as a component of a key.
-    Told(String, Value),
+    Told(Value),
 }
 
 impl Action {
@@ -94,84 +58,97 @@ impl Action {
     ///
     /// # Errors
     /// Why the policy cannot say that.
-    pub fn entry(&self, [source, destination]: [Option<&str>; 2]) -> Result<Entry, String> {
-        let constant = |key: &str, value: &str, scope| {
-            Entry::Constant(key.to_owned(), value.to_owned(), scope)
+    pub fn entry(&self, kind: &str, clusters: [Option<&str>; 2]) -> Result<Entry, String> {
+        let cluster = |name: Option<&str>| {
+            let why = || format!("`{kind}`: the Envoy file does not say which cluster that is");
+            name.map(str::to_owned).map(Sent::Always).ok_or_else(why)
         };
-        let matched = |key: &Option<String>,
-                       default: &str,
-                       value: &str,
-                       expect: Option<bool>,
-                       found: Scope| {
-            let scope = match expect {
-                Some(false) => Scope::default().without(&found),
-                _ => found,
-            };
-            constant(key.as_deref().unwrap_or(default), value, scope)
-        };
-        let cluster = |key: &str, name: Option<&str>| {
-            let why = || format!("`{key}`: the Envoy file does not say which cluster that is");
-            name.map(|name| constant(key, name, Scope::default()))
-                .ok_or_else(why)
-        };
-        let told = |key: &str, component| Entry::Told(key.to_owned(), component);
-        Ok(match self {
-            Self::SourceCluster {} => cluster("source_cluster", source)?,
-            Self::DestinationCluster {} => cluster("destination_cluster", destination)?,
-            Self::RemoteAddress {} => told("remote_address", json!("address")),
-            Self::MaskedRemoteAddress {
-                v4_prefix_mask_len: v4,
-                v6_prefix_mask_len: v6,
-            } => {
+        let constant = Sent::Always(self.descriptor_value.clone());
+        let (default, sent) = match kind {
+            "generic_key" => (kind, constant),
+            "header_value_match" => ("header_match", constant),
+            "query_parameter_value_match" => ("query_match", constant),
+            "source_cluster" => (kind, cluster(clusters[0])?),
+            "destination_cluster" => (kind, cluster(clusters[1])?),
+            "remote_address" => (kind, Sent::Told(json!("address"))),
+            "masked_remote_address" => {
+                let (v4, v6) = (self.v4_prefix_mask_len, self.v6_prefix_mask_len);
                 let bits = json!({ "ipv4_bits": v4.unwrap_or(32), "ipv6_bits": v6.unwrap_or(128) });
-                told("masked_remote_address", json!({ "address": bits }))
+                (kind, Sent::Told(json!({ "address": bits })))
             }
-            Self::GenericKey {
-                descriptor_value: value,
-                descriptor_key: key,
-            } => matched(key, "generic_key", value, None, Scope::default()),
-            Self::RequestHeaders {
-                header_name,
-                descriptor_key,
-            } => told(descriptor_key, header(header_name)),
-            Self::QueryParameters {
-                query_parameter_name,
-                descriptor_key,
-            } => told(descriptor_key, json!({ "query": query_parameter_name })),
-            Self::Metadata {
-                descriptor_key,
-                metadata_key: MetadataKey { key, path },
-            } => {
-                let path: Vec<_> = path.iter().map(|part| &part.key).collect();
-                told(
-                    descriptor_key,
-                    json!({ "metadata": { "namespace": key, "name": path } }),
-                )
+            "request_headers" => (kind, Sent::Told(header(&self.header_name))),
+            "query_parameters" => (
+                kind,
+                Sent::Told(json!({ "query": self.query_parameter_name })),
+            ),
+            "metadata" | "dynamic_metadata" => {
+                let path = self.metadata_key["path"].as_array().into_iter().flatten();
+                let path: Vec<_> = path.map(|part| &part["key"]).collect();
+                let namespace = &self.metadata_key["key"];
+                let found = json!({ "metadata": { "namespace": namespace, "name": path } });
+                (kind, Sent::Told(found))
             }
-            Self::HeaderValueMatch {
-                descriptor_value: value,
-                descriptor_key: key,
-                expect_match,
-                headers,
-            } => matched(
-                key,
-                "header_match",
-                value,
-                *expect_match,
-                all(headers, &[])?,
-            ),
-            Self::QueryParameterValueMatch {
-                descriptor_value: value,
-                descriptor_key: key,
-                expect_match,
-                query_parameters,
-            } => matched(
-                key,
-                "query_match",
-                value,
-                *expect_match,
-                all(&[], query_parameters)?,
-            ),
-        })
+            _ => return Err(format!("`{kind}` has no counterpart in the policy")),
+        };
+        let mut scope = all(&self.headers, header)?;
+        scope = scope.and(&all(
+            &self.query_parameters,
+            |name| json!({ "query": name }),
+        )?);
+        if self.expect_match == Some(false) {
+            scope = Scope::default().without(&scope);
+        }
+        let key = self.descriptor_key.clone();
+        let key = key.unwrap_or_else(|| default.to_owned());
+        Ok(Entry { key, sent, scope })
     }
+}
+
+/// The requests that all matchers of a list match, of headers or query parameters.
+fn all(list: &Value, component: impl Fn(&str) -> Value) -> Result<Scope, String> {
+    let list = list.as_array().into_iter().flatten();
+    list.map(|one| matcher(one, &component(one["name"].as_str().unwrap_or_default())))
+        .try_fold(Scope::default(), |all, one| Ok(all.and(&one?)))
+}
+
+fn matcher(matcher: &Value, component: &Value) -> Result<Scope, String> {
+    let (mut how, mut given) = ("present", json!(true));
+    let fields = [matcher, &matcher["string_match"]].into_iter();
+    for (field, value) in fields.filter_map(Value::as_object).flatten() {
+        let text = || escaped(value.as_str().unwrap_or_default());
+        (how, given) = match field.trim_end_matches("_match") {
+            "name" | "string" | "invert" => continue,
+            "present" => ("present", value.clone()),
+            "exact" => ("equals", value.clone()),
+            "prefix" => ("prefix", value.clone()),
+            "suffix" => ("regex", json!(format!(".*{}", text()))),
+            "contains" => ("regex", json!(format!(".*{}.*", text()))),
+            "safe_regex" => ("regex", value["regex"].clone()),
+            _ => return Err(format!("`{field}` is no condition of the policy")),
+        };
+    }
+    let found = condition(component, how, given)?;
+    Ok(match matcher["invert_match"] == true {
+        false => found,
+        true if how == "present" => Scope::default().without(&found),
+        // Envoy inverts a test only of what is there.
+        true => condition(component, "present", json!(true))?.without(&found),
+    })
+}
+
+/// The requests that a route's `match` matches.
+pub fn route(matched: &Value) -> Result<Scope, String> {
+    let path = |how, given: &Value| condition(&json!("path"), how, given.clone());
+    let mut scope = Scope::default();
+    for (field, value) in matched.as_object().into_iter().flatten() {
+        scope = scope.and(&match field.as_str() {
+            "prefix" | "path_separated_prefix" => path("prefix", value)?,
+            "path" => path("equals", value)?,
+            "safe_regex" => path("regex", &value["regex"])?,
+            "headers" => all(value, header)?,
+            "query_parameters" => all(value, |name| json!({ "query": name }))?,
+            _ => return Err(format!("`{field}` is no condition of the policy")),
+        });
+    }
+    Ok(scope)
 }

@@ -7,6 +7,9 @@ use serde_json::Value;
 use super::Document;
 use crate::yaml::get;
 
+/// Longest names, without what makes them different.
+const MAX_NAME: usize = 60;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Domain {
@@ -42,6 +45,9 @@ pub struct Descriptor {
     /// Key and value, as ratelimit joins and compares them.
     #[serde(skip)]
     pub joined: String,
+    /// Those above and this one, as the name of a limit.
+    #[serde(skip)]
+    pub name: String,
     /// File and line.
     #[serde(skip)]
     pub at: String,
@@ -94,7 +100,7 @@ pub fn domains(documents: &[Document]) -> Result<Vec<Domain>, String> {
                 domain.name
             ));
         }
-        place(document, "", &mut domain.descriptors)?;
+        place(document, "", "", &mut domain.descriptors)?;
         domains.push(domain);
     }
     match domains.is_empty() {
@@ -103,8 +109,13 @@ pub fn domains(documents: &[Document]) -> Result<Vec<Domain>, String> {
     }
 }
 
-/// Fills in what the file does not say of these descriptors, which are at this path.
-fn place(document: &Document, path: &str, level: &mut [Descriptor]) -> Result<(), String> {
+/// Fills in what the file does not say of these descriptors, which are at this path and have this name above.
+fn place(
+    document: &Document,
+    path: &str,
+    above: &str,
+    level: &mut [Descriptor],
+) -> Result<(), String> {
     let mut names = Vec::new();
     for (index, one) in level.iter_mut().enumerate() {
         let path = format!("{path}descriptors[{index}]");
@@ -115,8 +126,12 @@ fn place(document: &Document, path: &str, level: &mut [Descriptor]) -> Result<()
             Value::String(value) => format!("{}_{value}", one.key),
             other => format!("{}_{other}", one.key),
         };
-        let rate = one.rate_limit.as_ref();
-        let wrong = match rate {
+        let name = one
+            .joined
+            .replace(|c: char| !c.is_ascii_alphanumeric() && c != '_', "-");
+        let name = format!("{above}{}", name.replace("_-", "_").trim_matches('-'));
+        one.name = name.chars().take(MAX_NAME).collect();
+        let wrong = match &one.rate_limit {
             _ if one.key.is_empty() => "`key` is empty",
             _ if names.contains(&one.joined) => "this descriptor occurs twice",
             _ if one.share_threshold && !one.joined.contains('*') => "`share_threshold` needs `*`",
@@ -125,7 +140,12 @@ fn place(document: &Document, path: &str, level: &mut [Descriptor]) -> Result<()
             }
             _ => {
                 names.push(one.joined.clone());
-                place(document, &format!("{path}."), &mut one.children)?;
+                place(
+                    document,
+                    &format!("{path}."),
+                    &format!("{name}."),
+                    &mut one.children,
+                )?;
                 continue;
             }
         };

@@ -34,8 +34,10 @@ impl Notes {
 
     /// All of them, as comments of a policy.
     pub fn to_comments(&self) -> String {
-        let mut lines =
-            vec!["Imported from envoyproxy/ratelimit: docs/moving.md. What differs:".to_owned()];
+        let mut lines = vec![
+            "Imported from envoyproxy/ratelimit (docs/moving-envoy-ratelimit.md). What differs:"
+                .to_owned(),
+        ];
         for (what, told) in DIFFERENCES.lines().filter_map(|line| line.split_once(": ")) {
             let places = self.differs.get(what);
             if places.is_none() && !ALWAYS.contains(&what) {

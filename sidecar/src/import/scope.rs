@@ -14,7 +14,7 @@ impl Scope {
         let all = vec![condition];
         Self {
             all,
-            except: Vec::new(),
+            except: vec![],
         }
     }
 
@@ -42,20 +42,18 @@ impl Scope {
                 (None, _) => _ = found.insert(field.clone(), given.clone()),
                 (Some(before), _) if before == given => {}
                 (Some(Value::Array(list)), Value::Array(other)) if field != "host" => {
-                    list.extend(other.iter().cloned())
+                    list.extend(other.iter().cloned());
                 }
                 _ => more.push(json!({ field: given })),
             }
         }
-        match (found.get("path"), self.except.as_slice()) {
-            (Some(path), []) if found.len() == 1 && more.is_empty() => return path.clone(),
-            (_, []) if found.is_empty() => return json!("all"),
-            _ => {}
-        }
-        if !more.is_empty() {
-            found.insert("all".to_owned(), more.into());
-        } else if found.is_empty() {
-            found.insert("all".to_owned(), json!(true));
+        let is_plain = more.is_empty() && self.except.is_empty();
+        match (found.get("path"), found.len()) {
+            (_, 0) if is_plain => return json!("all"),
+            (Some(path), 1) if is_plain => return path.clone(),
+            (_, 0) => _ = found.insert("all".to_owned(), json!(true)),
+            _ if more.is_empty() => {}
+            _ => _ = found.insert("all".to_owned(), more.into()),
         }
         if !self.except.is_empty() {
             found.insert("except".to_owned(), json!(self.except));
@@ -74,33 +72,42 @@ pub fn header(name: &str) -> Value {
     }
 }
 
-/// The condition that a component of a key is so; none if the policy has no such condition.
-pub fn condition(component: &Value, how: &str, given: Value) -> Option<Scope> {
+/// The condition that a component of a key is so.
+///
+/// # Errors
+/// The policy has no such condition.
+pub fn condition(component: &Value, how: &str, given: Value) -> Result<Scope, String> {
     let text = given.as_str().unwrap_or_default();
     let path = text.trim_end_matches('/');
-    let found = match (component.as_str(), how) {
-        (Some("path"), "equals") if text == "/" => json!({ "path_regex": "/" }),
-        (Some("path"), "equals") if is_plain(path) => json!({ "path": path }),
-        (Some("path"), "prefix") if text == "/" => json!({}),
-        (Some("path"), "prefix") if is_plain(path) => json!({ "path": format!("{path}/") }),
-        (Some("path"), "regex") => json!({ "path_regex": given }),
-        (Some(word @ ("host" | "method")), "equals") => json!({ word: given }),
-        // Every request has one.
-        (Some(_), "present") => json!({}),
-        (Some(_), _) => return None,
-        (None, _) => {
-            let (kind, name) = component.as_object()?.iter().next()?;
-            let (field, mut condition) = match kind.as_str() {
-                "header" => ("headers", json!({ "name": name })),
-                "query" => ("query", json!({ "name": name })),
-                "metadata" => ("metadata", name.clone()),
-                _ => return None,
-            };
-            condition.as_object_mut()?.insert(how.to_owned(), given);
-            json!({ field: [condition] })
-        }
+    let (kind, name) = match component
+        .as_object()
+        .and_then(|fields| fields.iter().next())
+    {
+        Some((kind, name)) => (kind.as_str(), name),
+        None => (component.as_str().unwrap_or_default(), component),
     };
-    Some(Scope::of(found))
+    let listed = |field: &str, mut condition: Value| {
+        condition[how] = given.clone();
+        json!({ field: [condition] })
+    };
+    Ok(Scope::of(match (kind, how) {
+        ("header", _) => listed("headers", json!({ "name": name })),
+        ("query", _) => listed("query", json!({ "name": name })),
+        ("metadata", _) => listed("metadata", name.clone()),
+        ("path", "equals") if text == "/" => json!({ "path_regex": "/" }),
+        ("path", "equals") if is_plain(path) => json!({ "path": path }),
+        ("path", "prefix") if text == "/" => json!({}),
+        ("path", "prefix") if is_plain(path) => json!({ "path": format!("{path}/") }),
+        ("path", "regex") => json!({ "path_regex": given }),
+        ("host" | "method", "equals") => json!({ kind: given }),
+        // Every request has one.
+        ("host" | "method" | "path" | "address", "present") => json!({}),
+        _ => {
+            return Err(format!(
+                "the policy has no condition `{kind}` {how} {given}"
+            ));
+        }
+    }))
 }
 
 /// Whether the short form reads nothing but itself in a path.
@@ -111,12 +118,7 @@ fn is_plain(path: &str) -> bool {
 
 /// A text as an expression that matches it.
 pub fn escaped(text: &str) -> String {
-    let mut escaped = String::new();
-    for c in text.chars() {
-        if c.is_ascii_punctuation() && !"/-_".contains(c) {
-            escaped.push('\\');
-        }
-        escaped.push(c);
-    }
-    escaped
+    let escape = |c: &char| c.is_ascii_punctuation() && !"/-_".contains(*c);
+    let each = |c: char| Some('\\').filter(|_| escape(&c)).into_iter().chain([c]);
+    text.chars().flat_map(each).collect()
 }

@@ -4,17 +4,14 @@
 use serde_json::{Value, json};
 
 use super::Notes;
-use super::actions::Entry;
+use super::actions::{Entry, Sent};
 use super::descriptors::Descriptor;
 use super::scope::{Scope, condition, escaped};
 
 /// How far entries have led.
-#[derive(Clone)]
 pub struct Walk<'d> {
     pub level: &'d [Descriptor],
     pub node: Option<&'d Descriptor>,
-    /// The descriptors on the way.
-    pub name: String,
     /// What has a counter of its own.
     pub key: Vec<Value>,
     /// For which requests.
@@ -26,22 +23,24 @@ impl<'d> Walk<'d> {
         Self {
             level: &node.children,
             node: Some(node),
-            name: format!("{}.{}", self.name, node.joined),
             key: self.key.iter().chain(component).cloned().collect(),
             scope: self.scope.and(scope),
         }
     }
 
     /// Where an entry leads: for values that requests have, to each descriptor that one of them finds.
-    pub fn steps(&self, entry: &Entry, notes: &mut Notes) -> Vec<Self> {
-        let (key, component) = match entry {
-            Entry::Constant(key, value, scope) => {
-                let found = self.find(key, value).map(|node| self.to(node, None, scope));
-                return found.into_iter().collect();
+    pub fn steps(&self, Entry { key, sent, scope }: &Entry, notes: &mut Notes) -> Vec<Self> {
+        let component = match sent {
+            Sent::Told(component) => component,
+            Sent::Always(value) => {
+                let found = self.find(key, value);
+                return found
+                    .map(|node| self.to(node, None, scope))
+                    .into_iter()
+                    .collect();
             }
-            Entry::Told(key, component) => (key, component),
         };
-        let (mut steps, mut others) = (Vec::new(), Scope::default());
+        let (mut steps, mut others) = (Vec::new(), scope.clone());
         let begin = format!("{key}_");
         let is_wild = |node: &&Descriptor| node.joined.contains('*');
         let (wild, exact): (Vec<_>, Vec<_>) = self.level.iter().partition(is_wild);
@@ -50,16 +49,14 @@ impl<'d> Walk<'d> {
                 continue;
             };
             let (how, given) = test(component, value);
-            let Some(scope) = condition(component, how, given) else {
-                let why = format!(
-                    "the policy has no condition for this value of {component}; an override of the key may do"
-                );
-                notes.missing(&node.at, &why);
-                continue;
-            };
-            let counted = how != "equals" && !node.share_threshold;
-            steps.push(self.to(node, counted.then_some(component), &scope.and(&others)));
-            others = others.without(&scope);
+            match condition(component, how, given) {
+                Err(why) => notes.missing(&node.at, &why),
+                Ok(scope) => {
+                    let counted = how != "equals" && !node.share_threshold;
+                    steps.push(self.to(node, counted.then_some(component), &scope.and(&others)));
+                    others = others.without(&scope);
+                }
+            }
         }
         let alone = self.level.iter().find(|node| node.joined == *key);
         steps.extend(alone.map(|node| self.to(node, Some(component), &others)));
@@ -83,23 +80,18 @@ fn matches(pattern: &str, text: &str) -> bool {
     let Some((begin, rest)) = pattern.split_once('*') else {
         return pattern == text;
     };
-    let text = text.strip_prefix(begin);
-    let mut ends = text
-        .into_iter()
-        .flat_map(|text| (0..=text.len()).filter_map(|from| text.get(from..)));
+    let ends = text.strip_prefix(begin).into_iter();
+    let mut ends = ends.flat_map(|text| (0..=text.len()).filter_map(|from| text.get(from..)));
     ends.any(|end| matches(rest, end))
 }
 
 /// The test that a value passes if it is this, or matches this pattern.
 fn test(component: &Value, value: &str) -> (&'static str, Value) {
-    let parts: Vec<_> = value.split('*').collect();
-    match parts.as_slice() {
-        [_] => ("equals", json!(value)),
-        ["", ""] => ("present", json!(true)),
-        [begin, ""] if component != "path" => ("prefix", json!(begin)),
-        parts => {
-            let parts: Vec<_> = parts.iter().map(|part| escaped(part)).collect();
-            ("regex", json!(parts.join(".*")))
-        }
+    let parts: Vec<_> = value.split('*').map(escaped).collect();
+    match value.split_once('*') {
+        None => ("equals", json!(value)),
+        Some(("", "")) => ("present", json!(true)),
+        Some((begin, "")) if component != "path" => ("prefix", json!(begin)),
+        Some(_) => ("regex", json!(parts.join(".*"))),
     }
 }
