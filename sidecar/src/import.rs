@@ -113,8 +113,7 @@ pub fn import(config: &[File], envoy: Option<&[File]>, shadow: bool) -> Result<I
             }
         }
     }
-    limits.add_unreached(envoy.is_none(), &mut notes);
-    let (count, body) = limits.to_yaml(shadow, &mut notes);
+    let (count, body) = limits.to_yaml(envoy.is_none(), shadow, &mut notes);
     let policy = format!("{}{body}", notes.to_comments());
     Ok(Imported {
         mistake: Policy::parse(&policy).err(),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use super::scope::{Scope, condition, escaped, header};
@@ -15,13 +16,8 @@ pub struct RateLimit {
     pub stage: u32,
     /// By their kinds, one each.
     pub actions: Vec<BTreeMap<String, Action>>,
-    pub hits_addend: Option<Hits>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Hits {
-    pub number: u64,
+    /// Envoy ignores it here.
+    pub hits_addend: Option<IgnoredAny>,
 }
 
 /// The fields of all kinds of actions.

@@ -31,7 +31,6 @@ const PER_ROUTE: [&str; 2] = ["typed_per_filter_config", "envoy.filters.http.rat
 pub struct Asked {
     pub scope: Scope,
     pub entries: Vec<Entry>,
-    pub cost: u64,
     pub by: Filter,
 }
 
@@ -41,21 +40,23 @@ pub fn read(documents: &[Document], domains: &[Domain], notes: &mut Notes) -> Ve
     for document in documents {
         filters_in(document, &document.node, &mut filters, notes);
     }
-    if let ([], [domain]) = (filters.as_slice(), domains) {
-        notes.differs("no_filter", "");
-        let domain = domain.name.clone();
-        filters.push(Filter {
-            domain,
-            ..Filter::default()
-        });
+    match filters.as_slice() {
+        [] => {
+            let only = domains.first().filter(|_| domains.len() == 1);
+            filters.extend(only.map(|domain| Filter {
+                domain: domain.name.clone(),
+                ..Filter::default()
+            }));
+            notes.differs("no_filter", "");
+        }
+        [one, others @ ..] if others.iter().any(|other| other.domain != one.domain) => {
+            notes.differs("filters", "");
+        }
+        _ => {}
     }
-    let own = |document: &'_ Document| {
-        at(&document.node, &["node", "cluster"])
-            .and_then(text)
-            .map(str::to_owned)
-    };
-    let own = documents.iter().find_map(own);
-    let (filters, own, mut asked) = (&filters, own.as_deref(), Vec::new());
+    let mut own = documents.iter();
+    let own = own.find_map(|document| at(&document.node, &["node", "cluster"]).and_then(text));
+    let (filters, mut asked) = (&filters, Vec::new());
     for document in documents {
         let mut reader = Reader {
             document,
@@ -77,15 +78,10 @@ fn filters_in(document: &Document, node: &Node, found: &mut Vec<Filter>, notes: 
     match document.read::<Filter>(node) {
         Err(why) => notes.missing.push(why),
         Ok(filter) => {
-            for field in filter
-                .others
-                .keys()
-                .filter(|name| !OF_FILTER.contains(name.as_str()))
-            {
-                notes.missing(
-                    &document.field(node, field),
-                    &format!("the filter's `{field}`"),
-                );
+            let others = filter.others.keys().map(String::as_str);
+            for field in others.filter(|name| !OF_FILTER.contains(name)) {
+                let place = document.field(node, field);
+                notes.missing(&place, &format!("the filter's `{field}`"));
             }
             found.push(filter);
         }
@@ -183,34 +179,39 @@ impl Reader<'_> {
     /// Adds the entries of a list for these requests, which have this upstream.
     fn add(&mut self, list: &Node, scope: &Scope, upstream: Option<&str>) {
         for node in entries(list) {
-            let read = self.document.read::<RateLimit>(node).and_then(|limit| {
-                let actions = limit.actions.iter().flatten();
-                let entries = || {
-                    actions
-                        .clone()
-                        .map(|(kind, action)| action.entry(kind, [self.own, upstream]))
-                        .collect()
-                };
-                for by in self
-                    .filters
-                    .iter()
-                    .filter(|filter| filter.stage == limit.stage)
-                {
-                    let entries: Result<_, String> = entries();
-                    let entries =
-                        entries.map_err(|why| format!("{}: {why}", self.document.at(node)))?;
-                    let cost = limit.hits_addend.as_ref().map_or(1, |hits| hits.number);
-                    self.asked.push(Asked {
-                        scope: scope.clone(),
-                        entries,
-                        cost,
-                        by: by.clone(),
-                    });
-                }
-                Ok(())
-            });
+            let read = self.entry(node, scope, [self.own, upstream]);
             self.notes.missing.extend(read.err());
         }
+    }
+
+    fn entry(
+        &mut self,
+        node: &Node,
+        scope: &Scope,
+        clusters: [Option<&str>; 2],
+    ) -> Result<(), String> {
+        let (limit, place) = (
+            self.document.read::<RateLimit>(node)?,
+            self.document.at(node),
+        );
+        if limit.hits_addend.is_some() {
+            self.notes.differs("hits_addend", &place);
+        }
+        for by in self
+            .filters
+            .iter()
+            .filter(|filter| filter.stage == limit.stage)
+        {
+            let actions = limit.actions.iter().flatten();
+            let entries = actions.map(|(kind, action)| action.entry(kind, clusters));
+            let entries: Result<_, _> = entries.collect();
+            self.asked.push(Asked {
+                scope: scope.clone(),
+                entries: entries.map_err(|why| format!("{place}: {why}"))?,
+                by: by.clone(),
+            });
+        }
+        Ok(())
     }
 }
 

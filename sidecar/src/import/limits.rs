@@ -18,7 +18,6 @@ struct Limit<'d> {
     node: &'d Descriptor,
     rate: &'d Rate,
     key: Vec<Value>,
-    cost: u64,
     /// A request without a verdict is refused.
     denies: bool,
     /// For which requests; empty: for none.
@@ -31,112 +30,75 @@ pub struct Limits<'d> {
 }
 
 impl<'d> Limits<'d> {
+    /// Those of all descriptors, which no request meets yet.
     pub fn new(domains: &'d [Domain]) -> Self {
         let found = Vec::new();
-        Self { domains, found }
+        let mut limits = Self { domains, found };
+        let levels = domains.iter().map(|domain| &domain.descriptors);
+        levels.for_each(|level| limits.collect(level));
+        limits
     }
 
-    /// Adds the limits that a descriptor of Envoy's can meet.
+    fn collect(&mut self, level: &'d [Descriptor]) {
+        for node in level {
+            self.found.extend(Limit::of(node));
+            self.collect(&node.children);
+        }
+    }
+
+    /// Adds the requests of which ratelimit is asked this.
     pub fn add(&mut self, asked: &Asked, notes: &mut Notes) {
-        let domains = self.domains.iter();
-        for domain in domains.filter(|domain| domain.name == asked.by.domain) {
-            let (level, scope) = (domain.descriptors.as_slice(), asked.scope.clone());
-            let mut all = vec![Walk {
-                level,
-                node: None,
-                key: vec![],
-                scope,
-            }];
+        let named = |domain: &&Domain| domain.name == asked.by.domain;
+        for domain in self.domains.iter().filter(named) {
+            let mut all = vec![Walk::begin(&domain.descriptors, &asked.scope)];
             for entry in &asked.entries {
-                all = all
-                    .iter()
-                    .flat_map(|walk| walk.steps(entry, notes))
-                    .collect();
+                let next = all.iter().flat_map(|walk| walk.steps(entry, notes));
+                all = next.collect();
             }
             all.retain(|walk| !walk.scope.is_empty());
-            all.into_iter()
-                .for_each(|walk| self.reach(walk, asked, notes));
+            for walk in all {
+                self.reach(walk, asked, notes);
+            }
         }
     }
 
     fn reach(&mut self, walk: Walk<'d>, asked: &Asked, notes: &mut Notes) {
-        let reached = walk
-            .node
-            .and_then(|node| Some((node, node.rate_limit.as_ref()?)));
-        let Some((node, rate)) = reached else { return };
-        let (key, cost, denies) = (walk.key, asked.cost, asked.by.failure_mode_deny);
-        let mut same: Vec<_> = self
-            .found
-            .iter_mut()
-            .filter(|limit| ptr::eq(limit.node, node))
-            .collect();
-        let is_same = |limit: &&mut &mut Limit<'_>| limit.key == key && limit.cost == cost;
-        if let Some(limit) = same.iter_mut().find(is_same) {
-            limit.scopes.push(walk.scope);
-            return;
-        }
-        if !same.is_empty() {
+        let Some(node) = walk.node else { return };
+        let is_its = |limit: &Limit<'_>| ptr::eq(limit.node, node);
+        let fits =
+            |limit: &Limit<'_>| is_its(limit) && (limit.key == walk.key || limit.scopes.is_empty());
+        let mut place = self.found.iter().position(fits);
+        if let (None, Some(other)) = (place, self.found.iter().position(is_its)) {
             notes.differs("apart", &node.at);
+            let own = Limit::of(node).into_iter();
+            self.found.splice(other..other, own);
+            place = Some(other);
         }
-        let scopes = vec![walk.scope];
-        self.found.push(Limit {
-            node,
-            rate,
-            key,
-            cost,
-            denies,
-            scopes,
-        });
-    }
-
-    /// Tells of the limits that no request meets; or adds them, for no request.
-    pub fn add_unreached(&mut self, adds: bool, notes: &mut Notes) {
-        let mut all: Vec<_> = self
-            .domains
-            .iter()
-            .rev()
-            .flat_map(|domain| domain.descriptors.iter().rev())
-            .collect();
-        while let Some(node) = all.pop() {
-            all.extend(node.children.iter().rev());
-            let is_reached = self.found.iter().any(|limit| ptr::eq(limit.node, node));
-            let rate = node
-                .rate_limit
-                .as_ref()
-                .filter(|rate| !rate.unlimited && !is_reached);
-            if let (Some(rate), true) = (rate, adds) {
-                let (key, scopes) = (vec![], vec![]);
-                self.found.push(Limit {
-                    node,
-                    rate,
-                    key,
-                    cost: 1,
-                    denies: false,
-                    scopes,
-                });
-            } else if rate.is_some() {
-                notes.missing(
-                    &node.at,
-                    "no `rate_limits` that were imported send this descriptor",
-                );
-            }
+        let limit = place.and_then(|place| self.found.get_mut(place));
+        if let Some(limit) = limit {
+            limit.key = walk.key;
+            limit.denies |= asked.by.failure_mode_deny;
+            limit.scopes.push(walk.scope);
         }
     }
 
-    /// The policy, and how many limits it has.
-    pub fn to_yaml(&self, shadow: bool, notes: &mut Notes) -> (usize, String) {
+    /// The policy, and how many limits it has. `all`: those that no request meets, too.
+    pub fn to_yaml(&self, all: bool, shadow: bool, notes: &mut Notes) -> (usize, String) {
         let (mut names, mut text) = (Vec::new(), "limits:\n".to_owned());
         for limit in self.found.iter().filter(|limit| !limit.rate.unlimited) {
-            let node = limit.node;
-            let name = limit.rate.name.as_ref().unwrap_or(&node.name);
-            let before = names.iter().filter(|other| *other == &name).count();
-            names.push(name);
-            let number = if before == 0 {
-                String::new()
-            } else {
-                format!("-{}", before + 1)
+            let Descriptor { at, name, .. } = limit.node;
+            if limit.scopes.is_empty() && !all {
+                let why = "no `rate_limits` that were imported send this descriptor";
+                notes.missing(at, why);
+                continue;
+            }
+            let name = limit.rate.name.as_ref().unwrap_or(name);
+            let number = match names.iter().filter(|other| **other == name).count() {
+                0 => String::new(),
+                before => format!("-{}", before + 1),
             };
-            text += &format!("  {name}{number}: # {}\n", node.at);
+            names.push(name);
+            text += &format!("  {name}{number}: # {at}\n");
             for (field, value) in limit.fields(shadow, notes) {
                 text += &format!("    {field}: {}\n", flow(&value));
             }
@@ -145,16 +107,18 @@ impl<'d> Limits<'d> {
     }
 }
 
-impl Limit<'_> {
+impl<'d> Limit<'d> {
+    fn of(node: &'d Descriptor) -> Option<Self> {
+        Some(Self {
+            node,
+            rate: node.rate_limit.as_ref()?,
+            key: vec![],
+            denies: false,
+            scopes: vec![],
+        })
+    }
+
     fn fields(&self, shadow: bool, notes: &mut Notes) -> Vec<(&'static str, Value)> {
-        let one_of = |mut list: Vec<Value>, none: &str| {
-            list.dedup();
-            match list.len() {
-                0 => json!(none),
-                1 => list.remove(0),
-                _ => list.into(),
-            }
-        };
         let (quota, per) = (
             self.rate.requests_per_unit,
             self.rate.per().unwrap_or_default(),
@@ -165,7 +129,7 @@ impl Limit<'_> {
             json!(format!("{quota}/{per}"))
         };
         let is_met = !self.scopes.is_empty();
-        let matched = one_of(self.scopes.iter().map(Scope::to_match).collect(), "none");
+        let matched = one_of(self.scopes.iter().map(Scope::to_match), "none");
         let key = one_of(self.key.clone(), "everyone");
         let (counted, met) = (flow(&key), flow(&matched));
         let can_lack = self
@@ -191,7 +155,6 @@ impl Limit<'_> {
             (is_met, "key", key),
             (true, "rate", rate),
             (quota > MAX_LOGGED, "algorithm", json!("sliding_window")),
-            (self.cost != 1, "cost", json!(self.cost)),
             (can_lack, "when_missing", json!("skip")),
             (self.denies, "on_failure", json!("deny")),
             (
@@ -202,6 +165,21 @@ impl Limit<'_> {
         ];
         let there = fields.into_iter().filter(|(is_there, ..)| *is_there);
         there.map(|(_, field, value)| (field, value)).collect()
+    }
+}
+
+/// Several, or the one of them, or this if there is none.
+fn one_of(list: impl IntoIterator<Item = Value>, none: &str) -> Value {
+    let mut different: Vec<_> = Vec::new();
+    for one in list {
+        if !different.contains(&one) {
+            different.push(one);
+        }
+    }
+    match different.as_slice() {
+        [] => json!(none),
+        [one] => one.clone(),
+        _ => different.into(),
     }
 }
 

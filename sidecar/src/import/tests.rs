@@ -60,7 +60,7 @@ fn each_action_has_a_key_or_a_condition() {
         request_headers: { header_name: x-key, descriptor_key: k } | k=*:5 | match: { headers: [{ name: x-key, present: true }] } && key: { header: x-key }
         request_headers: { header_name: x-key, descriptor_key: k } | k=a*:5 | match: { headers: [{ name: x-key, prefix: a }] } && key: { header: x-key }
         request_headers: { header_name: x-key, descriptor_key: k } | k=a.*c:5 | regex: && a\..*c
-        request_headers: { header_name: ':path', descriptor_key: PATH } | PATH=/cart:1 PATH:5 | match: /cart && key: everyone && match: { all: true, except: [/cart] } && key: path && `:path` has the query
+        request_headers: { header_name: ':path', descriptor_key: PATH } | PATH=/cart:1 PATH:5 | match: /cart && key: everyone && match: { all: true, except: [/cart] } && key: path && a header `:path` has
         request_headers: { header_name: ':path', descriptor_key: PATH } | PATH=/:1 | path_regex: /
         request_headers: { header_name: ':path', descriptor_key: PATH } | PATH=/api*:1 | path_regex: && /api.* && key: path
         request_headers: { header_name: ':method', descriptor_key: m } | m=POST:5 | match: { method: POST } && includes HEAD
@@ -132,7 +132,7 @@ fn descriptors_are_found_as_ratelimit_finds_them() {
 fn descriptors_have_fields_that_matter_and_fields_that_do_not() {
     let header = "rate_limits: [{ actions: [{ request_headers: { header_name: a, descriptor_key: a } }], hits_addend: { number: 3 } }]";
     let table = r"
-        rate_limit: { unit: Hour, requests_per_unit: 7, name: 'seven' }, detailed_metric: true, metadata: { x: 1 } | seven: && rate: 7/1h && cost: 3
+        rate_limit: { unit: Hour, requests_per_unit: 7, name: 'seven' }, detailed_metric: true, metadata: { x: 1 } | seven: && rate: 7/1h && Envoy ignores `hits_addend`
         rate_limit: { unit: second, requests_per_unit: 7 }, shadow_mode: true | rate: 7/1s && shadow: true
         rate_limit: { unit: week, requests_per_unit: 20000 } | rate: 20000/7d && algorithm: sliding_window && a sixtieth
         rate_limit: { unit: month, requests_per_unit: 7 } | rate: 7/30d && A month has 30 days
@@ -163,8 +163,8 @@ fn requests_are_limited_where_envoy_asks() {
         { routes: [{ match: { prefix: /api }, route: { L } }] } | match: /api/ && ends at a segment: && f.yaml:5
         { routes: [{ match: { path: /a }, route: {} }, { match: { prefix: /a/ }, route: { L } }] } | match: { except: [/a], path: /a/ }
         { routes: [{ match: { prefix: /a/ }, route: {} }, { match: { prefix: /b/ }, route: { L } }] } | match: /b/
-        { routes: [{ match: { prefix: /a/ }, route: {} }, { match: { prefix: /a/b/ }, route: { L } }] } | !rate:
-        { routes: [{ match: { safe_regex: { regex: '/v[0-9]+' }, headers: [{ name: x, exact_match: y }] }, route: { L } }] } | path_regex: && /v[0-9]+ && equals: y
+        { routes: [{ match: { prefix: /a/ }, route: {} }, { match: { prefix: /a/b/ }, route: { L } }] } | match: { except: [/a/], path: /a/b/ }
+        { routes: [{ match: { safe_regex: { regex: '/v[0-9]+' }, headers: [{ name: x, exact_match: y }] }, route: { L } }] } | path_regex: && /v[0-9]+ && equals: 'y'
         { L, routes: [{ match: { prefix: /a/ }, route: {} }, { match: { prefix: / }, redirect: {} }] } | match: { all: true, except: [{ all: true, except: [/a/] }] }
         { L, routes: [{ match: { prefix: /a/ }, route: { rate_limits: [] } }, { match: { prefix: / }, route: {} }] } | match: { all: true, except: [/a/] }
         { L, routes: [{ match: { prefix: /a/ }, route: { rate_limits: [], include_vh_rate_limits: true } }, { match: { prefix: / }, route: {} }] } | !match: && key: everyone
@@ -227,7 +227,6 @@ fn what_has_no_counterpart_is_named_with_its_place() {
         { actions: [{ destination_cluster: {} }] } | f.yaml:2: `destination_cluster`: the Envoy file does not say
         { actions: [{ request_headers: { header_name: a, descriptor_key: a, skip_if_absent: true } }] } | f.yaml:2: && skip_if_absent
         { actions: [{ generic_key: { descriptor_value: v } }], apply_on_stream_done: true } | f.yaml:2: && apply_on_stream_done
-        { actions: [{ generic_key: { descriptor_value: v } }], hits_addend: { format: x } } | f.yaml:2: && format
         { actions: [{ header_value_match: { descriptor_value: v, headers: [{ name: a, range_match: {} }] } }] } | f.yaml:2: && range_match
         { actions: [{ remote_address: {} }] } | f.yaml:2: the policy has no condition `address` equals
     ";

@@ -10,7 +10,7 @@ use super::scope::{Scope, condition, escaped};
 
 /// How far entries have led.
 pub struct Walk<'d> {
-    pub level: &'d [Descriptor],
+    level: &'d [Descriptor],
     pub node: Option<&'d Descriptor>,
     /// What has a counter of its own.
     pub key: Vec<Value>,
@@ -19,6 +19,16 @@ pub struct Walk<'d> {
 }
 
 impl<'d> Walk<'d> {
+    pub fn begin(level: &'d [Descriptor], scope: &Scope) -> Self {
+        let (scope, key) = (scope.clone(), vec![]);
+        Self {
+            level,
+            node: None,
+            key,
+            scope,
+        }
+    }
+
     fn to(&self, node: &'d Descriptor, component: Option<&Value>, scope: &Scope) -> Self {
         Self {
             level: &node.children,
