@@ -7,7 +7,7 @@ use super::actions::{Entry, RateLimit, route};
 use super::descriptors::Domain;
 use super::scope::Scope;
 use super::{Document, Notes};
-use crate::lint::is_called;
+use crate::lint::{any, is_called};
 use crate::yaml::{Node, at, children, entries, fields, get, is_true, text, value};
 
 /// A ratelimit filter.
@@ -161,12 +161,7 @@ impl Reader<'_> {
             return Scope::default();
         };
         let place = self.document.at(node);
-        if get(node, "prefix")
-            .and_then(text)
-            .is_some_and(|prefix| !prefix.ends_with('/'))
-        {
-            self.notes.differs("prefix", &place);
-        }
+        self.note_prefix(node, &place);
         route(&value(node)).unwrap_or_else(|why| {
             self.notes.missing(
                 &place,
@@ -174,6 +169,18 @@ impl Reader<'_> {
             );
             Scope::default()
         })
+    }
+
+    /// Notes that a prefix of paths does not end at a segment.
+    fn note_prefix(&mut self, node: &Node, at: &str) {
+        let is_open = |path: &str| path.starts_with('/') && !path.ends_with('/');
+        let has_open = |node: &Node| {
+            let mut prefixes = ["prefix", "prefix_match"].iter();
+            prefixes.any(|name| get(node, name).and_then(text).is_some_and(is_open))
+        };
+        if any(node, &has_open) {
+            self.notes.differs("prefix", at);
+        }
     }
 
     /// Adds the entries of a list for these requests, which have this upstream.
@@ -197,6 +204,7 @@ impl Reader<'_> {
         if limit.hits_addend.is_some() {
             self.notes.differs("hits_addend", &place);
         }
+        self.note_prefix(node, &place);
         for by in self
             .filters
             .iter()

@@ -70,7 +70,7 @@ fn each_action_has_a_key_or_a_condition() {
         generic_key: { descriptor_value: all } | generic_key=all:5 | key: everyone && !match:
         generic_key: { descriptor_key: k, descriptor_value: all } | k:5 | key: everyone
         source_cluster: {} | source_cluster=edge:5 | key: everyone
-        header_value_match: { descriptor_value: v, headers: [{ name: ':path', prefix_match: /api/ }] } | header_match=v:5 | match: /api/
+        header_value_match: { descriptor_value: v, headers: [{ name: ':path', prefix_match: /api }] } | header_match=v:5 | match: /api/ && ends at a segment
         header_value_match: { descriptor_value: v, headers: [{ name: x-a, string_match: { suffix: z } }] } | header_match=v:5 | regex: && .*z
         header_value_match: { descriptor_value: v, headers: [{ name: x-a, exact_match: b, invert_match: true }] } | header_match=v:5 | match: { except: [{ headers: [{ equals: b, name: x-a }] }], headers: [{ name: x-a, present: true }] }
         header_value_match: { descriptor_value: v, expect_match: false, headers: [{ name: x-a, present_match: true }] } | header_match=v:5 | match: { all: true, except: [{ headers: [{ name: x-a, present: true }] }] }
