@@ -13,6 +13,13 @@ const NO_VERDICT: &str = "RLSE";
 /// Fields with the flags: ours, and that of Istio and Envoy Gateway.
 const FLAGS: [&str; 2] = ["flags", "response_flags"];
 
+/// Why lines are not compared.
+const WITHOUT: [&str; 3] = [
+    "have no verdict of a shadow rule, since none matched or it had none",
+    "have no verdict of ratelimit, since it failed or the log has no `flags`",
+    "are no JSON",
+];
+
 /// Requests that both deny, only theirs, only ours, and neither.
 type Counts = [u64; 4];
 
@@ -22,7 +29,7 @@ pub struct Comparison {
     all: Counts,
     /// By rule and limit.
     rules: BTreeMap<(String, String), Counts>,
-    /// Lines that lack our verdict, that lack theirs, and that are no JSON.
+    /// Lines that are not compared.
     without: [u64; 3],
 }
 
@@ -80,45 +87,28 @@ fn verdict(text: &str) -> Option<((String, String), bool)> {
 
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut row =
-            |rule: &str, limit: &str, [both, theirs, ours, neither]: [&dyn fmt::Display; 4]| {
-                writeln!(
-                    f,
-                    "{rule:<24} {limit:<24} {both:>10} {theirs:>11} {ours:>10} {neither:>10}"
-                )
-            };
-        row(
-            "rule",
-            "limit",
-            [&"both deny", &"only theirs", &"only ours", &"both admit"],
-        )?;
-        for ((rule, limit), counts) in &self.rules {
-            row(
-                rule,
-                limit,
-                counts.each_ref().map(|count| count as &dyn fmt::Display),
+        writeln!(f, "both deny  only theirs  only ours  both admit  rule")?;
+        let rules = self
+            .rules
+            .iter()
+            .map(|((rule, limit), counts)| match rule == limit {
+                true => (rule.clone(), counts),
+                false => (format!("{rule}, limit {limit}"), counts),
+            });
+        let all = [("all requests".to_owned(), &self.all)];
+        for (name, [both, theirs, ours, neither]) in rules.chain(all) {
+            writeln!(
+                f,
+                "{both:>9}  {theirs:>11}  {ours:>9}  {neither:>10}  {name}"
             )?;
         }
-        row(
-            "all requests",
-            "",
-            self.all.each_ref().map(|count| count as &dyn fmt::Display),
-        )?;
-        let [ours, theirs, unreadable] = self.without;
-        for (lines, why) in [
-            (
-                ours,
-                "without a verdict of a shadow rule: none matched, or it had no verdict",
-            ),
-            (
-                theirs,
-                "without a verdict of ratelimit: it failed, or the log has no `flags`",
-            ),
-            (unreadable, "that are no JSON"),
-        ] {
-            if lines > 0 {
-                writeln!(f, "not compared: {lines} lines {why}")?;
-            }
+        for (lines, why) in self
+            .without
+            .iter()
+            .zip(WITHOUT)
+            .filter(|(lines, _)| **lines > 0)
+        {
+            writeln!(f, "lines that {why}: {lines}")?;
         }
         Ok(())
     }
@@ -156,20 +146,21 @@ mod tests {
         all.add(with_denial);
         all.add(r#"{"sluicegate":"sluicegate_shadow{rule=c,limit=c,verdict=denied}"}"#);
         let table = all.to_string();
-        let row = |begin: &str| {
-            let row = table.lines().find(|row| row.starts_with(begin)).unwrap();
-            row.split_whitespace()
-                .map(str::to_owned)
+        let row = |name: &str| {
+            let row = table
+                .lines()
+                .find(|row| row.ends_with(&format!("  {name}")));
+            row.unwrap()
+                .split_whitespace()
+                .take(4)
                 .collect::<Vec<_>>()
                 .join(" ")
         };
-        assert_eq!(row("a "), "a l.a 1 2 0 7");
-        assert_eq!(row("b "), "b l.b 0 2 3 0");
-        assert_eq!(row("c "), "c c 1 0 0 0");
-        assert_eq!(row("all"), "all requests 2 2 3 4");
-        has_all(
-            &table,
-            "5 lines without a verdict of a shadow rule, 7 lines without a verdict of ratelimit, 1 lines that are no JSON",
-        );
+        assert_eq!(row("a, limit l.a"), "1 2 0 7");
+        assert_eq!(row("b, limit l.b"), "0 2 3 0");
+        assert_eq!(row("c"), "1 0 0 0");
+        assert_eq!(row("all requests"), "2 2 3 4");
+        let told = "had none: 5, has no `flags`: 7, are no JSON: 1";
+        has_all(&table, told);
     }
 }

@@ -78,11 +78,11 @@ impl Action {
                 Sent::Told(json!({ "query": self.query_parameter_name })),
             ),
             "metadata" | "dynamic_metadata" => {
-                let path = self.metadata_key["path"].as_array().into_iter().flatten();
+                let of = &self.metadata_key;
+                let path = of["path"].as_array().into_iter().flatten();
                 let path: Vec<_> = path.map(|part| &part["key"]).collect();
-                let namespace = &self.metadata_key["key"];
-                let found = json!({ "metadata": { "namespace": namespace, "name": path } });
-                (kind, Sent::Told(found))
+                let found = json!({ "namespace": of["key"], "name": path });
+                (kind, Sent::Told(json!({ "metadata": found })))
             }
             _ => return Err(format!("`{kind}` has no counterpart in the policy")),
         };

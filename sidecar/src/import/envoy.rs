@@ -225,9 +225,10 @@ impl Reader<'_> {
 
 /// Whether requests may come to both of these routes, by their paths.
 fn overlap(one: &Scope, other: &Scope) -> bool {
-    let [one, other] = [one, other].map(|scope| match scope.to_match() {
-        Value::String(path) => path,
-        found => found["path"].as_str().unwrap_or_default().to_owned(),
+    let [one, other] = [one, other].map(|scope| {
+        let found = scope.to_match();
+        let path = found.as_str().or_else(|| found.get("path")?.as_str());
+        path.unwrap_or_default().to_owned()
     });
     let begins = |path: &str, prefix: &str| path.starts_with(prefix.trim_end_matches('/'));
     begins(&one, &other) || begins(&other, &one)

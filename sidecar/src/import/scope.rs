@@ -87,7 +87,9 @@ pub fn condition(component: &Value, how: &str, given: Value) -> Result<Scope, St
         None => (component.as_str().unwrap_or_default(), component),
     };
     let listed = |field: &str, mut condition: Value| {
-        condition[how] = given.clone();
+        if let Some(fields) = condition.as_object_mut() {
+            fields.insert(how.to_owned(), given.clone());
+        }
         json!({ field: [condition] })
     };
     Ok(Scope::of(match (kind, how) {

@@ -182,7 +182,7 @@ async fn same_verdicts(shape: &str, only_ours: usize, table: &str) {
     let table = String::from_utf8(run(&["compare", &log]).stdout).expect("text");
     let all = table
         .lines()
-        .find(|line| line.starts_with("all requests"))
+        .find(|line| line.ends_with("all requests"))
         .expect("a row");
     let all: Vec<usize> = all
         .split_whitespace()
