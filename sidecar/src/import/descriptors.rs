@@ -10,6 +10,9 @@ use crate::yaml::get;
 /// Longest names, without what makes them different.
 const MAX_NAME: usize = 60;
 
+/// ratelimit's units of time, and ours.
+const UNITS: &str = "second 1s,minute 1m,hour 1h,day 24h,week 7d,month 30d,year 365d";
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Domain {
@@ -61,7 +64,8 @@ pub struct Rate {
     pub requests_per_unit: u32,
     #[serde(default)]
     pub unlimited: bool,
-    pub name: Option<String>,
+    #[serde(rename = "name")]
+    _name: Option<IgnoredAny>,
     #[serde(default)]
     pub replaces: Vec<Value>,
 }
@@ -69,16 +73,9 @@ pub struct Rate {
 impl Rate {
     /// The time, as rates have it.
     pub fn per(&self) -> Option<&'static str> {
-        Some(match self.unit.as_ref()?.to_lowercase().as_str() {
-            "second" => "1s",
-            "minute" => "1m",
-            "hour" => "1h",
-            "day" => "24h",
-            "week" => "7d",
-            "month" => "30d",
-            "year" => "365d",
-            _ => return None,
-        })
+        let unit = self.unit.as_ref()?.to_lowercase();
+        let mut units = UNITS.split(',').filter_map(|pair| pair.split_once(' '));
+        units.find_map(|(name, per)| (name == unit).then_some(per))
     }
 }
 

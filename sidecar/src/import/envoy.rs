@@ -105,9 +105,10 @@ impl Reader<'_> {
             self.notes.differs("patch", &self.document.at(list));
             self.add(list, &Scope::default(), None);
         }
-        let inner = fields(node)
-            .iter()
-            .filter(|(name, _)| name.value != "virtual_hosts");
+        self.note_settings(node);
+        let others = ["virtual_hosts", PER_ROUTE[0]];
+        let inner = fields(node).iter();
+        let inner = inner.filter(|(name, _)| !others.contains(&name.value.as_str()));
         for inner in inner.map(|(_, inner)| inner).chain(entries(node)) {
             // Other filters have `rate_limits` too.
             if !is_called(inner, "ratelimit") {
@@ -118,7 +119,11 @@ impl Reader<'_> {
 
     fn virtual_host(&mut self, host: &Node, all: &[Node]) {
         let routes = get(host, "routes").map(entries).unwrap_or_default();
-        let own = |route| at(route, &["route", "rate_limits"]);
+        for node in routes.iter().chain([host]) {
+            self.note_settings(node);
+        }
+        let is_some = |list: &&Node| !entries(list).is_empty();
+        let own = |route| at(route, &["route", "rate_limits"]).filter(is_some);
         let limits = get(host, "rate_limits");
         if limits.is_none() && !routes.iter().any(|route| own(route).is_some()) {
             return;
@@ -140,12 +145,6 @@ impl Reader<'_> {
             // Envoy asks nobody about what it answers itself.
             if !get(route, "route").is_some_and(includes) {
                 rest = rest.without(&region);
-            }
-            if let Some(node) = at(route, &PER_ROUTE) {
-                self.notes.missing(
-                    &self.document.at(node),
-                    "the route's settings of the filter",
-                );
             }
         }
         clusters.dedup();
@@ -169,6 +168,15 @@ impl Reader<'_> {
             );
             Scope::default()
         })
+    }
+
+    /// Notes that a route or a virtual host has settings of the filter.
+    fn note_settings(&mut self, node: &Node) {
+        if let Some(own) = at(node, &PER_ROUTE) {
+            let place = self.document.at(own);
+            self.notes
+                .missing(&place, "the filter's settings for this route");
+        }
     }
 
     /// Notes that a prefix of paths does not end at a segment.
@@ -228,6 +236,7 @@ fn overlap(one: &Scope, other: &Scope) -> bool {
     let [one, other] = [one, other].map(|scope| {
         let found = scope.to_match();
         let path = found.as_str().or_else(|| found.get("path")?.as_str());
+        let path = path.filter(|path| path.starts_with('/'));
         path.unwrap_or_default().to_owned()
     });
     let begins = |path: &str, prefix: &str| path.starts_with(prefix.trim_end_matches('/'));

@@ -78,7 +78,9 @@ impl<'d> Limits<'d> {
         if let Some(limit) = limit {
             limit.key = walk.key;
             limit.denies |= asked.by.failure_mode_deny;
-            limit.scopes.push(walk.scope);
+            if !limit.scopes.contains(&walk.scope) {
+                limit.scopes.push(walk.scope);
+            }
         }
     }
 
@@ -92,7 +94,6 @@ impl<'d> Limits<'d> {
                 notes.missing(at, why);
                 continue;
             }
-            let name = limit.rate.name.as_ref().unwrap_or(name);
             let number = match names.iter().filter(|other| **other == name).count() {
                 0 => String::new(),
                 before => format!("-{}", before + 1),
@@ -119,23 +120,19 @@ impl<'d> Limit<'d> {
     }
 
     fn fields(&self, shadow: bool, notes: &mut Notes) -> Vec<(&'static str, Value)> {
-        let (quota, per) = (
-            self.rate.requests_per_unit,
-            self.rate.per().unwrap_or_default(),
-        );
-        let rate = if quota == 0 {
-            json!(0)
-        } else {
-            json!(format!("{quota}/{per}"))
+        let quota = self.rate.requests_per_unit;
+        let per = self.rate.per().unwrap_or_default();
+        let rate = match quota {
+            0 => json!(0),
+            _ => json!(format!("{quota}/{per}")),
         };
         let is_met = !self.scopes.is_empty();
-        let matched = one_of(self.scopes.iter().map(Scope::to_match), "none");
+        let is_shadow = shadow || self.node.shadow_mode;
+        let matched = one_of(self.scopes.iter().map(Scope::to_match).collect(), "none");
         let key = one_of(self.key.clone(), "everyone");
         let (counted, met) = (flow(&key), flow(&matched));
-        let can_lack = self
-            .key
-            .iter()
-            .any(|one| one.is_object() && one.get("address").is_none());
+        let is_always_there = |one: &Value| one.is_string() || one.get("address").is_some();
+        let can_lack = !self.key.iter().all(is_always_there);
         for (is_so, what) in [
             (counted.contains("address"), "address"),
             (can_lack, "values"),
@@ -157,11 +154,7 @@ impl<'d> Limit<'d> {
             (quota > MAX_LOGGED, "algorithm", json!("sliding_window")),
             (can_lack, "when_missing", json!("skip")),
             (self.denies, "on_failure", json!("deny")),
-            (
-                is_met && (shadow || self.node.shadow_mode),
-                "shadow",
-                json!(true),
-            ),
+            (is_met && is_shadow, "shadow", json!(true)),
         ];
         let there = fields.into_iter().filter(|(is_there, ..)| *is_there);
         there.map(|(_, field, value)| (field, value)).collect()
@@ -169,17 +162,11 @@ impl<'d> Limit<'d> {
 }
 
 /// Several, or the one of them, or this if there is none.
-fn one_of(list: impl IntoIterator<Item = Value>, none: &str) -> Value {
-    let mut different: Vec<_> = Vec::new();
-    for one in list {
-        if !different.contains(&one) {
-            different.push(one);
-        }
-    }
-    match different.as_slice() {
-        [] => json!(none),
-        [one] => one.clone(),
-        _ => different.into(),
+fn one_of(mut list: Vec<Value>, none: &str) -> Value {
+    match list.len() {
+        0 => json!(none),
+        1 => list.remove(0),
+        _ => list.into(),
     }
 }
 

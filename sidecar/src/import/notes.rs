@@ -43,22 +43,20 @@ impl Notes {
             if places.is_none() && !ALWAYS.contains(&what) {
                 continue;
             }
-            let first = places.into_iter().flatten().take(MAX_PLACES).cloned();
-            let mut first: Vec<_> = first.collect();
-            first.extend(
-                places
-                    .filter(|all| all.len() > MAX_PLACES)
-                    .map(|_| "...".to_owned()),
-            );
-            lines.push(match first.as_slice() {
-                [] => format!("- {told}"),
-                first => format!("- {told} ({})", first.join(", ")),
+            let all: Vec<_> = places.into_iter().flatten().map(String::as_str).collect();
+            let more = ["", ", ..."][usize::from(all.len() > MAX_PLACES)];
+            let first = all.get(..MAX_PLACES).unwrap_or(&all).join(", ");
+            lines.push(match first.as_str() {
+                "" => format!("- {told}"),
+                first => format!("- {told} ({first}{more})"),
             });
         }
         if !self.missing.is_empty() {
             lines.push("What was not imported:".to_owned());
             lines.extend(self.missing.iter().map(|one| format!("- {one}")));
         }
-        lines.iter().map(|line| format!("# {line}\n")).collect()
+        // A line break in a file's text would end the comment.
+        let comment = |line: &String| format!("# {}\n", line.replace(['\n', '\r'], " "));
+        lines.iter().map(comment).collect()
     }
 }

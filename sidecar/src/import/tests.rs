@@ -132,7 +132,7 @@ fn descriptors_are_found_as_ratelimit_finds_them() {
 fn descriptors_have_fields_that_matter_and_fields_that_do_not() {
     let header = "rate_limits: [{ actions: [{ request_headers: { header_name: a, descriptor_key: a } }], hits_addend: { number: 3 } }]";
     let table = r"
-        rate_limit: { unit: Hour, requests_per_unit: 7, name: 'seven' }, detailed_metric: true, metadata: { x: 1 } | seven: && rate: 7/1h && Envoy ignores `hits_addend`
+        rate_limit: { unit: Hour, requests_per_unit: 7, name: 'seven' }, detailed_metric: true, metadata: { x: 1 } | a: && rate: 7/1h && Envoy ignores `hits_addend`
         rate_limit: { unit: second, requests_per_unit: 7 }, shadow_mode: true | rate: 7/1s && shadow: true
         rate_limit: { unit: week, requests_per_unit: 20000 } | rate: 20000/7d && algorithm: sliding_window && a sixtieth
         rate_limit: { unit: month, requests_per_unit: 7 } | rate: 7/30d && A month has 30 days
@@ -155,7 +155,7 @@ fn descriptors_have_fields_that_matter_and_fields_that_do_not() {
     );
 }
 
-/// Where `L` stands, there is a limit of each route, or each virtual host.
+/// `L`: `rate_limits` that meet the descriptor; `M`: others.
 #[test]
 fn requests_are_limited_where_envoy_asks() {
     let table = r"
@@ -166,18 +166,19 @@ fn requests_are_limited_where_envoy_asks() {
         { routes: [{ match: { prefix: /a/ }, route: {} }, { match: { prefix: /a/b/ }, route: { L } }] } | match: { except: [/a/], path: /a/b/ }
         { routes: [{ match: { safe_regex: { regex: '/v[0-9]+' }, headers: [{ name: x, exact_match: y }] }, route: { L } }] } | path_regex: && /v[0-9]+ && equals: 'y'
         { L, routes: [{ match: { prefix: /a/ }, route: {} }, { match: { prefix: / }, redirect: {} }] } | match: { all: true, except: [{ all: true, except: [/a/] }] }
-        { L, routes: [{ match: { prefix: /a/ }, route: { rate_limits: [] } }, { match: { prefix: / }, route: {} }] } | match: { all: true, except: [/a/] }
-        { L, routes: [{ match: { prefix: /a/ }, route: { rate_limits: [], include_vh_rate_limits: true } }, { match: { prefix: / }, route: {} }] } | !match: && key: everyone
+        { L, routes: [{ match: { prefix: /a/ }, route: { M } }, { match: { prefix: / }, route: {} }] } | match: { all: true, except: [/a/] }
+        { L, routes: [{ match: { prefix: /a/ }, route: { M, include_vh_rate_limits: true } }, { match: { prefix: / }, route: {} }] } | !match: && key: everyone
         { domains: [a.example.com, 'b.example.com:80'], L } | match: { host: [a.example.com, b.example.com] }
         { domains: ['*'], L }, { domains: ['*.b.c', x.b.c] } | match: { all: true, except: [{ host: [ && .b.c && x.b.c
         { domains: [x.b.c] }, { domains: ['*.b.c'], L } | match: { except: [{ host: [x.b.c] }], host: [
         { routes: [{ match: { prefix: /a/ }, route: { L } }, { match: { prefix: /b/ }, route: { L } }] } | match: [/a/, /b/] && 1 limits
         { routes: [{ match: { prefix: /, grpc: {} }, route: { L } }] } | f.yaml:5: && apply without it
-        { routes: [{ match: { prefix: / }, route: { L }, typed_per_filter_config: { envoy.filters.http.ratelimit: {} } }] } | the route's settings of the filter
+        { routes: [{ match: { prefix: / }, route: { L }, typed_per_filter_config: { envoy.filters.http.ratelimit: {} } }] } | the filter's settings for this route
     ";
     let limits = "rate_limits: [{ actions: [{ generic_key: { descriptor_value: v } }] }]";
+    let others = "rate_limits: [{ actions: [{ remote_address: {} }] }]";
     for [hosts, expected] in rows(table) {
-        let hosts = hosts.replace('L', limits);
+        let hosts = hosts.replace('L', limits).replace('M', others);
         let filter = "name: envoy.filters.http.ratelimit\n  typed_config: { domain: d }";
         let envoy =
             format!("http_filters:\n- {filter}\nroute_config:\n  virtual_hosts: [{hosts}]\n");
