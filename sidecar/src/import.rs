@@ -116,7 +116,10 @@ pub fn import(config: &[File], envoy: Option<&[File]>, shadow: bool) -> Result<I
     let (count, body) = limits.to_yaml(envoy.is_none(), shadow, &mut notes);
     let policy = format!("{}{body}", notes.to_comments());
     Ok(Imported {
-        mistake: Policy::parse(&policy).err(),
+        mistake: match count {
+            0 => Some("no limit was imported".to_owned()),
+            _ => Policy::parse(&policy).err(),
+        },
         limits: count,
         missing: notes.missing.len(),
         policy,

@@ -16,7 +16,8 @@ use super::stdout::{eprint, print};
     after_help = "Example:\n  sluicegate import envoy-ratelimit config/ --envoy envoy.yaml > policy.yaml"
 )]
 pub enum Import {
-    /// From envoyproxy/ratelimit: prints a policy, after comments that say what differs and what was not imported.
+    /// From envoyproxy/ratelimit: prints a policy, after comments that say what differs and what was not imported
+    /// (docs/moving-envoy-ratelimit.md).
     #[command(
         after_help = "Example:\n  sluicegate import envoy-ratelimit config/ --envoy envoy.yaml > policy.yaml"
     )]
@@ -53,7 +54,7 @@ impl Import {
         }
         let (limits, missing) = (imported.limits, imported.missing);
         eprint(&format!(
-            "{limits} limits; {missing} things were not imported: see the comments at the top\n"
+            "limits: {limits}, not imported: {missing}; the comments at the top say more\n"
         ));
         Ok(())
     }

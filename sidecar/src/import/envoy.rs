@@ -54,6 +54,14 @@ pub fn read(documents: &[Document], domains: &[Domain], notes: &mut Notes) -> Ve
         }
         _ => {}
     }
+    let is_unknown = |filter: &&Filter| domains.iter().all(|known| known.name != filter.domain);
+    for filter in filters.iter().filter(is_unknown) {
+        let domain = format!("domain `{}`", filter.domain);
+        notes.missing(
+            &domain,
+            "a filter asks for it, and no file of ratelimit has it",
+        );
+    }
     let mut own = documents.iter();
     let own = own.find_map(|document| at(&document.node, &["node", "cluster"]).and_then(text));
     let (filters, mut asked) = (&filters, Vec::new());

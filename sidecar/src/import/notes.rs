@@ -44,7 +44,7 @@ impl Notes {
                 continue;
             }
             let all: Vec<_> = places.into_iter().flatten().map(String::as_str).collect();
-            let more = ["", ", ..."][usize::from(all.len() > MAX_PLACES)];
+            let more = if all.len() > MAX_PLACES { ", ..." } else { "" };
             let first = all.get(..MAX_PLACES).unwrap_or(&all).join(", ");
             lines.push(match first.as_str() {
                 "" => format!("- {told}"),

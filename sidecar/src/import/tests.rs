@@ -108,7 +108,7 @@ fn descriptors_are_found_as_ratelimit_finds_them() {
         c=k,foobar | k:1 k=*bar:2 k=foo*:3 | rate: 2/1m && !rate: 1/1m && !rate: 3/1m
         c=k,foobar | k=foo*:3 k=foobar:4 | rate: 4/1m && !rate: 3/1m
         c=k,foobar | k=o*:3 k:1 | rate: 1/1m
-        c=k,fo | k=fo*o:3 | !rate:
+        c=k,ab | k=ab*b:3 | !rate:
         a | a=x*:1 a=xy:2 a:3 | match: { except: [{ headers: [{ equals: xy, name: a }] }], headers: [{ name: a, prefix: x }] }
         # 0 allows nothing.
         a | a=bad:0 | rate: 0 && equals: bad
@@ -201,7 +201,7 @@ fn filters_say_the_domain_the_stage_and_what_happens_without_a_verdict() {
         domain: d, stage: 1, enable_x_ratelimit_headers: DRAFT_VERSION_03 | f.yaml:1: the filter's `enable_x_ratelimit_headers`
         domain: d, stage: 1, rate_limited_status: { code: 503 }, timeout: 1s | f.yaml:1: the filter's `rate_limited_status` && !`timeout`
         domain: d | no `rate_limits` that were imported
-        domain: e, stage: 1 | no `rate_limits` that were imported
+        domain: e, stage: 1 | no `rate_limits` that were imported && domain `e`: a filter asks for it
         stage: 1 | f.yaml:1: && domain
     ";
     for [filter, expected] in rows(table) {
