@@ -9,7 +9,7 @@
 //! | `endpoint.rs`, `client.rs` | addresses of sidecars, and requests to them |
 //! | `overrides.rs`, `override_*.rs` | `override` and its commands |
 //! | `envoy_example.rs` | the Envoy configuration that `render` and `dev` take values into |
-//! | `manifests.rs`, `pepper.rs` | files that `check-config` and `explain` read, and those with a pepper |
+//! | `manifests.rs`, `pepper.rs` | files that `check-config`, `explain` and `import` read, and those with a pepper |
 //! | `output.rs`, `stdout.rs` | output formats, and standard output |
 
 mod admin;
@@ -20,6 +20,7 @@ mod check_config;
 mod check_store;
 mod checks;
 mod client;
+mod compare;
 mod completions;
 mod consumers;
 mod decide;
@@ -30,6 +31,7 @@ mod endpoint;
 mod envoy_example;
 pub mod exit;
 mod explain;
+mod import;
 mod man;
 mod manifests;
 mod output;

@@ -5,6 +5,7 @@
 //! | layer | for |
 //! |---|---|
 //! | `main.rs`, `cli/` | the commands: arguments, ports, signals, exit codes |
+//! | `import/`, `compare.rs` | what envoyproxy/ratelimit is configured with, and its verdicts beside ours |
 //! | `trial/` | made-up requests, for `explain` and `test` |
 //! | `server/` | listeners, HTTP, shutdown |
 //! | `page/` | the live page: its files, and what it shows |
@@ -17,7 +18,9 @@
 //! `lint/` (`check-config`) stands on `policy/` alone.
 
 pub mod clock;
+pub mod compare;
 pub mod decide;
+pub mod import;
 mod json;
 pub mod lint;
 mod lock;

@@ -31,5 +31,6 @@ mod surroundings;
 pub use documents::{Found, FoundPolicy};
 pub use envoy_yaml::{Plugin, Source};
 pub use findings::{Finding, Severity};
+pub(crate) use messages::{any, is_called, snake_case};
 pub use plugin::lint;
 pub use rule_sets::WrittenPolicy;

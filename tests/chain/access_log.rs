@@ -1,4 +1,4 @@
-//! Envoy's access log for requests that were denied, refused or admitted without a verdict.
+//! Envoy's access log for requests that were denied, refused or admitted without a verdict, and for verdicts of shadow rules.
 
 use serde_json::{Value, json};
 use sluicegate_tests::envoy::Envoy;
@@ -23,7 +23,11 @@ async fn envoys_access_log_says_who_was_denied_and_why_and_what_was_let_through_
             json!({ "limit": "per-key", "key": [{ "header": "x-team" }], "when_missing": "deny" });
         json!({ "name": when, "match": { "path": format!("/{when}") }, "checks": [check], "when_unavailable": when })
     };
-    let mut chain = Chain::hourly(1, json!([rule("deny"), rule("allow")])).await;
+    let mut trial = rule("allow");
+    trial["name"] = json!("trial");
+    trial["match"]["path"] = json!("/trial");
+    trial["shadow"] = json!(true);
+    let mut chain = Chain::hourly(1, json!([rule("deny"), rule("allow"), trial])).await;
     let envoy = &chain.envoy;
     let ask = async |path: &str, team: &str| {
         let fields = [("x-team", team)];
@@ -36,6 +40,8 @@ async fn envoys_access_log_says_who_was_denied_and_why_and_what_was_let_through_
         ("deny", "a", 429),
         ("deny", "", 403),
         ("allow", "b", 200),
+        ("trial", "b", 200),
+        ("trial", "b", 200),
     ] {
         assert_eq!(ask(path, team).await, status, "{path} {team}");
     }
@@ -48,7 +54,7 @@ async fn envoys_access_log_says_who_was_denied_and_why_and_what_was_let_through_
     chain.sidecar.kill();
     assert_eq!(ask("deny", "d").await, 503);
     assert_eq!(ask("allow", "d").await, 200);
-    eventually("eight lines", async || access_log(envoy).len() == 8).await;
+    eventually("ten lines", async || access_log(envoy).len() == 10).await;
     let lines = access_log(envoy);
     let of = |path: &str, field: &str| -> Vec<_> {
         let of_path = lines.iter().filter(|line| line["path"] == path);
@@ -81,6 +87,13 @@ async fn envoys_access_log_says_who_was_denied_and_why_and_what_was_let_through_
             json!("sluicegate_unmetered{rule=allow,reason=unreachable}"),
         ]
     );
+    // `sluicegate compare` reads these.
+    let told = |verdict: &str| {
+        json!(format!(
+            "sluicegate_shadow{{rule=trial,limit=per-key,verdict={verdict}}}"
+        ))
+    };
+    assert_eq!(of("/trial", "sluicegate"), ["admitted", "denied"].map(told));
     let counts = [
         ("error_no_answer", 2),
         ("error_unreachable", 2),

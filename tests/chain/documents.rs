@@ -187,6 +187,7 @@ fn every_policy_in_a_document_passes_check_config() {
     for name in [
         "README.md",
         "docs/matching.md",
+        "docs/moving-envoy-ratelimit.md",
         "docs/moving.md",
         "docs/policy.md",
     ] {

@@ -9,6 +9,7 @@
 //! | `host` | a host with systemd |
 //! | `http` | the OpenAPI document, and clients in other languages |
 //! | `install` | `install.sh` with a release on this machine |
+//! | `imported` | policies imported from envoyproxy/ratelimit, beside it |
 //! | `manifests` | the Helm chart |
 //! | `observe` | a real Prometheus, alerts and dashboards |
 //! | `page` | the live page in a real browser |
@@ -22,6 +23,7 @@ mod collector;
 mod frameworks;
 mod host;
 mod http;
+mod imported;
 mod install;
 mod manifests;
 mod observe;

@@ -16,8 +16,30 @@ pub enum Conclusion {
     /// It continues to the upstream without a verdict, as its rules allow. The text names rule and reason, for Envoy's
     /// filter state and thus its access log: `sluicegate_unmetered{rule=per-key,reason=timeout}`.
     Unmetered(String),
+    /// It continues, with these headers for its response. The text has the verdicts of shadow rules, for the filter state too:
+    /// `sluicegate_shadow{rule=per-key,limit=per-key,verdict=denied}`, with a space between several.
+    Shadowed(HeaderFields, String),
     /// The client gets this reply.
     Answer(Reply),
+}
+
+impl Conclusion {
+    /// The same, with the verdicts of shadow rules for the filter state.
+    fn with_shadows(self, told: String) -> Self {
+        match self {
+            same if told.is_empty() => same,
+            Self::Continue(headers) | Self::Shadowed(headers, _) => Self::Shadowed(headers, told),
+            Self::Unmetered(why) => Self::Unmetered(format!("{why} {told}")),
+            Self::Answer(mut reply) => {
+                let told = match reply.subject {
+                    Some(subject) => format!("{subject} {told}"),
+                    None => told,
+                };
+                reply.subject = Some(told.into());
+                Self::Answer(reply)
+            }
+        }
+    }
 }
 
 impl Question {
@@ -37,10 +59,14 @@ impl Question {
         } else {
             self.enforce(verdicts.next(), system_s)
         };
+        let mut told = Vec::new();
         for (shadow, verdict) in self.shadows.iter().zip(verdicts) {
-            why = why.or(self.count_shadow(&shadow.checks, verdict));
+            match self.count_shadow(&shadow.checks, verdict) {
+                Ok(verdict) => told.push(verdict),
+                Err(missing) => why = why.or(missing),
+            }
         }
-        (conclusion, why)
+        (conclusion.with_shadows(told.join(" ")), why)
     }
 
     fn enforce(
@@ -227,26 +253,37 @@ impl Question {
         (conclusion, Some(why))
     }
 
+    /// Counts the verdict of a shadow rule; returns it as text, or why there is none.
     fn count_shadow(
         &self,
         checks: &[ResolvedCheck],
         verdict: &Verdict<'_>,
-    ) -> Option<VerdictError> {
+    ) -> Result<String, Option<VerdictError>> {
         let counters = &self.rules.counters;
-        let (counter, why) = match (decided_by(checks, verdict), verdict) {
+        let (check, counter, verdict) = match (decided_by(checks, verdict), verdict) {
             (Ok(Some(check)), Verdict::Admitted(_)) => {
-                (counters.shadow_admitted(check.rule, check.limit), None)
+                let counter = counters.shadow_admitted(check.rule, check.limit);
+                (check, counter, "admitted")
             }
             // A request that costs too much would always be refused. Counted for the first check's limit, as the answer does
             // not name it.
             (Ok(check), _) => {
-                let check = check.or(checks.first())?;
-                (counters.shadow_denied(check.rule, check.limit), None)
+                let check = check.or(checks.first()).ok_or(None)?;
+                let counter = counters.shadow_denied(check.rule, check.limit);
+                (check, counter, "denied")
             }
-            (Err(why), _) => (why.kind().0, Some(why)),
+            (Err(why), _) => {
+                self.count(why.kind().0);
+                return Err(Some(why));
+            }
         };
         self.count(counter);
-        why
+        let (rule, limit) = (self.rules.rule_name(check.rule), self.limit_name(check));
+        let labels = [("rule", rule), ("limit", limit), ("verdict", verdict)];
+        Ok(reply::details(
+            "shadow",
+            &labels.map(|(name, value)| (name, Some(value))),
+        ))
     }
 }
 

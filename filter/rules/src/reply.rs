@@ -35,7 +35,8 @@ pub struct Reply {
     pub body: Vec<u8>,
     /// Response code details, for Envoy's access log: which rule or limit refused the request, and why.
     pub details: Arc<str>,
-    /// The subject whose quota is used up, for Envoy's filter state and thus its access log: `sluicegate_denied{subject=935bcf14b3e6...}`.
+    /// The subject whose quota is used up, and verdicts of shadow rules, for Envoy's filter state and thus its access log:
+    /// `sluicegate_denied{subject=935bcf14b3e6...}`.
     pub subject: Option<Arc<str>>,
 }
 

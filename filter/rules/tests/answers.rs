@@ -303,9 +303,18 @@ fn a_shadow_rule_is_counted_as_what_it_would_have_done_and_never_denies() {
     for [first, second, status, counters] in rows(table) {
         let (conclusion, counted) = answered(&asked, &answer(&[verdict(first), verdict(second)]));
         let given = match conclusion {
-            Conclusion::Continue(_) | Conclusion::Unmetered(_) => 0,
-            Conclusion::Answer(reply) => reply.status,
+            Conclusion::Shadowed(_, told) => (0, told),
+            Conclusion::Answer(reply) => (reply.status, reply.subject.unwrap().to_string()),
+            other => panic!("{other:?}"),
         };
+        let (given, told) = given;
+        let told_shadow = format!("sluicegate_shadow{{rule=s,limit=stricter,verdict={second}}}");
+        assert!(told.ends_with(&told_shadow), "{told}");
+        assert_eq!(
+            told.starts_with("sluicegate_denied{subject="),
+            given == 429,
+            "{told}"
+        );
         let of_shadow = " rule=.=s;.;limit=.=stricter;.;rule_limit_shadow_";
         let counters = counters.replace(" shadow_", of_shadow);
         assert_eq!(

@@ -94,6 +94,10 @@ pub fn apply(host: &impl Host, waiter: Option<&Waiter>, conclusion: Conclusion) 
             host.set_filter_state(&why);
             Action::Continue
         }
+        Conclusion::Shadowed(headers, verdicts) => {
+            host.set_filter_state(&verdicts);
+            apply(host, waiter, Conclusion::Continue(headers))
+        }
         Conclusion::Answer(reply) => {
             if let Some(subject) = &reply.subject {
                 host.set_filter_state(subject);

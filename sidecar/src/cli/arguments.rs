@@ -4,8 +4,9 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use super::exit::{self, Exit};
 use super::{
-    Failure, check, check_config, check_store, completions, consumers, decide, dev, drain_envoy,
-    explain, man, overrides, peek, render, reset, rollout, schema, serve, settle, top, trial,
+    Failure, check, check_config, check_store, compare, completions, consumers, decide, dev,
+    drain_envoy, explain, import, man, overrides, peek, render, reset, rollout, schema, serve,
+    settle, top, trial,
 };
 
 /// Exact rate limits, for Envoy and for jobs.
@@ -60,6 +61,11 @@ enum Command {
     Explain(explain::Explain),
     /// Test a policy: run tables of requests through its rules and limits, in virtual time.
     Test(trial::Test),
+    /// Print a policy that does what another rate limiter is configured to do.
+    #[command(subcommand)]
+    Import(import::Import),
+    /// Compare the verdicts of envoyproxy/ratelimit and of rules in shadow, from Envoy's access log.
+    Compare(compare::Compare),
     /// Print the JSON Schema of the filter's configuration, or the OpenAPI document of the sidecar.
     Schema(schema::Schema),
     /// Print a shell completion script.
@@ -98,6 +104,8 @@ impl Arguments {
             Command::CheckStore(check) => check.run().await,
             Command::Explain(explain) => explain.run(),
             Command::Test(test) => test.run(),
+            Command::Import(import) => import.run(),
+            Command::Compare(compare) => compare.run(),
             Command::Schema(schema) => schema.run(),
             Command::Completions(completions) => completions.run(Self::command()),
             Command::Man(man) => man.run(Self::command()),

@@ -16,18 +16,29 @@ const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 /// One cannot be read, or is not YAML.
 pub fn read(paths: &[PathBuf]) -> Result<Found, Failure> {
     let mut found = Found::default();
-    for path in paths {
-        for file in files_of(path)? {
-            let (shown, text) = text_of(&file)?;
-            found.add(&shown, &text).map_err(|error| {
-                Failure::usage(format!(
-                    "{shown} {error}; a Helm template has to be rendered first: `helm template . | sluicegate \
-                     check-config --envoy -`"
-                ))
-            })?;
-        }
+    for (shown, text) in texts(paths)? {
+        found.add(&shown, &text).map_err(|error| {
+            Failure::usage(format!(
+                "{shown} {error}; a Helm template has to be rendered first: `helm template . | sluicegate \
+                 check-config --envoy -`"
+            ))
+        })?;
     }
     Ok(found)
+}
+
+/// How files and the files of folders are shown, and their texts.
+///
+/// # Errors
+/// One cannot be read.
+pub fn texts(paths: &[PathBuf]) -> Result<Vec<(String, String)>, Failure> {
+    let mut texts = Vec::new();
+    for path in paths {
+        for file in files_of(path)? {
+            texts.push(text_of(&file)?);
+        }
+    }
+    Ok(texts)
 }
 
 /// The error if files contain nothing of Sluicegate's.

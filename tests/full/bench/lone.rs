@@ -12,14 +12,15 @@ use sluicegate_tests::process::Process;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::upstream;
+use sluicegate_tests_full::ratelimit;
 use sluicegate_tests_full::report::Report;
 use tempfile::TempDir;
 
 use crate::arrivals::{self, Seen};
 use crate::chart::{self, Bars};
 use crate::load::{cpu_seconds, median};
+use crate::module;
 use crate::variant::{Keys, local_ratelimit};
-use crate::{module, ratelimit};
 
 /// Rounds, and seconds of each measurement.
 const ROUNDS: (u32, u64) = (4, 8);
@@ -283,8 +284,9 @@ impl Chain {
                 port = started.port;
                 sidecar = Some(started);
             } else {
+                let limits = ratelimit::by_key(QUOTA);
                 let (started, grpc) =
-                    ratelimit::start(folder.path(), redis.port(), QUOTA, name == CACHED).await;
+                    ratelimit::start(folder.path(), redis.port(), &limits, name == CACHED).await;
                 port = grpc;
                 process = Some(started);
             }

@@ -11,7 +11,7 @@
 //! | `module.rs` | wasm modules to compare with |
 //! | `scale.rs` | `make bench-scale` |
 //! | `fleet.rs` | part of it: many sidecars and one key |
-//! | `lone.rs`, `arrivals.rs`, `ratelimit.rs` | `make bench-fleet`: lone requests, beside envoyproxy/ratelimit |
+//! | `lone.rs`, `arrivals.rs` | `make bench-fleet`: lone requests, beside envoyproxy/ratelimit |
 //! | `slots.rs` | `bench -- slots`: how soon a slot that is freed is in use again |
 //! | `chart.rs` | target/bench/end_to_end.svg |
 
@@ -22,7 +22,6 @@ mod goals;
 mod load;
 mod lone;
 mod module;
-mod ratelimit;
 mod scale;
 mod slots;
 mod variant;

@@ -6,6 +6,7 @@
 //! | `collector.rs` | a receiver of OpenTelemetry's spans |
 //! | `identity.rs` | client certificates |
 //! | `prometheus.rs` | a Prometheus |
+//! | `ratelimit.rs` | envoyproxy/ratelimit |
 //! | `report.rs` | a bench's table, goals and file |
 //! | `translated.rs` | what control planes make of the chart |
 
@@ -13,6 +14,7 @@ pub mod chart;
 pub mod collector;
 pub mod identity;
 pub mod prometheus;
+pub mod ratelimit;
 pub mod report;
 pub mod translated;
 

@@ -11,7 +11,9 @@ pub fn of_line(line: &[u8]) -> Option<String> {
     };
     let text = |field: &str| entry.get(field).and_then(Value::as_str);
     let ours = |field: &str| text(field)?.strip_prefix("sluicegate_");
-    let why = ours("details").or_else(|| ours("sluicegate"))?;
+    // What shadow rules alone have decided is nothing that a client has seen.
+    let state = ours("sluicegate").filter(|state| !state.starts_with("shadow"));
+    let why = ours("details").or(state)?;
     let (status, method) = (entry.get("status")?, text("method")?);
     let request = format!("{status} {method} {}", text("path")?);
     let Some(limit) = why.strip_prefix("denied").map(|why| named(why, "limit")) else {
@@ -52,6 +54,7 @@ mod tests {
         let details = "sluicegate_denied{rule=r,limit=per-key}";
         let of_key = Some("sluicegate_denied{subject=3f2a91c04d17}");
         let unmetered = Some("sluicegate_unmetered{rule=r,reason=timeout}");
+        let shadow = Some("sluicegate_shadow{rule=r,limit=l,verdict=denied}");
         let missing = "sluicegate_missing_part{rule=r,limit=l}";
         for (told, line) in [
             (
@@ -72,6 +75,7 @@ mod tests {
                 entry(200, "via_upstream", unmetered, None),
                 Some("200 GET /v1/x  unmetered{rule=r,reason=timeout}\n"),
             ),
+            (entry(200, "via_upstream", shadow, None), None),
             (entry(429, "via_upstream", None, Some("5")), None),
             (
                 of_line(b"[warning] \xff"),

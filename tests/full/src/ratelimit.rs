@@ -11,21 +11,19 @@ use sluicegate_tests::process::{Process, free_port, repository};
 /// The program.
 const PROGRAM: &str = ".tools/ratelimit";
 
+/// Whether it is there.
 pub fn is_built() -> bool {
     repository(PROGRAM).exists()
 }
 
-/// A running one; its gRPC port.
+/// A running one with this configuration; its gRPC port.
 ///
 /// # Panics
 /// It does not become ready.
-pub async fn start(folder: &Path, redis: u16, per_minute: u64, cache: bool) -> (Process, u16) {
+pub async fn start(folder: &Path, redis: u16, limits: &str, cache: bool) -> (Process, u16) {
     let config = folder.join("runtime/config");
     std::fs::create_dir_all(&config).expect("a folder");
-    let limit = format!(
-        "domain: bench\ndescriptors: [{{ key: api_key, rate_limit: {{ unit: minute, requests_per_unit: {per_minute} }} }}]\n"
-    );
-    std::fs::write(config.join("bench.yaml"), limit).expect("a file");
+    std::fs::write(config.join("limits.yaml"), limits).expect("a file");
     let [http, grpc, debug] = [(); 3].map(|()| free_port());
     let mut command = Command::new(repository(PROGRAM));
     command.env_clear().envs([
@@ -55,15 +53,33 @@ pub async fn start(folder: &Path, redis: u16, per_minute: u64, cache: bool) -> (
     (process, grpc)
 }
 
-/// Has an Envoy ask it on this port, in place of the filter.
-pub fn ask(config: &mut Value, grpc: u16) {
-    at(config, SIDECAR)["socket_address"]["port_value"] = json!(grpc);
-    at(config, "/static_resources/clusters/1")["typed_extension_protocol_options"] = json!({
+/// A descriptor for each API key, as [`ask`] sends it.
+pub fn by_key(per_minute: u64) -> String {
+    format!(
+        "domain: bench\ndescriptors: [{{ key: api_key, rate_limit: {{ unit: minute, requests_per_unit: {per_minute} }} }}]\n"
+    )
+}
+
+/// Has a cluster of Envoy's speak HTTP/2.
+///
+/// # Panics
+/// The configuration has no such cluster.
+pub fn over_grpc(cluster: &mut Value) {
+    cluster["typed_extension_protocol_options"] = json!({
         "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
             "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
             "explicit_http_config": { "http2_protocol_options": {} },
         },
     });
+}
+
+/// Has an Envoy ask it on this port, in place of the filter.
+///
+/// # Panics
+/// The configuration is not made from `envoy/envoy.yaml`.
+pub fn ask(config: &mut Value, grpc: u16) {
+    at(config, SIDECAR)["socket_address"]["port_value"] = json!(grpc);
+    over_grpc(at(config, "/static_resources/clusters/1"));
     let manager = at(config, MANAGER);
     let by_key =
         json!({ "request_headers": { "header_name": "x-api-key", "descriptor_key": "api_key" } });

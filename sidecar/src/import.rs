@@ -1,0 +1,130 @@
+//! The policy that does what an envoyproxy/ratelimit and the Envoys that ask it do, from their files.
+//!
+//! | file | for |
+//! |---|---|
+//! | `descriptors.rs` | ratelimit's files |
+//! | `envoy.rs`, `actions.rs` | Envoy's files: for which requests `rate_limits` are, and what they send |
+//! | `scope.rs` | conditions of the policy |
+//! | `walk.rs` | which descriptors that finds |
+//! | `limits.rs` | the limits that follow |
+//! | `notes.rs` | what differs, and what was not imported |
+
+mod actions;
+mod descriptors;
+mod envoy;
+mod limits;
+mod notes;
+mod scope;
+mod walk;
+
+use serde::de::DeserializeOwned;
+use sluicegate_rules::config::from_value;
+
+use self::limits::Limits;
+use self::notes::Notes;
+use crate::lint::snake_case;
+use crate::policy::Policy;
+use crate::yaml::{Node, fields, get, line_at, line_of, lines_before, load, text, value};
+
+/// A policy, and what people have to know of it.
+#[derive(Debug)]
+pub struct Imported {
+    /// Its text, with notes as comments at the top.
+    pub policy: String,
+    /// How many limits it has.
+    pub limits: usize,
+    /// How many things were not imported.
+    pub missing: usize,
+    /// Why the sidecar would refuse it.
+    pub mistake: Option<String>,
+}
+
+/// A file's name and text.
+pub type File = (String, String);
+
+/// A YAML document, or one in a ConfigMap.
+struct Document {
+    file: String,
+    /// Lines of the file before its text.
+    before: usize,
+    node: Node,
+}
+
+impl Document {
+    /// A place: `config.yaml:12`.
+    fn at(&self, node: &Node) -> String {
+        format!("{}:{}", self.file, line_of(node, self.before))
+    }
+
+    /// The place of a field in a node.
+    fn field(&self, node: &Node, path: &str) -> String {
+        format!("{}:{}", self.file, line_at(node, self.before, path))
+    }
+
+    /// A node as this type.
+    fn read<T: DeserializeOwned>(&self, node: &Node) -> Result<T, String> {
+        let read = from_value(&value(node));
+        read.map_err(|error| format!("{}: {error}", self.field(node, &error.field)))
+    }
+
+    fn all(files: &[File]) -> Result<Vec<Self>, String> {
+        let mut all = Vec::new();
+        for (file, text) in files {
+            for node in load(text).map_err(|why| format!("{file} {why}"))? {
+                Self::add(file, node, &mut all);
+            }
+        }
+        Ok(all)
+    }
+
+    fn add(file: &str, node: Node, all: &mut Vec<Self>) {
+        let mut add = |before, mut node| {
+            snake_case(&mut node);
+            let file = file.to_owned();
+            all.push(Self { file, before, node });
+        };
+        let is_map = get(&node, "kind").and_then(text) == Some("ConfigMap");
+        let data = get(&node, "data").filter(|_| is_map).map(fields);
+        for (key, value) in data.unwrap_or_default() {
+            let loaded = text(value).and_then(|text| load(text).ok());
+            let before = lines_before(value, 0).min(line_of(key, 0));
+            loaded
+                .unwrap_or_default()
+                .into_iter()
+                .for_each(|node| add(before, node));
+        }
+        add(0, node);
+    }
+}
+
+/// Reads ratelimit's files and, if they are given, Envoy's. `shadow`: no limit is enforced.
+///
+/// # Errors
+/// A file is not YAML, or ratelimit would refuse it.
+pub fn import(config: &[File], envoy: Option<&[File]>, shadow: bool) -> Result<Imported, String> {
+    let mut notes = Notes::default();
+    let domains = descriptors::domains(&Document::all(config)?)?;
+    let mut limits = Limits::new(&domains);
+    match envoy.map(Document::all).transpose()? {
+        None => notes.differs("no_envoy", ""),
+        Some(documents) => {
+            for asked in envoy::read(&documents, &domains, &mut notes) {
+                limits.add(&asked, &mut notes);
+            }
+        }
+    }
+    let (count, body) = limits.to_yaml(envoy.is_none(), shadow, &mut notes);
+    let policy = format!("{}{body}", notes.to_comments());
+    Ok(Imported {
+        mistake: match count {
+            0 => Some("no limit was imported".to_owned()),
+            _ => Policy::parse(&policy).err(),
+        },
+        limits: count,
+        missing: notes.missing.len(),
+        policy,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+//! The limits of the policy, one for each descriptor that requests meet.
+
+use std::ptr;
+
+use serde_json::{Value, json};
+use serde_saphyr::{FlowMap, FlowSeq};
+
+use super::Notes;
+use super::descriptors::{Descriptor, Domain, Rate};
+use super::envoy::Asked;
+use super::scope::Scope;
+use super::walk::Walk;
+
+/// Above it, 13 bytes for each request are too many.
+const MAX_LOGGED: u32 = 10_000;
+
+struct Limit<'d> {
+    node: &'d Descriptor,
+    rate: &'d Rate,
+    key: Vec<Value>,
+    /// A request without a verdict is refused.
+    denies: bool,
+    /// For which requests; empty: for none.
+    scopes: Vec<Scope>,
+}
+
+pub struct Limits<'d> {
+    domains: &'d [Domain],
+    found: Vec<Limit<'d>>,
+}
+
+impl<'d> Limits<'d> {
+    /// Those of all descriptors, which no request meets yet.
+    pub fn new(domains: &'d [Domain]) -> Self {
+        let found = Vec::new();
+        let mut limits = Self { domains, found };
+        let levels = domains.iter().map(|domain| &domain.descriptors);
+        levels.for_each(|level| limits.collect(level));
+        limits
+    }
+
+    fn collect(&mut self, level: &'d [Descriptor]) {
+        for node in level {
+            self.found.extend(Limit::of(node));
+            self.collect(&node.children);
+        }
+    }
+
+    /// Adds the requests of which ratelimit is asked this.
+    pub fn add(&mut self, asked: &Asked, notes: &mut Notes) {
+        let named = |domain: &&Domain| domain.name == asked.by.domain;
+        for domain in self.domains.iter().filter(named) {
+            let mut all = vec![Walk::begin(&domain.descriptors, &asked.scope)];
+            for entry in &asked.entries {
+                let next = all.iter().flat_map(|walk| walk.steps(entry, notes));
+                all = next.collect();
+            }
+            all.retain(|walk| !walk.scope.is_empty());
+            for walk in all {
+                self.reach(walk, asked, notes);
+            }
+        }
+    }
+
+    fn reach(&mut self, walk: Walk<'d>, asked: &Asked, notes: &mut Notes) {
+        let Some(node) = walk.node else { return };
+        let is_its = |limit: &Limit<'_>| ptr::eq(limit.node, node);
+        let fits =
+            |limit: &Limit<'_>| is_its(limit) && (limit.key == walk.key || limit.scopes.is_empty());
+        let mut place = self.found.iter().position(fits);
+        if let (None, Some(other)) = (place, self.found.iter().position(is_its)) {
+            notes.differs("apart", &node.at);
+            let own = Limit::of(node).into_iter();
+            self.found.splice(other..other, own);
+            place = Some(other);
+        }
+        let limit = place.and_then(|place| self.found.get_mut(place));
+        if let Some(limit) = limit {
+            limit.key = walk.key;
+            limit.denies |= asked.by.failure_mode_deny;
+            if !limit.scopes.contains(&walk.scope) {
+                limit.scopes.push(walk.scope);
+            }
+        }
+    }
+
+    /// The policy, and how many limits it has. `all`: those that no request meets, too.
+    pub fn to_yaml(&self, all: bool, shadow: bool, notes: &mut Notes) -> (usize, String) {
+        let (mut names, mut text) = (Vec::new(), "limits:\n".to_owned());
+        for limit in self.found.iter().filter(|limit| !limit.rate.unlimited) {
+            let Descriptor { at, name, .. } = limit.node;
+            if limit.scopes.is_empty() && !all {
+                let why = "no `rate_limits` that were imported send this descriptor";
+                notes.missing(at, why);
+                continue;
+            }
+            let number = match names.iter().filter(|other| **other == name).count() {
+                0 => String::new(),
+                before => format!("-{}", before + 1),
+            };
+            names.push(name);
+            text += &format!("  {name}{number}: # {at}\n");
+            for (field, value) in limit.fields(shadow, notes) {
+                text += &format!("    {field}: {}\n", flow(&value));
+            }
+        }
+        (names.len(), text)
+    }
+}
+
+impl<'d> Limit<'d> {
+    fn of(node: &'d Descriptor) -> Option<Self> {
+        Some(Self {
+            node,
+            rate: node.rate_limit.as_ref()?,
+            key: vec![],
+            denies: false,
+            scopes: vec![],
+        })
+    }
+
+    fn fields(&self, shadow: bool, notes: &mut Notes) -> Vec<(&'static str, Value)> {
+        let quota = self.rate.requests_per_unit;
+        let per = self.rate.per().unwrap_or_default();
+        let rate = match quota {
+            0 => json!(0),
+            _ => json!(format!("{quota}/{per}")),
+        };
+        let is_met = !self.scopes.is_empty();
+        let is_shadow = shadow || self.node.shadow_mode;
+        let matched = one_of(self.scopes.iter().map(Scope::to_match).collect(), "none");
+        let key = one_of(self.key.clone(), "everyone");
+        let (counted, met) = (flow(&key), flow(&matched));
+        let is_always_there = |one: &Value| one.is_string() || one.get("address").is_some();
+        let can_lack = !self.key.iter().all(is_always_there);
+        for (is_so, what) in [
+            (counted.contains("address"), "address"),
+            (can_lack, "values"),
+            (counted.contains("path") || met.contains('/'), "path"),
+            (met.contains("method: "), "method"),
+            (quota > MAX_LOGGED, "memory"),
+            (per == "30d", "calendar"),
+            (self.node.quota_mode, "quota_mode"),
+            (!self.rate.replaces.is_empty(), "replaces"),
+        ] {
+            if is_so {
+                notes.differs(what, &self.node.at);
+            }
+        }
+        let fields = [
+            (matched != "all", "match", matched),
+            (is_met, "key", key),
+            (true, "rate", rate),
+            (quota > MAX_LOGGED, "algorithm", json!("sliding_window")),
+            (can_lack, "when_missing", json!("skip")),
+            (self.denies, "on_failure", json!("deny")),
+            (is_met && is_shadow, "shadow", json!(true)),
+        ];
+        let there = fields.into_iter().filter(|(is_there, ..)| *is_there);
+        there.map(|(_, field, value)| (field, value)).collect()
+    }
+}
+
+/// Several, or the one of them, or this if there is none.
+fn one_of(mut list: Vec<Value>, none: &str) -> Value {
+    match list.len() {
+        0 => json!(none),
+        1 => list.remove(0),
+        _ => list.into(),
+    }
+}
+
+/// YAML in one line.
+fn flow(value: &Value) -> String {
+    let text = match value {
+        Value::Array(list) => serde_saphyr::to_string(&FlowSeq(list)),
+        Value::Object(fields) => serde_saphyr::to_string(&FlowMap(fields)),
+        scalar => serde_saphyr::to_string(scalar),
+    };
+    text.unwrap_or_default().trim_end().to_owned()
+}

@@ -1,0 +1,291 @@
+//! Tests of the import: what becomes of actions and descriptors, ratelimit's quirks, what differs and what is refused.
+
+use super::*;
+use crate::test_table::rows;
+
+fn files(text: &str) -> Vec<File> {
+    vec![("f.yaml".to_owned(), text.to_owned())]
+}
+
+fn imported(descriptors: &str, envoy: &str) -> Imported {
+    let config = format!("domain: d\ndescriptors: {descriptors}\n");
+    let imported = import(&files(&config), Some(&files(envoy)), false);
+    imported.unwrap_or_else(|why| panic!("{why}: {config}"))
+}
+
+/// Descriptors, as key, value, units a minute and children: `a=b:5(c:1)`.
+fn tree(text: &str) -> String {
+    let mut yaml = String::from("[");
+    for part in text.split_inclusive([' ', '(', ')']) {
+        let (node, end) = part.split_at(part.trim_end_matches([' ', '(', ')']).len());
+        if !node.is_empty() {
+            let (name, quota) = node.rsplit_once(':').unwrap_or((node, ""));
+            let (key, value) = name.split_once('=').unwrap_or((name, ""));
+            yaml += &format!("{{ key: '{key}', value: '{value}'");
+            if !quota.is_empty() {
+                yaml += &format!(", rate_limit: {{ unit: minute, requests_per_unit: {quota} }}");
+            }
+            yaml += if end == "(" {
+                ", descriptors: ["
+            } else {
+                " }, "
+            };
+        }
+        if end == ")" {
+            yaml += "] }, ";
+        }
+    }
+    yaml + "]"
+}
+
+/// All parts of a cell, which have `&&` between them; those that begin with `!` must not be there.
+#[track_caller]
+fn has(text: &str, cell: &str) {
+    for part in cell.split("&&").map(str::trim) {
+        let part = part.replace("{ ", "{").replace(" }", "}");
+        match part.strip_prefix('!') {
+            Some(absent) => assert!(!text.contains(absent), "{absent:?} in {text}"),
+            None => assert!(text.contains(&part), "no {part:?} in {text}"),
+        }
+    }
+}
+
+#[test]
+fn each_action_has_a_key_or_a_condition() {
+    let table = r#"
+        remote_address: {} | remote_address:5 | key: address && rate: 5/1m && !match: && !when_missing && IPv6
+        masked_remote_address: { v4_prefix_mask_len: 16 } | masked_remote_address:5 | key: { address: { ipv4_bits: 16, ipv6_bits: 128 } }
+        request_headers: { header_name: X-Key, descriptor_key: k } | k:5 | key: { header: x-key } && when_missing: skip && different values
+        request_headers: { header_name: x-key, descriptor_key: k } | k=gold:5 | match: { headers: [{ equals: gold, name: x-key }] } && key: everyone
+        request_headers: { header_name: x-key, descriptor_key: k } | k=*:5 | match: { headers: [{ name: x-key, present: true }] } && key: { header: x-key }
+        request_headers: { header_name: x-key, descriptor_key: k } | k=a*:5 | match: { headers: [{ name: x-key, prefix: a }] } && key: { header: x-key }
+        request_headers: { header_name: x-key, descriptor_key: k } | k=a.*c:5 | regex: && a\..*c
+        request_headers: { header_name: ':path', descriptor_key: PATH } | PATH=/cart:1 PATH:5 | match: /cart && key: everyone && match: { all: true, except: [/cart] } && key: path && a header `:path` has
+        request_headers: { header_name: ':path', descriptor_key: PATH } | PATH=/:1 | path_regex: /
+        request_headers: { header_name: ':path', descriptor_key: PATH } | PATH=/api*:1 | path_regex: && /api.* && key: path
+        request_headers: { header_name: ':method', descriptor_key: m } | m=POST:5 | match: { method: POST } && includes HEAD
+        request_headers: { header_name: ':authority', descriptor_key: h } | h:5 | key: host
+        query_parameters: { query_parameter_name: q, descriptor_key: k } | k:5 | key: { query: q }
+        metadata: { descriptor_key: k, metadata_key: { key: ns, path: [{ key: a }, { key: b }] } } | k:5 | key: { metadata: { name: [a, b], namespace: ns } }
+        generic_key: { descriptor_value: all } | generic_key=all:5 | key: everyone && !match:
+        generic_key: { descriptor_key: k, descriptor_value: all } | k:5 | key: everyone
+        source_cluster: {} | source_cluster=edge:5 | key: everyone
+        header_value_match: { descriptor_value: v, headers: [{ name: ':path', prefix_match: /api }] } | header_match=v:5 | match: /api/ && ends at a segment
+        header_value_match: { descriptor_value: v, headers: [{ name: x-a, string_match: { suffix: z } }] } | header_match=v:5 | regex: && .*z
+        header_value_match: { descriptor_value: v, headers: [{ name: x-a, exact_match: b, invert_match: true }] } | header_match=v:5 | match: { except: [{ headers: [{ equals: b, name: x-a }] }], headers: [{ name: x-a, present: true }] }
+        header_value_match: { descriptor_value: v, expect_match: false, headers: [{ name: x-a, present_match: true }] } | header_match=v:5 | match: { all: true, except: [{ headers: [{ name: x-a, present: true }] }] }
+        query_parameter_value_match: { descriptor_value: v, query_parameters: [{ name: q, string_match: { exact: w } }] } | query_match=v:5 | match: { query: [{ equals: w, name: q }] }
+    "#;
+    for [action, descriptors, expected] in rows(table) {
+        let envoy =
+            format!("node: {{ cluster: edge }}\nrate_limits: [{{ actions: [{{ {action} }}] }}]\n");
+        let imported = imported(&tree(&descriptors), &envoy);
+        has(&imported.policy, &expected);
+        assert_eq!(
+            (&imported.mistake, imported.missing),
+            (&None, 0),
+            "{}",
+            imported.policy
+        );
+    }
+}
+
+/// Headers `a` and `b` are sent as keys `a` and `b`; `c` is the constant that the row names.
+#[test]
+fn descriptors_are_found_as_ratelimit_finds_them() {
+    let table = r"
+        # Only the last entry's descriptor limits, and nothing below or above it.
+        a | a(b:1) | !rate:
+        a b | a:1(b:2) | rate: 2/1m && key: [{ header: a }, { header: b }] && !rate: 1/1m
+        a b | a:1 | !rate:
+        # There is no way back to the key alone.
+        a b | a=x(b=y:1) a(b:2) | rate: 1/1m && rate: 2/1m && except: [{ headers: [{ equals: x, name: a }] }]
+        # Key and value are one text.
+        c=a_b,v | a=b_v:1 | rate: 1/1m
+        c=a,b_v | a_b=v:1 | rate: 1/1m
+        c=k,v | k_v:1 | rate: 1/1m
+        # The exact one, then the first wildcard, then the key alone.
+        c=k,foobar | k:1 k=*bar:2 k=foo*:3 | rate: 2/1m && !rate: 1/1m && !rate: 3/1m
+        c=k,foobar | k=foo*:3 k=foobar:4 | rate: 4/1m && !rate: 3/1m
+        c=k,foobar | k=o*:3 k:1 | rate: 1/1m
+        c=k,ab | k=ab*b:3 | !rate:
+        a | a=x*:1 a=xy:2 a:3 | match: { except: [{ headers: [{ equals: xy, name: a }] }], headers: [{ name: a, prefix: x }] }
+        # 0 allows nothing.
+        a | a=bad:0 | rate: 0 && equals: bad
+    ";
+    for [sent, descriptors, expected] in rows(table) {
+        let action = |one: &str| match one.strip_prefix("c=").and_then(|one| one.split_once(',')) {
+            Some((key, value)) => {
+                format!("{{ generic_key: {{ descriptor_key: {key}, descriptor_value: {value} }} }}")
+            }
+            None => {
+                format!("{{ request_headers: {{ header_name: {one}, descriptor_key: {one} }} }}")
+            }
+        };
+        let actions: Vec<_> = sent.split(' ').map(action).collect();
+        let envoy = format!("rate_limits: [{{ actions: [{}] }}]\n", actions.join(", "));
+        has(&imported(&tree(&descriptors), &envoy).policy, &expected);
+    }
+}
+
+#[test]
+fn descriptors_have_fields_that_matter_and_fields_that_do_not() {
+    let header = "rate_limits: [{ actions: [{ request_headers: { header_name: a, descriptor_key: a } }], hits_addend: { number: 3 } }]";
+    let table = r"
+        rate_limit: { unit: Hour, requests_per_unit: 7, name: 'seven' }, detailed_metric: true, metadata: { x: 1 } | a: && rate: 7/1h && Envoy ignores `hits_addend`
+        rate_limit: { unit: second, requests_per_unit: 7 }, shadow_mode: true | rate: 7/1s && shadow: true
+        rate_limit: { unit: week, requests_per_unit: 20000 } | rate: 20000/7d && algorithm: sliding_window && a sixtieth
+        rate_limit: { unit: month, requests_per_unit: 7 } | rate: 7/30d && A month has 30 days
+        rate_limit: { unit: day } | rate: 0
+        value: 404, rate_limit: { unit: day, requests_per_unit: 7 } | equals: \q404\q && rate: 7/24h
+        value: 'x*', share_threshold: true, rate_limit: { unit: day, requests_per_unit: 7 } | prefix: x && key: everyone
+        value: 'x*', rate_limit: { unit: day, requests_per_unit: 7 }, quota_mode: true | must be used up. (f.yaml:2)
+        value: y, rate_limit: { unlimited: true } | !rate: && !equals
+        rate_limit: { unit: day, requests_per_unit: 7, replaces: [{ name: other }] } | applies beside it
+    ";
+    for [fields, expected] in rows(table) {
+        let imported = imported(&format!("[{{ key: a, {fields} }}]"), header);
+        has(&imported.policy, &expected.replace("\\q", "\""));
+    }
+    let unlimited = "[{ key: a, value: free, rate_limit: { unlimited: true } }, { key: a, rate_limit: { unit: day, requests_per_unit: 7 } }]";
+    let policy = imported(unlimited, header).policy;
+    has(
+        &policy,
+        "except: [{ headers: [{ equals: free, name: a }] }] && rate: 7/24h",
+    );
+}
+
+/// `L`: `rate_limits` that meet the descriptor; `M`: others.
+#[test]
+fn requests_are_limited_where_envoy_asks() {
+    let table = r"
+        { routes: [{ match: { prefix: / }, route: { L } }] } | !match: && key: everyone
+        { routes: [{ match: { prefix: /api }, route: { L } }] } | match: /api/ && ends at a segment: && f.yaml:5
+        { routes: [{ match: { path: /a }, route: {} }, { match: { prefix: /a/ }, route: { L } }] } | match: { except: [/a], path: /a/ }
+        { routes: [{ match: { prefix: /a/ }, route: {} }, { match: { prefix: /b/ }, route: { L } }] } | match: /b/
+        { routes: [{ match: { prefix: /a/ }, route: {} }, { match: { prefix: /a/b/ }, route: { L } }] } | match: { except: [/a/], path: /a/b/ }
+        { routes: [{ match: { safe_regex: { regex: '/v[0-9]+' }, headers: [{ name: x, exact_match: y }] }, route: { L } }] } | path_regex: && /v[0-9]+ && equals: 'y'
+        { L, routes: [{ match: { prefix: /a/ }, route: {} }, { match: { prefix: / }, redirect: {} }] } | match: { all: true, except: [{ all: true, except: [/a/] }] }
+        { L, routes: [{ match: { prefix: /a/ }, route: { M } }, { match: { prefix: / }, route: {} }] } | match: { all: true, except: [/a/] }
+        { L, routes: [{ match: { prefix: /a/ }, route: { M, include_vh_rate_limits: true } }, { match: { prefix: / }, route: {} }] } | !match: && key: everyone
+        { domains: [a.example.com, 'b.example.com:80'], L } | match: { host: [a.example.com, b.example.com] }
+        { domains: ['*'], L }, { domains: ['*.b.c', x.b.c] } | match: { all: true, except: [{ host: [ && .b.c && x.b.c
+        { domains: [x.b.c] }, { domains: ['*.b.c'], L } | match: { except: [{ host: [x.b.c] }], host: [
+        { routes: [{ match: { prefix: /a/ }, route: { L } }, { match: { prefix: /b/ }, route: { L } }] } | match: [/a/, /b/] && 1 limits
+        { routes: [{ match: { prefix: /, grpc: {} }, route: { L } }] } | f.yaml:5: && apply without it
+        { routes: [{ match: { prefix: / }, route: { L }, typed_per_filter_config: { envoy.filters.http.ratelimit: {} } }] } | the filter's settings for this route
+    ";
+    let limits = "rate_limits: [{ actions: [{ generic_key: { descriptor_value: v } }] }]";
+    let others = "rate_limits: [{ actions: [{ remote_address: {} }] }]";
+    for [hosts, expected] in rows(table) {
+        let hosts = hosts.replace('L', limits).replace('M', others);
+        let filter = "name: envoy.filters.http.ratelimit\n  typed_config: { domain: d }";
+        let envoy =
+            format!("http_filters:\n- {filter}\nroute_config:\n  virtual_hosts: [{hosts}]\n");
+        let imported = imported(&tree("generic_key=v:5"), &envoy);
+        let text = format!(
+            "{} {} limits",
+            imported.policy.replace('"', "'"),
+            imported.limits
+        );
+        has(&text, &expected);
+    }
+}
+
+#[test]
+fn filters_say_the_domain_the_stage_and_what_happens_without_a_verdict() {
+    let limits = "virtual_hosts: [{ rate_limits: [{ actions: [{ generic_key: { descriptor_value: v } }], stage: 1 }] }]";
+    let table = r"
+        domain: d, stage: 1 | key: everyone && !on_failure && !reply
+        domain: d, stage: 1, failureModeDeny: true | on_failure: deny
+        domain: d, stage: 1, enable_x_ratelimit_headers: DRAFT_VERSION_03 | f.yaml:1: the filter's `enable_x_ratelimit_headers`
+        domain: d, stage: 1, rate_limited_status: { code: 503 }, timeout: 1s | f.yaml:1: the filter's `rate_limited_status` && !`timeout`
+        domain: d | no `rate_limits` that were imported
+        domain: e, stage: 1 | no `rate_limits` that were imported && domain `e`: a filter asks for it
+        stage: 1 | f.yaml:1: && domain
+    ";
+    for [filter, expected] in rows(table) {
+        let envoy = format!(
+            "http_filters: [{{ name: envoy.filters.http.ratelimit, typed_config: {{ {filter} }} }}]\n{limits}\n"
+        );
+        has(
+            &imported(&tree("generic_key=v:5"), &envoy).policy,
+            &expected,
+        );
+    }
+    let two = "domain: e\ndescriptors: [{ key: generic_key, rate_limit: { unit: day, requests_per_unit: 9 } }]\n---\ndomain: d\n";
+    let envoy = format!(
+        "http_filters: [{{ name: envoy.filters.http.ratelimit, typed_config: {{ domain: e, stage: 1 }} }}]\n{limits}\n"
+    );
+    let imported = import(&files(two), Some(&files(&envoy)), true).unwrap();
+    has(&imported.policy, "generic_key: # f.yaml:2 && shadow: true");
+}
+
+#[test]
+fn what_has_no_counterpart_is_named_with_its_place() {
+    let table = r"
+        { actions: [{ extension: {} }] } | f.yaml:2: && extension
+        { actions: [{ destination_cluster: {} }] } | f.yaml:2: `destination_cluster`: the Envoy file does not say
+        { actions: [{ request_headers: { header_name: a, descriptor_key: a, skip_if_absent: true } }] } | f.yaml:2: && skip_if_absent
+        { actions: [{ generic_key: { descriptor_value: v } }], apply_on_stream_done: true } | f.yaml:2: && apply_on_stream_done
+        { actions: [{ header_value_match: { descriptor_value: v, headers: [{ name: a, range_match: {} }] } }] } | f.yaml:2: && range_match
+        { actions: [{ remote_address: {} }] } | f.yaml:2: the policy has no condition `address` equals
+    ";
+    for [limit, why] in rows(table) {
+        let imported = imported(
+            "[{ key: remote_address, value: 10.0.0.1, rate_limit: { unit: day } }]",
+            &format!("rate_limits:\n- {limit}\n"),
+        );
+        has(
+            &imported.policy,
+            &format!("What was not imported: && {why}"),
+        );
+        assert!(imported.missing > 0 && imported.limits == 0);
+    }
+}
+
+#[test]
+fn without_envoys_file_the_limits_are_for_no_request() {
+    let config = format!(
+        "kind: ConfigMap\ndata:\n  config.yaml: |\n    domain: d\n    descriptors:\n      - {{ key: a, descriptors: {} }}\n",
+        tree("b:5 c:6")
+    );
+    let imported = import(&files(&config), None, false).unwrap();
+    has(
+        &imported.policy,
+        "a.b: # f.yaml:6 && a.c: && match: none && rate: 5/1m && `--envoy FILE`",
+    );
+    assert_eq!((imported.mistake, imported.limits), (None, 2));
+}
+
+#[test]
+fn what_ratelimit_refuses_is_refused() {
+    let table = r"
+        descriptors: [] | no `domain`
+        domain: d\ndescriptors: [{ value: x }] | f.yaml:2: && key
+        domain: d\ndescriptors: [{ key: '' }] | f.yaml:2: `key` is empty
+        domain: d\ndescriptors:\n- key: a\n  descriptors:\n  - key: b\n  - key: b | f.yaml:6: this descriptor occurs twice
+        domain: d\ndescriptors: [{ key: a, value: x, share_threshold: true }] | f.yaml:2: `share_threshold`
+        domain: d\ndescriptors: [{ key: a, rate_limit: { unit: fortnight, requests_per_unit: 1 } }] | f.yaml:2: `unit`
+        domain: d\ndescriptors: [{ key: a, rate_limit: { unit: day, unlimited: true } }] | f.yaml:2: `unit`
+        domain: d\ndescriptors: [{ key: a, rate_limit: { unit: day, requests_per_unit: 1.5 } }] | f.yaml:2: && requests_per_unit
+        domain: d\ndescriptors: [{ key: a, ratelimit: {} }] | f.yaml:2: && ratelimit
+        domain: d\n---\ndomain: d | f.yaml:3: another file
+        domain: [ | f.yaml is not YAML
+    ";
+    for [config, why] in rows(table) {
+        has(&import(&files(&config), None, false).unwrap_err(), &why);
+    }
+}
+
+/// The page's example is what the command prints.
+#[test]
+fn the_page_shows_what_is_printed() {
+    let page = include_str!("../../../docs/moving-envoy-ratelimit.md");
+    let blocks: Vec<_> = page.split("```yaml\n").skip(1).collect();
+    let block = |number: usize| blocks[number].split("```").next().unwrap().to_owned();
+    let [config, envoy] = [("config.yaml", 0), ("envoy.yaml", 1)]
+        .map(|(name, number)| vec![(name.to_owned(), block(number))]);
+    let imported = import(&config, Some(&envoy), true).unwrap();
+    assert!(imported.policy.ends_with(&block(2)), "{}", imported.policy);
+}
