@@ -253,7 +253,9 @@ impl Counter for Trailing<'_> {
         let judge = self.of.judge;
         let stamp = earliest(one, judge.trailing(one.from));
         let own = one.quota.unwrap_or(0);
-        self.held.push(Reverse((stamp, one.from, units, own)));
+        // The earliest stamp is not the earliest use: others may have come since that of a share.
+        let since = earliest(one, one.from);
+        self.held.push(Reverse((stamp, since, units, own)));
         self.sum += units;
         // What ends at this instant has ended: the window is open at its beginning.
         let ends = judge.trailing(one.to);
