@@ -185,7 +185,8 @@ impl Judge<'_> {
                 self.longest_lease(check.limit) > 0
                     || self.limits(check.limit).any(|(_, of)| has_slots(of))
                     || self.promises_nothing(check, before.to, entry.from)
-                    || by == By::Cache && self.is_disputed(check.limit, before.from)
+                    || [by, request.by].contains(&By::Cache)
+                        && self.is_disputed(check.limit, before.from)
             });
             if !excused && !self.cut(span) && !self.is_disturbed(entry, request, span) {
                 report.add(request.first(), (before.from, entry.to), Wrong::DeniedAgain);
