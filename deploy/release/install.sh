@@ -57,6 +57,8 @@ main() {
   fi
 
   tar -xzf "$archive"
+  "$name/sluicegate" --version >/dev/null || fail "$archive has no program that runs here"
+  [ -f "$name/sluicegate.wasm" ] || fail "$archive has no filter"
   put 755 "$name/sluicegate" "$prefix/bin/sluicegate"
   put 644 "$name/sluicegate.wasm" "$prefix/lib/sluicegate/sluicegate.wasm"
   echo "install: $("$prefix/bin/sluicegate" --version) in $prefix/bin, the filter in $prefix/lib/sluicegate"

@@ -13,6 +13,9 @@ const NO_VERDICT: &str = "RLSE";
 /// Fields with the flags: ours, and that of Istio and Envoy Gateway.
 const FLAGS: [&str; 2] = ["flags", "response_flags"];
 
+/// In place of a rule where ratelimit denies and none of ours has matched.
+const NO_RULE: &str = "(no rule of ours)";
+
 /// Why lines are not compared.
 const WITHOUT: [&str; 3] = [
     "have no verdict of a shadow rule, since none matched or it had none",
@@ -47,6 +50,10 @@ impl Comparison {
         let flags = FLAGS.map(text).join(",");
         let has = |flag| flags.split(',').any(|one| one == flag);
         match (ours.is_empty(), !has_flags || has(NO_VERDICT)) {
+            (true, false) if has(DENIED) && text("sluicegate").is_empty() => {
+                let no_rule = (NO_RULE.to_owned(), NO_RULE.to_owned());
+                self.count(vec![(no_rule, false)], true);
+            }
             (true, _) => *without_ours += 1,
             (false, true) => *without_theirs += 1,
             (false, false) => self.count(ours, has(DENIED)),
@@ -136,6 +143,7 @@ mod tests {
             ("a=admitted b=denied", "-", 3),
             ("a=admitted", "UF", 4),
             ("", "RL", 5),
+            ("", "-", 8),
             ("a=admitted", "RLSE", 6),
         ] {
             (0..times).for_each(|_| all.add(&line(ours, flags)));
@@ -159,8 +167,9 @@ mod tests {
         assert_eq!(row("a, limit l.a"), "1 2 0 7");
         assert_eq!(row("b, limit l.b"), "0 2 3 0");
         assert_eq!(row("c"), "1 0 0 0");
-        assert_eq!(row("all requests"), "2 2 3 4");
-        let told = "had none: 5, has no `flags`: 7, are no JSON: 1";
+        assert_eq!(row("(no rule of ours)"), "0 5 0 0");
+        assert_eq!(row("all requests"), "2 7 3 4");
+        let told = "had none: 8, has no `flags`: 7, are no JSON: 1";
         has_all(&table, told);
     }
 }

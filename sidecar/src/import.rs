@@ -24,7 +24,7 @@ use self::limits::Limits;
 use self::notes::Notes;
 use crate::lint::snake_case;
 use crate::policy::Policy;
-use crate::yaml::{Node, fields, get, line_at, line_of, lines_before, load, text, value};
+use crate::yaml::{Data, Node, fields, get, line_at, line_of, lines_before, load, text, value};
 
 /// A policy, and what people have to know of it.
 #[derive(Debug)]
@@ -71,14 +71,15 @@ impl Document {
         let mut all = Vec::new();
         for (file, text) in files {
             for node in load(text).map_err(|why| format!("{file} {why}"))? {
-                Self::add(file, node, &mut all);
+                Self::add((file, text), node, &mut all);
             }
         }
         Ok(all)
     }
 
-    fn add(file: &str, node: Node, all: &mut Vec<Self>) {
-        let mut add = |before, mut node| {
+    fn add((file, whole): (&str, &str), node: Node, all: &mut Vec<Self>) {
+        let mut add = |before, mut node, text: &str| {
+            spell(&mut node, text, false);
             snake_case(&mut node);
             let file = file.to_owned();
             all.push(Self { file, before, node });
@@ -86,14 +87,41 @@ impl Document {
         let is_map = get(&node, "kind").and_then(text) == Some("ConfigMap");
         let data = get(&node, "data").filter(|_| is_map).map(fields);
         for (key, value) in data.unwrap_or_default() {
-            let loaded = text(value).and_then(|text| load(text).ok());
+            let inner = text(value).unwrap_or_default();
             let before = lines_before(value, 0).min(line_of(key, 0));
-            loaded
-                .unwrap_or_default()
-                .into_iter()
-                .for_each(|node| add(before, node));
+            let loaded = load(inner).unwrap_or_default().into_iter();
+            loaded.for_each(|node| add(before, node, inner));
         }
-        add(0, node);
+        add(0, node, whole);
+    }
+}
+
+/// Makes keys and values of descriptors what stands in the text, as ratelimit takes them: `007`, and not 7.
+fn spell(node: &mut Node, text: &str, in_descriptors: bool) {
+    match &mut node.value {
+        Data::List(list) => list
+            .iter_mut()
+            .for_each(|one| spell(one, text, in_descriptors)),
+        Data::Fields(fields) => {
+            for (name, inner) in fields {
+                let span = inner.referenced.span();
+                let number = |given: Option<u64>| usize::try_from(given?).ok();
+                let spelled = number(span.byte_offset())
+                    .zip(number(span.byte_len()))
+                    .and_then(|(from, length)| text.get(from..from + length));
+                match (&mut inner.value, spelled) {
+                    (Data::Scalar(value), Some(spelled))
+                        if in_descriptors
+                            && ["key", "value"].contains(&name.value.as_str())
+                            && (value.is_number() || value.is_boolean()) =>
+                    {
+                        *value = spelled.trim().into();
+                    }
+                    _ => spell(inner, text, in_descriptors || name.value == "descriptors"),
+                }
+            }
+        }
+        Data::Scalar(_) => {}
     }
 }
 

@@ -1,11 +1,12 @@
 //! `sluicegate compare`: the verdicts of envoyproxy/ratelimit beside those of rules in shadow.
 
+use std::fs::File;
+use std::io::{Read, stdin};
 use std::path::PathBuf;
 
 use sluicegate::compare::Comparison;
 
 use super::Failure;
-use super::manifests::text_of;
 use super::stdout::print;
 
 /// Arguments of `compare`.
@@ -21,7 +22,15 @@ pub struct Compare {
 
 impl Compare {
     pub fn run(self) -> Result<(), Failure> {
-        let (_, text) = text_of(&self.log)?;
+        let mut bytes = Vec::new();
+        let read = match self.log.as_os_str() == "-" {
+            true => stdin().read_to_end(&mut bytes),
+            false => File::open(&self.log).and_then(|mut log| log.read_to_end(&mut bytes)),
+        };
+        let shown = self.log.display();
+        read.map_err(|error| Failure::usage(format!("cannot read {shown}: {error}")))?;
+        // A request's line may have any bytes.
+        let text = String::from_utf8_lossy(&bytes);
         let mut comparison = Comparison::default();
         text.lines().for_each(|line| comparison.add(line));
         print(&comparison.to_string())

@@ -25,27 +25,24 @@ pub struct Render {
     #[arg(long = "for", value_name = "PROXY", value_parser = ["envoy", "envoy-gateway", "istio"])]
     proxy: String,
     /// For a mesh: the policy (YAML).
-    #[arg(long, value_name = "FILE", required_if_eq_any = [("proxy", "envoy-gateway"), ("proxy", "istio")])]
+    #[arg(long, value_name = "FILE", required_if_eq_any = [("proxy", "envoy-gateway"), ("proxy", "istio")],
+        conflicts_with_all = ["sidecar", "rule_sets", "module", "pepper_file"])]
     policy: Option<PathBuf>,
     /// For a mesh: the namespace of the Gateways, or of Istio's pods.
     #[arg(
         long,
         value_name = "NAME",
         default_value = "default",
-        requires = "policy"
+        requires = "policy",
+        value_parser = namespace
     )]
     namespace: String,
     /// The sidecar's decision port, where Envoy reaches it: a host or an address, and the port.
-    #[arg(long, value_name = "URL", default_value = DECISIONS, value_parser = host_and_port, conflicts_with = "policy")]
+    #[arg(long, value_name = "URL", default_value = DECISIONS, value_parser = host_and_port)]
     sidecar: String,
     /// The policy's rule sets that the filter runs, if not `default`. The first is for all requests whose route has the name
     /// of no other.
-    #[arg(
-        long,
-        value_name = "NAME",
-        value_delimiter = ',',
-        conflicts_with = "policy"
-    )]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
     rule_sets: Vec<String>,
     #[command(flatten)]
     filter: Filter,
@@ -88,6 +85,9 @@ impl Render {
             let path = self.policy.unwrap_or_default();
             Policy::load(&path).map_err(Failure::usage)?;
             let (_, policy) = text_of(&path)?;
+            Policy::parse(&policy).map_err(|why| {
+                Failure::usage(format!("{why}. The manifests have no other file than the policy: use the chart, or write what the file has into it"))
+            })?;
             return print(&mesh::manifests(&self.proxy, &self.namespace, &policy));
         }
         if self.policy.is_some() {
@@ -116,6 +116,16 @@ impl Render {
         }
         print(&text)
     }
+}
+
+/// A label of DNS.
+fn namespace(text: &str) -> Result<String, &'static str> {
+    let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let is_one = text.starts_with(|c: char| c.is_ascii_lowercase()) && text.len() < 64;
+    let is_one = is_one && text.chars().all(is_part);
+    is_one
+        .then(|| text.to_owned())
+        .ok_or("expected the name of a namespace, such as istio-ingress")
 }
 
 /// The part of a text between two others, without its indentation.

@@ -139,12 +139,14 @@ impl Reader<'_> {
         let scope = hosts(host, all);
         let (mut rest, mut earlier, mut clusters) = (scope.clone(), Vec::new(), Vec::new());
         for route in routes {
-            let matched = self.matched(route);
+            let cluster = at(route, &["route", "cluster"]).and_then(text);
+            clusters.push(cluster);
+            let Some(matched) = self.matched(route) else {
+                continue;
+            };
             let region = earlier.iter().filter(|other| overlap(&matched, other));
             let region = region.fold(matched.clone(), Scope::without);
             earlier.push(matched);
-            let cluster = at(route, &["route", "cluster"]).and_then(text);
-            clusters.push(cluster);
             if let Some(list) = own(route) {
                 self.add(list, &scope.and(&region), cluster);
             }
@@ -157,25 +159,27 @@ impl Reader<'_> {
         }
         clusters.dedup();
         if let Some(list) = limits {
+            self.notes.differs("unrouted", &self.document.at(list));
             let cluster = clusters.pop().filter(|_| clusters.is_empty());
             self.add(list, &rest, cluster.flatten());
         }
     }
 
-    /// The requests that a route matches.
-    fn matched(&mut self, node: &Node) -> Scope {
+    /// The requests that a route matches, if the policy can say which.
+    fn matched(&mut self, node: &Node) -> Option<Scope> {
         let Some(node) = get(node, "match") else {
-            return Scope::default();
+            return Some(Scope::default());
         };
         let place = self.document.at(node);
         self.note_prefix(node, &place);
-        route(&value(node)).unwrap_or_else(|why| {
-            self.notes.missing(
-                &place,
-                &format!("{why}: the route's limits apply without it"),
+        let matched = route(&value(node));
+        let unmatched = |why: &String| {
+            let why = format!(
+                "{why}: the route's own limits are left out, and those of later routes and of the virtual host count its requests too"
             );
-            Scope::default()
-        })
+            self.notes.missing(&place, &why);
+        };
+        matched.inspect_err(unmatched).ok()
     }
 
     /// Notes that a route or a virtual host has settings of the filter.
@@ -183,7 +187,7 @@ impl Reader<'_> {
         if let Some(own) = at(node, &PER_ROUTE) {
             let place = self.document.at(own);
             self.notes
-                .missing(&place, "the filter's settings for this route");
+                .missing(&place, "the filter's settings for this route (`disabled`, `vh_rate_limits`, `domain`, limits): its requests count as if there were none");
         }
     }
 

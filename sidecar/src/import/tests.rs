@@ -155,6 +155,21 @@ fn descriptors_have_fields_that_matter_and_fields_that_do_not() {
     );
 }
 
+#[test]
+fn keys_and_values_of_descriptors_are_the_texts_of_the_file() {
+    for value in ["007", "0x10", "1_000", "+49", "True", "5"] {
+        let rate = "rate_limit: { unit: minute, requests_per_unit: 5 }";
+        let config = format!("[{{ key: é, {rate} }}, {{ key: k, value: {value}, {rate} }}]");
+        let action =
+            format!("{{ generic_key: {{ descriptor_key: k, descriptor_value: '{value}' }} }}");
+        let envoy = format!(
+            "http_filters:\n- name: envoy.filters.http.ratelimit\n  typed_config: {{ domain: d }}\n\
+             virtual_hosts: [{{ rate_limits: [{{ actions: [{action}] }}] }}]\n"
+        );
+        assert_eq!(imported(&config, &envoy).limits, 1, "{value}");
+    }
+}
+
 /// `L`: `rate_limits` that meet the descriptor; `M`: others.
 #[test]
 fn requests_are_limited_where_envoy_asks() {
@@ -166,13 +181,15 @@ fn requests_are_limited_where_envoy_asks() {
         { routes: [{ match: { prefix: /a/ }, route: {} }, { match: { prefix: /a/b/ }, route: { L } }] } | match: { except: [/a/], path: /a/b/ }
         { routes: [{ match: { safe_regex: { regex: '/v[0-9]+' }, headers: [{ name: x, exact_match: y }] }, route: { L } }] } | path_regex: && /v[0-9]+ && equals: 'y'
         { L, routes: [{ match: { prefix: /a/ }, route: {} }, { match: { prefix: / }, redirect: {} }] } | match: { all: true, except: [{ all: true, except: [/a/] }] }
+        { L, routes: [{ match: { prefix: /a/ }, route: {} }] } | match no route, which && (f.yaml:5)
         { L, routes: [{ match: { prefix: /a/ }, route: { M } }, { match: { prefix: / }, route: {} }] } | match: { all: true, except: [/a/] }
         { L, routes: [{ match: { prefix: /a/ }, route: { M, include_vh_rate_limits: true } }, { match: { prefix: / }, route: {} }] } | !match: && key: everyone
         { domains: [a.example.com, 'b.example.com:80'], L } | match: { host: [a.example.com, b.example.com] }
         { domains: ['*'], L }, { domains: ['*.b.c', x.b.c] } | match: { all: true, except: [{ host: [ && .b.c && x.b.c
         { domains: [x.b.c] }, { domains: ['*.b.c'], L } | match: { except: [{ host: [x.b.c] }], host: [
         { routes: [{ match: { prefix: /a/ }, route: { L } }, { match: { prefix: /b/ }, route: { L } }] } | match: [/a/, /b/] && 1 limits
-        { routes: [{ match: { prefix: /, grpc: {} }, route: { L } }] } | f.yaml:5: && apply without it
+        { routes: [{ match: { prefix: /, grpc: {} }, route: { L } }] } | f.yaml:5: && own limits are left out && 0 limits
+        { routes: [{ match: { path: /a, runtime_fraction: {} }, route: { M } }, { match: { prefix: / }, route: { L } }] } | own limits are left out && key: everyone && !match:
         { routes: [{ match: { prefix: / }, route: { L }, typed_per_filter_config: { envoy.filters.http.ratelimit: {} } }] } | the filter's settings for this route
     ";
     let limits = "rate_limits: [{ actions: [{ generic_key: { descriptor_value: v } }] }]";

@@ -1,5 +1,6 @@
 //! The request that `sluicegate check --url` sends.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::http::{HeaderName, HeaderValue, StatusCode};
@@ -32,6 +33,9 @@ pub struct Asked {
     /// A header of that request: `x-api-key: k`. Can be given several times.
     #[arg(short = 'H', long = "header", value_name = "HEADER", requires = "url", value_parser = header)]
     headers: Vec<(HeaderName, HeaderValue)>,
+    /// Whether it was sent and has failed: it may have used up what a later one is denied.
+    #[arg(skip)]
+    has_failed: AtomicBool,
 }
 
 impl Asked {
@@ -43,7 +47,10 @@ impl Asked {
         }
         match self.send(url, client).await {
             Ok(answered) => _ = report.well(Step::Request, answered),
-            Err(why) => report.fail(Step::Request, &why),
+            Err(why) => {
+                self.has_failed.store(true, Ordering::Relaxed);
+                report.fail(Step::Request, &why);
+            }
         }
     }
 
@@ -62,6 +69,11 @@ impl Asked {
             Some(detail) => format!("answered {status} ({detail})"),
             None => format!("answered {status}"),
         };
+        if denied && self.has_failed.load(Ordering::Relaxed) {
+            return Err(Failure::system(format_args!(
+                "{answered}, after it had failed before and may have taken what was left"
+            )));
+        }
         if denied {
             return Ok(format!("{answered}: a limit denies it, so it took nothing"));
         }

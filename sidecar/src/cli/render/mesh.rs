@@ -17,7 +17,11 @@ pub fn manifests(proxy: &str, namespace: &str, policy: &str) -> String {
     let [start, end] = POLICY;
     let (before, rest) = text.split_once(start).unwrap_or((&text, ""));
     let (_, after) = rest.split_once(end).unwrap_or_default();
-    let lines = policy.lines().map(|line| format!("    {line}\n"));
+    // A blank line with more spaces than the first would be no YAML.
+    let lines = policy.lines().map(|line| match line.trim() {
+        "" => "\n".to_owned(),
+        _ => format!("    {line}\n"),
+    });
     let policy: String = lines.collect();
     format!("{before}{start}{policy}{end}{after}")
 }
