@@ -68,40 +68,12 @@ enum Command {
     },
     /// Return what is left of the leases that have ended, or are of an earlier epoch, within so many microseconds.
     ReturnEnded(u64),
-    /// Return leases that have ended by then.
-    ReturnAt(Due),
+    /// Return leases that have ended by this time.
+    ReturnAt(u64),
     /// Return units whose lease was returned while they were taken.
     Return(EndedLease<Arc<Lease>>),
     /// Drop this sender once all earlier commands have been carried out.
     Notify(oneshot::Sender<()>),
-}
-
-/// When a lease that has ended is returned.
-#[derive(Clone, Copy, Debug)]
-struct Due {
-    /// With a call that is made anyway. Somewhat after its end, so that not every call looks at all keys.
-    from_us: u64,
-    /// By then in any case. Steps end at the same time for all keys.
-    by_us: u64,
-}
-
-impl Due {
-    const NEVER: Self = Self {
-        from_us: u64::MAX,
-        by_us: u64::MAX,
-    };
-
-    fn of(key: &LeaseKey, ends_us: u64) -> Self {
-        Self {
-            from_us: ends_us.saturating_add(grouping_us(key) / 4),
-            by_us: ends_us.saturating_add(grouping_us(key)),
-        }
-    }
-
-    fn lower(&mut self, other: Self) {
-        self.from_us = self.from_us.min(other.from_us);
-        self.by_us = self.by_us.min(other.by_us);
-    }
 }
 
 /// A key of a limit, under one epoch.
@@ -263,9 +235,10 @@ impl Leases {
             let ends_us = grant.ends_us;
             entry.pool.granted(grant);
             drop(shard);
-            let due = Due::of(key, ends_us);
-            if due.by_us < self.looks_us.load(Ordering::Relaxed) {
-                self.send(Command::ReturnAt(due));
+            // Steps end at the same time for all keys.
+            let return_us = ends_us.saturating_add(grouping_us(key));
+            if return_us < self.looks_us.load(Ordering::Relaxed) {
+                self.send(Command::ReturnAt(return_us));
             }
             return None;
         }
@@ -371,15 +344,16 @@ impl Shard {
         entry.filter(|entry| entry.epoch == epoch)
     }
 
-    /// Removes the leases that have ended, and those of epochs before this one. Lowers `due` to when the next are to be returned.
-    fn ended(&mut self, epoch: u64, due: &mut Due) -> Vec<EndedLease<Arc<Lease>>> {
+    /// Removes the leases that have ended, and those of epochs before this one. Lowers `looks_us` to when the next are to be returned.
+    fn ended(&mut self, epoch: u64, looks_us: &mut u64) -> Vec<EndedLease<Arc<Lease>>> {
         let now_us = clock::now_us();
         let entries = self.by_limit.values_mut().flat_map(HashMap::values_mut);
         let ended = entries.flat_map(|entry| {
             let is_earlier = entry.epoch < epoch;
             let ended = entry.pool.ended(if is_earlier { u64::MAX } else { now_us });
             if let Some(first) = entry.pool.first() {
-                due.lower(Due::of(&first.tag.key, first.ends_us));
+                let return_us = first.ends_us.saturating_add(grouping_us(&first.tag.key));
+                *looks_us = return_us.min(*looks_us);
             }
             ended
         });

@@ -4,11 +4,9 @@
 //! |---|---|
 //! | `queue.rs` | the waiting callers, and the selection of the next call; pure |
 //! | `worker.rs` | makes the calls, one at a time per lane, and answers the callers |
-//! | `departures.rs` | when calls begin |
 //! | `settles.rs` | gathers settles of receipts, in calls of their own |
 //! | `shared.rs` | the store, and where failures are told |
 
-mod departures;
 mod queue;
 mod settles;
 mod shared;

@@ -8,9 +8,7 @@ use std::time::Duration;
 use sluicegate_engine::lease::{EndedLease, SMALLEST_RENEWAL};
 use sluicegate_engine::{BatchBuilder, Done, Settlements};
 
-use super::{
-    Command, Due, GROUPING_PART, Lease, LeaseBasis, LeaseKey, Leases, grouping_us, longest_us,
-};
+use super::{Command, GROUPING_PART, Lease, LeaseBasis, LeaseKey, Leases, grouping_us, longest_us};
 use crate::clock;
 use crate::decide::backend::Backend;
 use crate::decide::denials::Denials;
@@ -44,30 +42,24 @@ impl Keeper<'_> {
     pub async fn run(self) {
         let mut received = self.leases.received.lock().await;
         // When leases that have ended are next returned.
-        let mut due = Due::NEVER;
+        let mut looks_us = u64::MAX;
         loop {
-            self.leases.looks_us.store(due.by_us, Ordering::Relaxed);
-            let (mut commands, mut begin_us) = (Vec::new(), due.by_us);
-            // From then on, some units could be returned with another call.
-            let mut from_us = due.from_us;
-            // Collects commands until one of them, or the return of an ended lease, is due, or can go with another call.
+            self.leases.looks_us.store(looks_us, Ordering::Relaxed);
+            let (mut commands, mut begin_us) = (Vec::new(), looks_us);
+            // Collects commands until one of them, or the return of an ended lease, is due.
             loop {
                 let wait_us = begin_us.saturating_sub(clock::now_us());
                 tokio::select! {
                     // In this order, so that a simulation can repeat it and no flood of commands delays the returns.
                     biased;
                     () = tokio::time::sleep(Duration::from_micros(wait_us)) => break,
-                    () = self.backend.batcher.call_begins(from_us) => break,
                     command = received.recv() => {
                         let Some(command) = command else { return };
-                        if let Command::ReturnAt(when) = command {
-                            due.lower(when);
-                            self.leases.looks_us.store(due.by_us, Ordering::Relaxed);
-                            (begin_us, from_us) = (begin_us.min(due.by_us), from_us.min(due.from_us));
+                        if let Command::ReturnAt(return_us) = command {
+                            looks_us = looks_us.min(return_us);
+                            self.leases.looks_us.store(looks_us, Ordering::Relaxed);
+                            begin_us = begin_us.min(looks_us);
                             continue;
-                        }
-                        if let Command::Return(_) = command {
-                            from_us = 0;
                         }
                         let by_us = clock::now_us().saturating_add(command.may_wait_us());
                         begin_us = begin_us.min(by_us);
@@ -76,7 +68,7 @@ impl Keeper<'_> {
                 }
             }
             let (mut renewals, mut returns, mut notified) = (Vec::new(), Vec::new(), Vec::new());
-            let mut any_ended = due.from_us <= clock::now_us();
+            let mut any_ended = looks_us <= clock::now_us();
             for command in commands {
                 match command {
                     Command::Renew { key, .. } => renewals.push(key),
@@ -87,8 +79,8 @@ impl Keeper<'_> {
                 }
             }
             if any_ended {
-                due = Due::NEVER;
-                returns.extend(self.ended(self.policy.current().number, &mut due));
+                looks_us = u64::MAX;
+                returns.extend(self.ended(self.policy.current().number, &mut looks_us));
             }
             let (useless, ()) = tokio::join!(self.renew(renewals), self.settle(returns));
             drop(notified);
@@ -99,14 +91,13 @@ impl Keeper<'_> {
     /// Ends all leases for good, and returns them.
     pub async fn close(self) {
         self.leases.closed.store(true, Ordering::Relaxed);
-        let mut never = Due::NEVER;
-        self.settle(self.ended(u64::MAX, &mut never)).await;
+        self.settle(self.ended(u64::MAX, &mut 0)).await;
     }
 
-    /// The leases that have ended, and those of epochs before this one. Lowers `due` to when the next are to be returned.
-    fn ended(&self, epoch: u64, due: &mut Due) -> Returns {
+    /// The leases that have ended, and those of epochs before this one. Lowers `looks_us` to when the next are to be returned.
+    fn ended(&self, epoch: u64, looks_us: &mut u64) -> Returns {
         let shards = self.leases.shards.iter();
-        let ended = shards.flat_map(|shard| lock(shard).ended(epoch, due));
+        let ended = shards.flat_map(|shard| lock(shard).ended(epoch, looks_us));
         ended.collect()
     }
 
@@ -186,7 +177,7 @@ impl Command {
             Self::ReturnEnded(within_us) => *within_us,
             Self::Return(ended) => longest_us(&ended.tag.key.limit) / 2,
             Self::Notify(_) => NOTIFY_WITHIN_US,
-            Self::ReturnAt(due) => due.by_us.saturating_sub(clock::now_us()),
+            Self::ReturnAt(at_us) => at_us.saturating_sub(clock::now_us()),
         }
     }
 }

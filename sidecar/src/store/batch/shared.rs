@@ -3,7 +3,6 @@
 use std::fmt::Display;
 use std::sync::Arc;
 
-use super::departures::Departures;
 use crate::store::kinds::Store;
 use crate::telemetry::events::EventLog;
 use crate::telemetry::labels::FailureKind;
@@ -17,8 +16,6 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     /// The events of the live page.
     pub events: Arc<EventLog>,
-    /// When calls begin.
-    pub departures: Departures,
 }
 
 impl Shared {

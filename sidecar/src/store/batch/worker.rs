@@ -10,7 +10,6 @@ use sluicegate_engine::{Batch, Done, Settlements};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use super::departures::Departures;
 use super::queue::{Answer, Queue};
 use super::settles;
 use super::shared::Shared;
@@ -55,7 +54,6 @@ impl Batcher {
             store,
             metrics,
             events,
-            departures: Departures::default(),
         });
         let start = |_| {
             let (callers, arrivals) = mpsc::channel(MAX_CALLERS);
@@ -123,11 +121,6 @@ impl Batcher {
             self.shared.record_failure(FailureKind::Overloaded, WAITED);
         }
         done.await.unwrap_or_else(|_| vec![None; count])
-    }
-
-    /// Waits until a call begins, at this time at the earliest. For one task.
-    pub async fn call_begins(&self, from_us: u64) {
-        self.shared.departures.next(from_us).await;
     }
 
     /// Records the error of a call that was made beside this queue.
@@ -199,7 +192,6 @@ async fn run_lane(shared: Arc<Shared>, mut arrivals: mpsc::Receiver<Arrival>) {
                 trace.record_queue_wait(waited, span.as_ref());
             }
         }
-        shared.departures.depart();
         let reply = shared.store.decide(call.batch()).await;
         let took = started.elapsed().as_secs_f64();
         families.store_seconds.observe(took);
