@@ -6,13 +6,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde_json::json;
-use sluicegate::policy::Policy;
+use sluicegate::policy::{Policy, StoreAddress};
 
 use super::Failure;
 use super::endpoint::DECISIONS;
 use super::envoy_example::{Filter, by_name, host_and_port, with_address};
 use super::manifests::text_of;
-use super::stdout::print;
+use super::stdout::{eprint, print};
 
 /// Arguments of `render`.
 #[derive(clap::Args)]
@@ -83,7 +83,10 @@ impl Render {
     pub fn run(self) -> Result<(), Failure> {
         if self.proxy != "envoy" {
             let path = self.policy.unwrap_or_default();
-            Policy::load(&path).map_err(Failure::usage)?;
+            let read = Policy::load(&path).map_err(Failure::usage)?;
+            if matches!(read.store, StoreAddress::Memory) {
+                eprint("the policy has no `store`: each pod would count for itself\n");
+            }
             let (_, policy) = text_of(&path)?;
             Policy::parse(&policy).map_err(|why| {
                 Failure::usage(format!("{why}. The manifests have no other file than the policy: use the chart, or write what the file has into it"))
