@@ -40,7 +40,7 @@ mod status;
 mod unclaimed;
 
 pub use denials::Denials;
-pub use epoch::{Epoch, PolicyHandle};
+pub use epoch::{Epoch, PolicyHandle, digest};
 pub use holds::read_vm;
 pub use overrides::Overrides;
 pub use plan::{Basis, Fallback, Plan};

@@ -18,6 +18,7 @@ mod scope;
 mod walk;
 
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use sluicegate_rules::config::from_value;
 
 use self::limits::Limits;
@@ -104,24 +105,24 @@ fn spell(node: &mut Node, text: &str, in_descriptors: bool) {
             .for_each(|one| spell(one, text, in_descriptors)),
         Data::Fields(fields) => {
             for (name, inner) in fields {
-                let span = inner.referenced.span();
-                let number = |given: Option<u64>| usize::try_from(given?).ok();
-                let spelled = number(span.byte_offset())
-                    .zip(number(span.byte_len()))
-                    .and_then(|(from, length)| text.get(from..from + length));
-                match (&mut inner.value, spelled) {
-                    (Data::Scalar(value), Some(spelled))
-                        if in_descriptors
-                            && ["key", "value"].contains(&name.value.as_str())
-                            && (value.is_number() || value.is_boolean()) =>
-                    {
-                        *value = spelled.trim().into();
-                    }
-                    _ => spell(inner, text, in_descriptors || name.value == "descriptors"),
+                match name.value.as_str() {
+                    "key" | "value" if in_descriptors => spell_scalar(inner, text),
+                    name => spell(inner, text, in_descriptors || name == "descriptors"),
                 }
             }
         }
         Data::Scalar(_) => {}
+    }
+}
+
+fn spell_scalar(node: &mut Node, text: &str) {
+    let span = node.referenced.span();
+    let number = |given: Option<u64>| usize::try_from(given?).ok();
+    let place = number(span.byte_offset()).zip(number(span.byte_len()));
+    let spelled = place.and_then(|(from, length)| text.get(from..from + length));
+    if let (Data::Scalar(Value::Number(_) | Value::Bool(_)), Some(spelled)) = (&node.value, spelled)
+    {
+        node.value = Data::Scalar(spelled.trim().into());
     }
 }
 

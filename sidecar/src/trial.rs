@@ -158,7 +158,7 @@ impl<'p> Trial<'p> {
         let (conclusion, _) = question.conclude(verdicts, &|| row.at_us / 1_000_000);
         Ok(match conclusion {
             Conclusion::Answer(reply) => Outcome::of(Some(&reply), by),
-            _ => Outcome::of(None, by),
+            Conclusion::Continue(..) | Conclusion::Unmetered(_) => Outcome::of(None, by),
         })
     }
 

@@ -6,11 +6,16 @@ use super::support::{finish, has, has_all, read, rows, sluicegate};
 
 /// The blocks of YAML of the page: a policy, and a file that tests it.
 fn page() -> [String; 2] {
-    let page = read("docs/test.md");
-    let blocks = page.split("```yaml\n").skip(1);
-    let blocks = blocks.map(|block| block.split("```").next().unwrap().to_owned());
-    let blocks: Vec<_> = blocks.collect();
+    let blocks = blocks(&read("docs/test.md"), "yaml");
     blocks.try_into().expect("two blocks")
+}
+
+/// The blocks of this kind in a page or a section.
+fn blocks(text: &str, kind: &str) -> Vec<String> {
+    let start = format!("```{kind}\n");
+    let blocks = text.split(&start).skip(1);
+    let blocks = blocks.map(|block| block.split("```").next().unwrap().to_owned());
+    blocks.collect()
 }
 
 /// Runs these tests of this policy: the exit status, and all that was printed.
@@ -38,13 +43,6 @@ fn the_tests_of_the_shipped_policy_and_of_the_page_are_as_expected() {
 #[test]
 fn every_recipe_on_requests_does_what_its_table_says() {
     let page = read("docs/recipes-requests.md");
-    let blocks = |section: &str, kind: &str| -> Vec<String> {
-        let start = format!("```{kind}\n");
-        let blocks = section.split(&start).skip(1);
-        blocks
-            .map(|block| block.split("```").next().unwrap().to_owned())
-            .collect()
-    };
     let mut ran = 0;
     for section in page.split("\n## ").skip(1) {
         let folder = tempfile::tempdir().unwrap();

@@ -8,8 +8,8 @@
 //! | `frameworks` | what web frameworks read, and the key that was counted |
 //! | `host` | a host with systemd |
 //! | `http` | the OpenAPI document, and clients in other languages |
-//! | `install` | `install.sh` with a release on this machine |
 //! | `imported` | policies imported from envoyproxy/ratelimit, beside it |
+//! | `install` | `install.sh` with a release on this machine |
 //! | `manifests` | the Helm chart |
 //! | `observe` | a real Prometheus, alerts and dashboards |
 //! | `page` | the live page in a real browser |

@@ -11,24 +11,27 @@ use crate::verdict_error::VerdictError;
 /// What happens to a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Conclusion {
-    /// It continues to the upstream; add these headers to the response.
-    Continue(HeaderFields),
+    /// It continues to the upstream; add these headers to the response. The text, if there is any, has the verdicts of shadow rules,
+    /// for Envoy's filter state: `sluicegate_shadow{rule=per-key,limit=per-key,verdict=denied}`, with a space between several.
+    Continue(HeaderFields, String),
     /// It continues to the upstream without a verdict, as its rules allow. The text names rule and reason, for Envoy's
     /// filter state and thus its access log: `sluicegate_unmetered{rule=per-key,reason=timeout}`.
     Unmetered(String),
-    /// It continues, with these headers for its response. The text has the verdicts of shadow rules, for the filter state too:
-    /// `sluicegate_shadow{rule=per-key,limit=per-key,verdict=denied}`, with a space between several.
-    Shadowed(HeaderFields, String),
     /// The client gets this reply.
     Answer(Reply),
 }
 
 impl Conclusion {
+    /// It continues as it is.
+    pub fn unchanged() -> Self {
+        Self::Continue(HeaderFields::default(), String::new())
+    }
+
     /// The same, with the verdicts of shadow rules for the filter state.
     fn with_shadows(self, told: String) -> Self {
         match self {
             same if told.is_empty() => same,
-            Self::Continue(headers) | Self::Shadowed(headers, _) => Self::Shadowed(headers, told),
+            Self::Continue(headers, _) => Self::Continue(headers, told),
             Self::Unmetered(why) => Self::Unmetered(format!("{why} {told}")),
             Self::Answer(mut reply) => {
                 let told = match reply.subject {
@@ -55,7 +58,7 @@ impl Question {
             Err(why) => return self.without_verdict(None, why, &[]),
         };
         let (conclusion, mut why) = if self.checks.is_empty() {
-            (Conclusion::Continue(HeaderFields::default()), None)
+            (Conclusion::unchanged(), None)
         } else {
             self.enforce(verdicts.next(), system_s)
         };
@@ -129,7 +132,7 @@ impl Question {
                 &mut headers,
             );
         }
-        Conclusion::Continue(headers)
+        Conclusion::Continue(headers, String::new())
     }
 
     fn denied(
@@ -237,7 +240,7 @@ impl Question {
         let counters = &self.rules.counters;
         let conclusion = match when {
             // A request that only shadow rules match never depended on a verdict.
-            _ if self.checks.is_empty() => Conclusion::Continue(HeaderFields::default()),
+            _ if self.checks.is_empty() => Conclusion::unchanged(),
             WhenUnavailable::Allow => {
                 self.count(Counters::UNAVAILABLE_ALLOWED);
                 rules.for_each(|rule| self.count(counters.unavailable_allowed(rule)));

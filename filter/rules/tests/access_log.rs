@@ -96,7 +96,7 @@ fn a_rule_is_named_only_if_its_own_when_unavailable_decided() {
         let (what, given) = match answered(&question, &body).0 {
             Conclusion::Answer(reply) => ("unavailable", reply.details.to_string()),
             Conclusion::Unmetered(details) => ("unmetered", details),
-            other => panic!("{other:?}"),
+            other @ Conclusion::Continue(..) => panic!("{other:?}"),
         };
         assert_eq!(given, format!("sluicegate_{what}{{{names}reason=store}}"));
         assert_eq!(what == "unavailable", of_rule == "deny");

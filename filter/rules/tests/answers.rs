@@ -2,7 +2,7 @@
 
 use crate::support::answered::{answer, answered, field, reply, rule, verdict};
 use crate::support::{get, question, request, rows, rules};
-use sluicegate_rules::{Conclusion, HeaderFields, Reply, Taken, question_body};
+use sluicegate_rules::{Conclusion, Reply, Taken, question_body};
 
 const GRPC: (&str, &[u8]) = ("content-type", b"application/grpc+proto");
 
@@ -80,7 +80,7 @@ fn a_rule_answers_as_the_api_of_a_model_does() {
         let (conclusion, _) = outcome(&more(""), &verdict("denied"));
         let denied = reply(conclusion);
         let (conclusion, _) = outcome(&more(""), &verdict("admitted"));
-        let Conclusion::Continue(admitted) = conclusion else {
+        let Conclusion::Continue(admitted, _) = conclusion else {
             panic!("{conclusion:?}");
         };
         for headers in [&denied.headers, &admitted] {
@@ -140,7 +140,7 @@ fn admitted_responses_have_limit_headers_if_the_rule_asks_for_them() {
     ] {
         let more = format!(r#"{ALLOW},"reply":{reply}"#);
         let (conclusion, counted) = outcome(&more, &verdict("admitted"));
-        let Conclusion::Continue(headers) = conclusion else {
+        let Conclusion::Continue(headers, _) = conclusion else {
             panic!("{conclusion:?}")
         };
         assert_eq!(headers.iter().count(), expected, "{reply}");
@@ -303,7 +303,7 @@ fn a_shadow_rule_is_counted_as_what_it_would_have_done_and_never_denies() {
     for [first, second, status, counters] in rows(table) {
         let (conclusion, counted) = answered(&asked, &answer(&[verdict(first), verdict(second)]));
         let given = match conclusion {
-            Conclusion::Shadowed(_, told) => (0, told),
+            Conclusion::Continue(_, told) => (0, told),
             Conclusion::Answer(reply) => (reply.status, reply.subject.unwrap().to_string()),
             other => panic!("{other:?}"),
         };
@@ -326,7 +326,7 @@ fn a_shadow_rule_is_counted_as_what_it_would_have_done_and_never_denies() {
     let alone = rules(shadow);
     let asked = question(&alone, &get("/", &[]));
     let (conclusion, counted) = answered(&asked, "");
-    assert_eq!(conclusion, Conclusion::Continue(HeaderFields::default()));
+    assert_eq!(conclusion, Conclusion::unchanged());
     assert_eq!(counted, ["error_body"]);
 }
 
@@ -423,7 +423,7 @@ fn t_of_a_denial_equals_retry_after() {
 fn t_of_an_admission_is_the_time_until_the_quota_is_full() {
     let more = format!(r#"{ALLOW},"reply":{{"on_admitted":true}}"#);
     let (conclusion, _) = outcome(&more, &verdict("admitted").replace("1001", "0"));
-    let Conclusion::Continue(headers) = conclusion else {
+    let Conclusion::Continue(headers, _) = conclusion else {
         panic!("{conclusion:?}")
     };
     let ratelimit = field(&headers, "ratelimit").unwrap();

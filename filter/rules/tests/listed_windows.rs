@@ -40,7 +40,7 @@ fn fields(
     );
     let shadow = verdict.replace(&format!(r#""check":{check}"#), r#""check":0"#);
     match answered(&question(rules, request), &answer(&[verdict, shadow])).0 {
-        Conclusion::Continue(headers) | Conclusion::Shadowed(headers, _) => headers,
+        Conclusion::Continue(headers, _) => headers,
         denied => reply(denied).headers,
     }
 }

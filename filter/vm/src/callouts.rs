@@ -19,8 +19,8 @@ use sluicegate_protocol::{
     UNKNOWN_HEADER, Verdict,
 };
 use sluicegate_rules::{
-    Batch, BatchLimits, CalloutQueue, Conclusion, Evaluation, HeaderFields, LeaseReport, Question,
-    Reserves, RuleSet, Taken, TickClock, VerdictError, question_body, read_answer,
+    Batch, BatchLimits, CalloutQueue, Conclusion, Evaluation, LeaseReport, Question, Reserves,
+    RuleSet, Taken, TickClock, VerdictError, question_body, read_answer,
 };
 
 use crate::host::{CurrentRequest, Host};
@@ -211,7 +211,7 @@ impl<H: Host> Callouts<H> {
         let plugin = &self.plugin;
         let question = match rules.evaluate(&plugin.settings, request) {
             Evaluation::Pass => {
-                return Decision::Concluded(Conclusion::Continue(HeaderFields::default()));
+                return Decision::Concluded(Conclusion::unchanged());
             }
             Evaluation::Refuse(reply) => return Decision::Concluded(Conclusion::Answer(reply)),
             Evaluation::NoVerdict(question, why) => {

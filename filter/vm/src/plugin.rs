@@ -151,8 +151,8 @@ impl<H: Host> Plugin<H> {
             verdicts => self.conclude(question, verdicts),
         };
         match &conclusion {
+            Conclusion::Continue(..) | Conclusion::Unmetered(_) => self.spend(question, taken),
             Conclusion::Answer(_) => self.put_back(question, taken),
-            _ => self.spend(question, taken),
         }
         conclusion
     }

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use sluicegate_rules::{Conclusion, HeaderFields, Pushed};
+use sluicegate_rules::{HeaderFields, Pushed};
 
 use crate::callouts::{Callouts, Decision};
 use crate::host::{Action, Host};
@@ -46,14 +46,12 @@ impl<H: Host> Stream<H> {
         let Some(callouts) = self.callouts.clone() else {
             let request = self.host.current_request();
             let conclusion = waiter::without_rules(&self.host, self.unbuilt.as_deref(), &request);
-            return waiter::apply(&self.host, None, conclusion);
+            return waiter::apply(&self.host, conclusion, |_| {});
         };
         match callouts.decide(self.id) {
-            Decision::Concluded(Conclusion::Continue(headers)) => {
+            Decision::Concluded(conclusion) => waiter::apply(&self.host, conclusion, |headers| {
                 self.response_headers = headers;
-                Action::Continue
-            }
-            Decision::Concluded(conclusion) => waiter::apply(&self.host, None, conclusion),
+            }),
             Decision::Waits(waiter) => {
                 self.waiter = Some(waiter);
                 Action::Pause

@@ -67,7 +67,8 @@ impl Waiter {
 
     /// Applies the conclusion to its request, which must be the current one.
     pub fn wake(&self, host: &impl Host, conclusion: Conclusion) {
-        if apply(host, Some(self), conclusion) == Action::Continue {
+        let keep = |headers| drop(self.response_headers.replace(headers));
+        if apply(host, conclusion, keep) == Action::Continue {
             self.state.set(State::Passed);
             host.resume();
         } else {
@@ -81,22 +82,19 @@ impl Waiter {
     }
 }
 
-/// Applies a conclusion to the current request, at once or after it has waited.
-pub fn apply(host: &impl Host, waiter: Option<&Waiter>, conclusion: Conclusion) -> Action {
+/// Applies a conclusion to the current request, at once or after it has waited. `keep` gets the headers for its response.
+pub fn apply(host: &impl Host, conclusion: Conclusion, keep: impl FnOnce(HeaderFields)) -> Action {
     match conclusion {
-        Conclusion::Continue(headers) => {
-            if let Some(waiter) = waiter {
-                waiter.response_headers.replace(headers);
+        Conclusion::Continue(headers, shadows) => {
+            if !shadows.is_empty() {
+                host.set_filter_state(&shadows);
             }
+            keep(headers);
             Action::Continue
         }
         Conclusion::Unmetered(why) => {
             host.set_filter_state(&why);
             Action::Continue
-        }
-        Conclusion::Shadowed(headers, verdicts) => {
-            host.set_filter_state(&verdicts);
-            apply(host, waiter, Conclusion::Continue(headers))
         }
         Conclusion::Answer(reply) => {
             if let Some(subject) = &reply.subject {

@@ -6,9 +6,9 @@ mod request;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use sluicegate::decide::digest;
 use sluicegate::policy::Policy;
 use sluicegate::server::READYZ_PATH;
-use sluicegate::telemetry::subject::Subject;
 use sluicegate_protocol::{FILTERS_PATH, FilterList};
 
 use super::Failure;
@@ -82,10 +82,11 @@ pub struct Check {
 impl Check {
     pub async fn run(self) -> Result<(), Failure> {
         let client = self.admin.client()?;
-        let started = Instant::now();
+        let (started, mut again) = (Instant::now(), false);
         loop {
-            let report = self.walk(&client).await?;
+            let report = self.walk(&client, again).await?;
             let failure = report.failure();
+            again |= matches!(failure, Some((Step::Request, _)));
             let patience = match &failure {
                 Some((_, why)) if matches!(why.exit, Exit::Usage | Exit::NotPermitted) => None,
                 Some((Step::Filter, _)) => self.wait.or(Some(BEHIND)),
@@ -100,7 +101,8 @@ impl Check {
         }
     }
 
-    async fn walk(&self, client: &Client) -> Result<Report, Failure> {
+    /// `again`: the request was sent before, and failed.
+    async fn walk(&self, client: &Client, again: bool) -> Result<Report, Failure> {
         let mut report = Report::default();
         let policy = self.policy(&mut report)?;
         let mut counts = Counts::Unknown;
@@ -108,17 +110,19 @@ impl Check {
             Some(policy) => counts = self.store(policy, &mut report).await,
             None => report.skip(Step::Store, "the policy, which names it, has errors"),
         }
-        let rules = policy.as_ref().map(|policy| policy.rules.told());
+        let is_of_jobs = |policy: &Policy| policy.rules.told().is_none();
         match sidecar(client, policy.as_ref(), &counts, &mut report).await {
-            // For jobs, which ask the sidecar themselves.
-            Ok(_) if rules == Some(None) => report.skip(Step::Filter, "the policy has no rules"),
+            // They ask the sidecar themselves.
+            Ok(_) if policy.as_ref().is_some_and(is_of_jobs) => {
+                report.skip(Step::Filter, "the policy has no rules")
+            }
             Ok(list) => filters(&list, &mut report),
             Err(why) => {
                 report.fail(Step::Sidecar, &why);
                 report.skip(Step::Filter, "the sidecar, which knows them, is not there");
             }
         }
-        self.asked.ask(client, &mut report).await;
+        self.asked.ask(client, again, &mut report).await;
         Ok(report)
     }
 
@@ -224,8 +228,7 @@ async fn sidecar(
 fn other_policy(list: &FilterList, policy: &Policy) -> Option<String> {
     let rules = policy.rules.told();
     other_rules(list, rules.as_deref()).or_else(|| {
-        let digest = Subject::of(&policy.decides_by()).to_string();
-        (digest != list.policy).then(|| {
+        (digest(&policy.decides_by()) != list.policy).then(|| {
             "the sidecar's limits, tiers or consumers are not those of the file, or it is of another version".to_owned()
         })
     })

@@ -1,12 +1,12 @@
 //! `sluicegate compare`: the verdicts of envoyproxy/ratelimit beside those of rules in shadow.
 
-use std::fs::File;
-use std::io::{Read, stdin};
+use std::io::BufRead;
 use std::path::PathBuf;
 
 use sluicegate::compare::Comparison;
 
 use super::Failure;
+use super::manifests::{cannot_read, open};
 use super::stdout::print;
 
 /// Arguments of `compare`.
@@ -22,17 +22,13 @@ pub struct Compare {
 
 impl Compare {
     pub fn run(self) -> Result<(), Failure> {
-        let mut bytes = Vec::new();
-        let read = match self.log.as_os_str() == "-" {
-            true => stdin().read_to_end(&mut bytes),
-            false => File::open(&self.log).and_then(|mut log| log.read_to_end(&mut bytes)),
-        };
-        let shown = self.log.display();
-        read.map_err(|error| Failure::usage(format!("cannot read {shown}: {error}")))?;
-        // A request's line may have any bytes.
-        let text = String::from_utf8_lossy(&bytes);
+        let (shown, log) = open(&self.log)?;
         let mut comparison = Comparison::default();
-        text.lines().for_each(|line| comparison.add(line));
+        for line in log.split(b'\n') {
+            let line = line.map_err(|error| cannot_read(&shown, &error))?;
+            // A request's line may have any bytes.
+            comparison.add(&String::from_utf8_lossy(&line));
+        }
         print(&comparison.to_string())
     }
 }

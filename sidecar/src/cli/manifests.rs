@@ -1,5 +1,8 @@
 //! The files that `check-config` and `explain` read: single files, folders and standard input.
 
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use sluicegate::lint::Found;
@@ -57,7 +60,7 @@ fn files_of(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
-    let cannot = |error| Failure::usage(format!("cannot read {}: {error}", path.display()));
+    let cannot = |error| cannot_read(path.display(), &error);
     let mut inside = Vec::new();
     for entry in std::fs::read_dir(path).map_err(cannot)? {
         inside.push(entry.map_err(cannot)?.path());
@@ -80,14 +83,28 @@ fn files_of(path: &Path) -> Result<Vec<PathBuf>, Failure> {
 /// # Errors
 /// It cannot be read.
 pub fn text_of(file: &Path) -> Result<(String, String), Failure> {
-    let (shown, text) = if file.as_os_str() == STANDARD_INPUT {
-        let text = std::io::read_to_string(std::io::stdin());
-        ("standard input".to_owned(), text)
-    } else {
-        (file.display().to_string(), std::fs::read_to_string(file))
-    };
-    match text {
+    let (shown, opened) = open(file)?;
+    match io::read_to_string(opened) {
         Ok(text) => Ok((shown, text)),
-        Err(error) => Err(Failure::usage(format!("cannot read {shown}: {error}"))),
+        Err(error) => Err(cannot_read(shown, &error)),
     }
+}
+
+/// How a file, or standard input, is shown, and its content.
+///
+/// # Errors
+/// It cannot be opened.
+pub fn open(file: &Path) -> Result<(String, Box<dyn BufRead>), Failure> {
+    if file.as_os_str() == STANDARD_INPUT {
+        return Ok(("standard input".to_owned(), Box::new(io::stdin().lock())));
+    }
+    match File::open(file) {
+        Ok(opened) => Ok((file.display().to_string(), Box::new(BufReader::new(opened)))),
+        Err(error) => Err(cannot_read(file.display(), &error)),
+    }
+}
+
+/// The error of a file that cannot be read.
+pub fn cannot_read(shown: impl Display, error: &io::Error) -> Failure {
+    Failure::usage(format_args!("cannot read {shown}: {error}"))
 }

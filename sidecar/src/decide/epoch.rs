@@ -59,6 +59,11 @@ pub struct PolicyHandle {
     pub source: PolicySource,
 }
 
+/// A text that stands for another in what sidecars and filters tell each other.
+pub fn digest(text: &str) -> String {
+    Subject::of(text).to_string()
+}
+
 impl Epoch {
     /// What to tell of overrides that do not fit the policy, but did `before`.
     fn unfit_since(&self, before: &Self) -> Option<String> {
@@ -82,7 +87,6 @@ impl Epoch {
         metrics: Arc<PolicyMetrics>,
     ) -> Self {
         let same = before.filter(|before| Arc::ptr_eq(&before.policy, &policy));
-        let digest = |text: &str| Subject::of(text).to_string();
         let decides_by = match same {
             Some(before) => before.decides_by.clone(),
             None => digest(&policy.decides_by()),

@@ -1,11 +1,11 @@
 //! What `sluicegate render` prints for a mesh is what the chart makes, without what is Helm's.
 
 use std::fs;
-use std::process::Command;
 
-use sluicegate_tests::process::{repository, run};
-use sluicegate_tests::sidecar::binary;
+use sluicegate_tests::process::repository;
+use sluicegate_tests::sidecar;
 use sluicegate_tests_full::chart;
+use sluicegate_tests_full::documents::is_up_to_date;
 
 use super::valid::conforms;
 
@@ -43,8 +43,9 @@ fn made(kind: &str) -> String {
 }
 
 fn sluicegate(words: &str) -> String {
-    let words = words.split(' ');
-    run(Command::new(binary()).args(words), "build it: make debug")
+    let (status, printed) = sidecar::command(words);
+    assert_eq!(status, Some(0), "{words}: {printed}");
+    printed
 }
 
 #[test]
@@ -56,22 +57,12 @@ fn manifests_for_a_mesh_are_those_of_the_chart_and_fit_their_schemas() {
     );
     fs::write(
         &policy,
-        "# ours\nlimits:\n  all: { key: everyone, rate: 7/1m }\n",
+        "# ours\nlimits:\n  all: { key: everyone, rate: 7/1m }\nstore: redis://redis:6379\n",
     )
     .unwrap();
     for kind in ["istio", "envoy-gateway"] {
-        let (made, path) = (
-            made(kind),
-            repository(&format!("deploy/rendered/{kind}.yaml")),
-        );
-        if std::env::var_os("SLUICEGATE_WRITE").is_some() {
-            fs::write(&path, &made).unwrap();
-        }
-        assert_eq!(
-            fs::read_to_string(&path).unwrap(),
-            made,
-            "`make chart` writes it"
-        );
+        let path = format!("deploy/rendered/{kind}.yaml");
+        is_up_to_date(&path, &made(kind), "chart");
         let policy = policy.display();
         let printed = sluicegate(&format!(
             "render --for {kind} --namespace shop --policy {policy}"

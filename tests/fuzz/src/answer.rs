@@ -60,7 +60,7 @@ fn conclude(question: &Question, verdicts: Result<&[Verdict<'_>], VerdictError>)
     let within = |status: &LimitStatus<'_>| status.check < question.checks.len();
     let denied = matches!(&first, Some(Verdict::Denied(status)) if within(status));
     match conclusion {
-        Conclusion::Continue(headers) | Conclusion::Shadowed(headers, _) => {
+        Conclusion::Continue(headers, _) => {
             let admitted = matches!(&first, Some(Verdict::Admitted(status)) if within(status));
             assert!(question.checks.is_empty() || admitted, "{first:?}");
             is_sound(&headers);

@@ -70,13 +70,16 @@ impl Judge<'_> {
     /// What was returned, as far as it may have been: told, or, where nothing was told, all that may have come back.
     pub(crate) fn returned_units(&self) -> BTreeMap<Taking, Vec<(u64, u64)>> {
         let of = |(of, steps): (&Taking, &Steps)| {
-            let is_cut = self.may_be_cut(of.1, of.2);
             let known = steps.iter().filter_map(|(number, one)| match one.told {
                 Told::Returned(units) => Some((self.history.log[*number].from, units)),
                 _ => None,
             });
             let known: Vec<_> = known.collect();
-            if !is_cut && !known.is_empty() || known.is_empty() && effect(steps).is_some() {
+            let is_known = match known.is_empty() {
+                true => effect(steps).is_some(),
+                false => !self.may_be_cut(of.1, of.2),
+            };
+            if is_known {
                 return (*of, known);
             }
             let checks = self.history.log[of.0].request();

@@ -1,6 +1,5 @@
 //! The request that `sluicegate check --url` sends.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::http::{HeaderName, HeaderValue, StatusCode};
@@ -33,29 +32,23 @@ pub struct Asked {
     /// A header of that request: `x-api-key: k`. Can be given several times.
     #[arg(short = 'H', long = "header", value_name = "HEADER", requires = "url", value_parser = header)]
     headers: Vec<(HeaderName, HeaderValue)>,
-    /// Whether it was sent and has failed: it may have used up what a later one is denied.
-    #[arg(skip)]
-    has_failed: AtomicBool,
 }
 
 impl Asked {
-    /// Sends it, if there is one and nothing is wrong so far.
-    pub async fn ask(&self, client: &Client, report: &mut Report) {
+    /// Sends it, if there is one and nothing is wrong so far. `again`: it has failed before, and may have used up what it is denied.
+    pub async fn ask(&self, client: &Client, again: bool, report: &mut Report) {
         let Some(url) = &self.url else { return };
         if report.failure().is_some() {
             return report.skip(Step::Request, "it is sent when all else is well");
         }
-        match self.send(url, client).await {
+        match self.send(url, client, again).await {
             Ok(answered) => _ = report.well(Step::Request, answered),
-            Err(why) => {
-                self.has_failed.store(true, Ordering::Relaxed);
-                report.fail(Step::Request, &why);
-            }
+            Err(why) => report.fail(Step::Request, &why),
         }
     }
 
     /// What it is answered, if this sidecar counts it.
-    async fn send(&self, url: &str, client: &Client) -> Result<String, Failure> {
+    async fn send(&self, url: &str, client: &Client, again: bool) -> Result<String, Failure> {
         let before = decisions(client).await?;
         let http = client::http(&Endpoint::Http(url.to_owned()), WITHIN)?;
         let headers = self.headers.iter().cloned().collect();
@@ -69,7 +62,7 @@ impl Asked {
             Some(detail) => format!("answered {status} ({detail})"),
             None => format!("answered {status}"),
         };
-        if denied && self.has_failed.load(Ordering::Relaxed) {
+        if denied && again {
             return Err(Failure::system(format_args!(
                 "{answered}, after it had failed before and may have taken what was left"
             )));
