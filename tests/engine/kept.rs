@@ -121,6 +121,39 @@ fn an_empty_give_back_leaves_a_token_bucket_as_it_was() {
     agrees(Algorithm::TokenBucket { burst: 5 }, 9, steps);
 }
 
+/// Nor does one of an empty bucket end receipts, which a clock that steps back finds again; nor do records of nothing.
+#[test]
+fn an_empty_give_back_keeps_the_receipts_of_an_empty_token_bucket() {
+    let receipts = Step::Run {
+        bucket: 0,
+        times: 2,
+        pause_us: 0,
+        cost: 1,
+        receipts: true,
+    };
+    let relimit = Step::Relimit {
+        bucket: 0,
+        limit: 1,
+    };
+    let records = Step::WriteBack {
+        bucket: 0,
+        taken: Vec::new(),
+    };
+    for nothing in [Step::GiveBack { ago: 2, cost: 0 }, records] {
+        let steps = vec![
+            ask(1),
+            receipts.clone(),
+            ask(35),
+            relimit.clone(),
+            Step::Clock(Clock::Promised),
+            nothing,
+            Step::Clock(Clock::BackUs(200_000)),
+            Step::GiveBack { ago: 0, cost: 0 },
+        ];
+        agrees(Algorithm::TokenBucket { burst: 35 }, 9, steps);
+    }
+}
+
 /// What a larger quota let in is cut to a full bucket as of when it was stored: the bucket does not look full until all of
 /// it has drained by the smaller quota.
 #[test]

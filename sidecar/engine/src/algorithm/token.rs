@@ -286,6 +286,10 @@ impl Token {
             return 0;
         }
         let (mut backlog, mut uncut) = self.held(now_us);
+        // Nothing is written, so that a clock that steps back finds all as it was.
+        if backlog.fine == 0 && uncut.fine == 0 {
+            return 0;
+        }
         self.returns.cap(backlog.fine);
         let undrained = backlog.undrained(back, now_us - back.at_us);
         let fine = |units: u64| units.saturating_mul(backlog.rate.per_unit);
@@ -310,7 +314,6 @@ impl Token {
     /// it had drained); before that it counts as empty.
     pub fn record(&mut self, spec: &BucketSpec, now_us: u64, records: &[Record]) -> u64 {
         let (held, uncut) = self.held(now_us);
-        self.returns.cap(held.fine);
         let is_empty = held.fine == 0 && uncut.fine == 0;
         let rate = if is_empty {
             spec.token_rate()
@@ -344,6 +347,7 @@ impl Token {
             recorded += gain.div_ceil(rate.per_unit);
         }
         if recorded > 0 {
+            self.returns.cap(held.fine);
             let uncut = if uncut.fine == 0 {
                 Backlog::default()
             } else {
