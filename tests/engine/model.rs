@@ -458,7 +458,7 @@ impl Held {
             empty_in => self.as_of + empty_in,
         };
         let (mut held, uncut) = self.held(now);
-        self.returns.cap(held);
+        let before = held;
         let is_empty = held == 0 && uncut == 0;
         let quota = if is_empty { spec.quota } else { self.quota };
         let limit = u128::from(quota);
@@ -487,6 +487,7 @@ impl Held {
             }
         }
         if recorded > 0 {
+            self.returns.cap(before);
             self.quota = quota;
             self.uncut = self.uncut.filter(|_| uncut > 0);
             let more = uncut + u128::from(recorded) * window;
@@ -522,6 +523,10 @@ impl Held {
                 unused.min(left).min(held)
             };
             let (held, uncut) = self.held(now);
+            // What returns nothing changes nothing, so that a clock that steps back finds the receipts.
+            if held == 0 && uncut == 0 {
+                return 0;
+            }
             self.returns.cap(held);
             let has_receipts = !self.returns.is_empty();
             let undrained = back(held, self.quota);
