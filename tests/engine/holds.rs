@@ -507,6 +507,33 @@ fn what_asks_takes_nothing_and_is_denied_like_a_take_of_one() {
     });
 }
 
+/// Although every request reserves nothing, and the bucket is never empty.
+#[test]
+fn what_is_charged_after_a_change_of_the_rate_is_not_cut() {
+    let mut stores = Stores::start();
+    let slow = made::bucket(
+        "sg:{mine}:l",
+        Algorithm::TokenBucket { burst: 10 },
+        10,
+        100 * SECOND,
+    );
+    let mut fast = slow.clone();
+    fast.spec.quota = 1_000;
+    let mut asks = one(&fast, 0, false);
+    asks.decisions[0].asks = true;
+    assert!(stores.decide(START_US, &one(&slow, 10, false))[0].admitted);
+    let later = START_US + SECOND;
+    assert!(stores.decide(later, &asks)[0].admitted);
+    let charged = Record {
+        at_us: later,
+        units: 40,
+    };
+    stores.settle(later, &settled::more(&fast, Guard::None, &[charged]));
+    // 30 of them are left a second later, and 10 may be.
+    let denied = stores.decide(later + SECOND, &asks)[0];
+    assert_eq!((denied.admitted, denied.retry_after_us), (false, 2_100_000));
+}
+
 #[test]
 fn a_key_that_cannot_be_read_keeps_only_itself_from_being_settled() {
     let mut lua = Lua::start();

@@ -64,8 +64,10 @@ impl Model {
             held.heal(&bucket.spec, now);
         }
         self.buckets = held.clone();
-        let wait =
-            |(bucket, cost): &(&Bucket, u64)| held[&bucket.key].wait(&bucket.spec, now, *cost);
+        let least = u64::from(decision.asks);
+        let wait = |(bucket, cost): &(&Bucket, u64)| {
+            held[&bucket.key].wait(&bucket.spec, now, least.max(*cost))
+        };
         let waits: Vec<u64> = takes.iter().map(wait).collect();
         let longest = waits.iter().copied().max().unwrap_or(0);
         if longest == 0 && !decision.peek {
@@ -73,6 +75,9 @@ impl Model {
                 if *cost > 0 {
                     let held = self.buckets.get_mut(&bucket.key).expect("entered above");
                     held.take(&bucket.spec, now, *cost);
+                } else if decision.asks {
+                    let held = self.buckets.get_mut(&bucket.key).expect("entered above");
+                    held.adopt(&bucket.spec, now);
                 }
             }
             for (bucket, _) in &takes {
@@ -315,6 +320,15 @@ impl Held {
             self.returns = Returns::default();
         }
         (self.backlog, self.quota, self.as_of) = (backlog + taken, spec.quota, now);
+    }
+
+    /// What is charged later counts by the quota that has admitted a request which takes nothing.
+    fn adopt(&mut self, spec: &BucketSpec, now: u64) {
+        let is_level = matches!(spec.algorithm, Algorithm::TokenBucket { .. });
+        let (held, uncut) = self.held(now);
+        if is_level && self.quota != spec.quota && held + uncut > 0 {
+            self.take_tokens(spec, now, 0);
+        }
     }
 
     /// Leaves a receipt of what was taken now.

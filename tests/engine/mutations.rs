@@ -132,6 +132,9 @@ the calendar window that follows is as long as this one
 + return second, third, third - second, ends
 
 === TokenBucket
+what asks keeps the rate of another policy
+- bucket.returned = bucket.returned or differs and held.level + held.uncut > 0
++
 tokens are written back that have drained
 - gain = gain - max(0, now - from) * drain
 + gain = gain * 1

@@ -176,7 +176,8 @@ impl Replay<'_> {
         let mut decision = Decision {
             takes: Vec::new(),
             peek,
-            asks: false,
+            // As rules that settle do.
+            asks: receipts,
             holds: Vec::new(),
             slots: Vec::new(),
         };

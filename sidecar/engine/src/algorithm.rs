@@ -198,6 +198,14 @@ impl Stored {
             Self::Log(_) | Self::Fixed(_) | Self::Token(_) => None,
         }
     }
+
+    /// Its backlog, if it is a token bucket.
+    pub fn tokens(&mut self) -> Option<&mut Token> {
+        match self {
+            Self::Token(tokens) => Some(tokens),
+            Self::Log(_) | Self::Fixed(_) | Self::Slots(_) => None,
+        }
+    }
 }
 
 /// Calls a method of the state that a [`Stored`] is: `heal`, which comes first and repairs what is of later than now, and says

@@ -98,6 +98,11 @@ impl Memory {
             for ((bucket, cost), look) in takes.zip(&mut looks) {
                 if cost > 0 {
                     *look = self.take(now_us, bucket, cost);
+                } else if decision.asks {
+                    self.change(now_us, bucket, |held| {
+                        let tokens = held.state.tokens();
+                        tokens.map(|tokens| tokens.adopt(&bucket.spec, now_us))
+                    });
                 }
             }
             for hold in &decision.holds {

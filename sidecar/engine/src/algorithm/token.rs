@@ -273,6 +273,14 @@ impl Token {
         (self.backlog, self.as_of_us) = (backlog.plus(cost), now_us);
     }
 
+    /// What is charged later counts by the rate of `spec`, which has admitted a request that takes nothing.
+    pub fn adopt(&mut self, spec: &BucketSpec, now_us: u64) {
+        let (held, uncut) = self.held(now_us);
+        if spec.token_rate() != held.rate && held.fine + uncut.fine > 0 {
+            self.take(spec, now_us, 0);
+        }
+    }
+
     pub fn leave(&mut self, now_us: u64, units: u64) {
         if self.uncut.is_none() {
             let fine = units.saturating_mul(self.backlog.rate.per_unit);

@@ -1096,6 +1096,11 @@ while position <= ends do
       if retry == 0 and cost > 0 and what ~= PEEK then
         level = level + (drain and cost * bucket.unit or cost)
         bucket.level = level
+      elseif what == ASK and retry == 0 and bucket.held then
+        -- What is charged later counts by the rate that has admitted this.
+        local held = bucket.held
+        local differs = held.drain ~= drain or held.unit ~= bucket.unit
+        bucket.returned = bucket.returned or differs and held.level + held.uncut > 0
       end
       local left, whole = bucket.cap - level, 0
       if left < 0 then
