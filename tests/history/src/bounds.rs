@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::record::{
-    Algorithm, By, Check, Disturbance, Entry, Grant, Held, History, Limit, Link, Settled, What,
+    Algorithm, By, Check, Disturbance, Entry, Grant, Held, History, Limit, Link, Said, Settled,
+    What,
 };
 use crate::slots::Slot;
 use crate::uses::{Use, Uses};
@@ -460,10 +461,16 @@ impl<'a> Judge<'a> {
             // What reserves nothing needs that something is left.
             if (check.cost > 0 || check.most.is_some()) && counted.any(|counts| counts) {
                 let (least, units) = subject.taken(when, check);
+                // Who was told nothing may have gone before the decision: its calls may still be under way, over an edge.
+                let late = if request.said == Said::Unknown {
+                    CALLS
+                } else {
+                    0
+                };
                 uses.push(Use {
                     entry: *number,
                     from: entry.from,
-                    to: entry.to,
+                    to: entry.to + late,
                     units,
                     least,
                     certain: all && request.is_admitted(),
