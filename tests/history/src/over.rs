@@ -232,7 +232,9 @@ impl Counter for Aligned<'_> {
         *held = (held.0 + units, held.1.min(one.from), own);
         let (units, span) = (held.0, (held.1, one.to));
         let more = judge.again_in(bucket, span);
-        let allowed = self.of.allowed(now, span, own, more);
+        // Of what was admitted before the step shares may have decided some, too.
+        let when = if more > 0 { span } else { now };
+        let allowed = self.of.allowed(when, span, own, more);
         Some(Filled {
             units,
             allowed,
