@@ -72,11 +72,10 @@ impl Model {
         let longest = waits.iter().copied().max().unwrap_or(0);
         if longest == 0 && !decision.peek {
             for (bucket, cost) in &takes {
+                let held = self.buckets.get_mut(&bucket.key).expect("entered above");
                 if *cost > 0 {
-                    let held = self.buckets.get_mut(&bucket.key).expect("entered above");
                     held.take(&bucket.spec, now, *cost);
                 } else if decision.asks {
-                    let held = self.buckets.get_mut(&bucket.key).expect("entered above");
                     held.adopt(&bucket.spec, now);
                 }
             }

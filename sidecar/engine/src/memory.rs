@@ -100,8 +100,7 @@ impl Memory {
                     *look = self.take(now_us, bucket, cost);
                 } else if decision.asks {
                     self.change(now_us, bucket, |held| {
-                        let tokens = held.state.tokens();
-                        tokens.map(|tokens| tokens.adopt(&bucket.spec, now_us))
+                        of_stored!(&mut held.state, adopt(&bucket.spec, now_us));
                     });
                 }
             }

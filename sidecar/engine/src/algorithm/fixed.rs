@@ -138,6 +138,8 @@ impl Fixed {
         self.count = used + cost;
     }
 
+    pub const fn adopt(&mut self, _: &BucketSpec, _: u64) {}
+
     pub const fn leave(&mut self, _: u64, _: u64) {}
 
     pub fn restore(&mut self, spec: &BucketSpec, now_us: u64, back: Back) -> u64 {

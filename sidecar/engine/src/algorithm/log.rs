@@ -199,6 +199,8 @@ impl Log {
         self.append(newest_us.max(stamp(spec, now_us)), total + cost);
     }
 
+    pub const fn adopt(&mut self, _: &BucketSpec, _: u64) {}
+
     pub const fn leave(&mut self, _: u64, _: u64) {}
 
     /// Only the entry of that time loses units: to take them from another would free them too late or too soon.

@@ -136,6 +136,8 @@ impl Slots {
     /// What is taken is stored by its id.
     pub const fn take(&mut self, _: &BucketSpec, _: u64, _: u64) {}
 
+    pub const fn adopt(&mut self, _: &BucketSpec, _: u64) {}
+
     pub const fn leave(&mut self, _: u64, _: u64) {}
 
     pub const fn restore(&mut self, _: &BucketSpec, _: u64, _: Back) -> u64 {
