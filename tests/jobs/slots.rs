@@ -19,12 +19,11 @@ fn started(shell: &Shell, arguments: &str) -> Child {
     shell.command("sh").args(["-c", &text]).spawn().unwrap()
 }
 
-async fn signal(child: &Child, name: &str) {
-    let id = child.id().unwrap().to_string();
-    let sent = tokio::process::Command::new("kill")
-        .args(["-s", name, &id])
-        .status();
-    assert!(sent.await.unwrap().success());
+/// By the shell's own `kill`: a bare Debian has no such program.
+async fn signal(shell: &Shell, child: &Child, name: &str) {
+    let id = child.id().unwrap();
+    let sent = shell.sh(&format!("kill -s {name} {id}")).await;
+    assert_eq!(sent.code(), 0, "{sent:?}");
 }
 
 async fn free(shell: &Shell, slots: u64) {
@@ -70,14 +69,14 @@ async fn a_slot_is_in_use_while_the_command_runs_and_its_status_is_passed_on() {
     free(&shell, 0).await;
     let waits = started(&shell, "--wait 50s -- touch waited");
     // A signal is the command's, and frees its slot.
-    signal(&holders[0], "TERM").await;
+    signal(&shell, &holders[0], "TERM").await;
     let ended = holders[0].wait().await.unwrap();
     assert_eq!(ended.code(), Some(128 + 15));
     let waited = waits.wait_with_output().await.unwrap();
     assert_eq!(waited.status.code(), Some(0), "{waited:?}");
     assert!(shell.has("waited"));
     // What is killed cannot free it, and the slot ends by itself.
-    signal(&holders[1], "KILL").await;
+    signal(&shell, &holders[1], "KILL").await;
     assert_eq!(holders[1].wait().await.unwrap().signal(), Some(9));
     free(&shell, 2).await;
     let told = shell.must("reset --limit gpu --key other").await.out;
@@ -136,7 +135,7 @@ async fn a_command_whose_slot_may_be_lost_goes_on_unless_it_is_strict() {
     // The other has its slot again as soon as there is a sidecar.
     sidecar.restart().await;
     free(&shell, 1).await;
-    signal(&lenient, "TERM").await;
+    signal(&shell, &lenient, "TERM").await;
     let ended = lenient.wait_with_output().await.unwrap();
     assert_eq!(ended.status.code(), Some(128 + 15));
     let told = String::from_utf8(ended.stderr).unwrap();
