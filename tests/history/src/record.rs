@@ -1,5 +1,7 @@
 //! What a run records. Times are microseconds from any beginning; only limits with edges need to know the clock at that time.
 
+use std::collections::BTreeMap;
+
 /// When something happened: at one instant from `from` to `to`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
@@ -435,6 +437,8 @@ pub struct History {
     pub retry_late_us: u64,
     /// Units of each limit that may be idle elsewhere when a request is denied.
     pub idle: u64,
+    /// By the key of a consumer: the limits that count it, each by a policy.
+    pub tiers: BTreeMap<usize, Vec<usize>>,
 }
 
 impl History {
@@ -455,6 +459,7 @@ impl History {
             cached_us: 0,
             retry_late_us: 1,
             idle: 0,
+            tiers: BTreeMap::new(),
         }
     }
 }

@@ -362,14 +362,9 @@ impl Judge<'_> {
         checks.map(|check| check.limit)
     }
 
-    /// Limits in which slots of a key are held that asked for another one: tiers of a consumer.
-    fn other_tiers(&self, key: usize) -> impl Iterator<Item = usize> {
-        let held = self.held.iter().filter(move |((_, of), _)| *of == key);
-        held.flat_map(move |((entry, _), steps)| {
-            let asked: Vec<_> = self.limits_asked(*entry, key).collect();
-            let limits = steps.iter().map(|(_, held)| held.limit);
-            limits.filter(move |limit| !asked.contains(limit))
-        })
+    /// The limits that may count a key if it is a consumer's.
+    fn tiers(&self, key: usize) -> impl Iterator<Item = usize> {
+        self.history.tiers.get(&key).into_iter().flatten().copied()
     }
 
     /// A stream renews its slots while it lives, and frees them when it has ended.
@@ -381,9 +376,10 @@ impl Judge<'_> {
             return;
         };
         // Of all checks of this key: what is held says which limit it is of only by the policy of that moment. A filter knows the
-        // `longest` of a consumer by the rules that it had, whichever sidecar's policy counted its slots.
+        // `longest` of a consumer by the rules that it had, whichever sidecar's policy counted its slots, and renews them by the
+        // `expire` that it was told last.
         let asked = self.limits_asked(slot.entry, of.1);
-        let limits = asked.chain([of.0]).chain(self.other_tiers(of.1));
+        let limits = asked.chain([of.0]).chain(self.tiers(of.1));
         let longest = limits
             .flat_map(|limit| self.limits(limit))
             .filter_map(|(_, limit)| match limit.algorithm {
@@ -391,7 +387,8 @@ impl Judge<'_> {
                 _ => None,
             });
         let renewed_until = slot.taken.0 + longest.min().unwrap_or(0);
-        let every = slot.lasts.1 / 3 + LOOKS;
+        let expire = self.tiers(of.1).map(|limit| self.expire(limit).1);
+        let every = expire.fold(slot.lasts.1, u64::max) / 3 + LOOKS;
         let mut attempts = slot.attempts.clone();
         let until = ends.min(renewed_until);
         attempts.retain(|one| one.0 < until);

@@ -56,6 +56,7 @@ fn history(world: &World, shown: &Shown) -> History {
         healed: shown.healed,
         cached_us: CACHED_US,
         retry_late_us: ROUNDED_UP_US,
+        tiers: world.tiers_of_consumers(),
         ..History::new(Vec::new(), shown.log.clone())
     }
 }

@@ -82,8 +82,8 @@ struct Run {
     versions: RefCell<Vec<usize>>,
     /// Of each sidecar.
     receipts: RefCell<Vec<Vec<Receipt>>>,
-    /// By the receipts that filters have: the entry of the taking, limit and key.
-    reserved: RefCell<BTreeMap<String, (usize, usize, usize)>>,
+    /// By the receipts that filters have: the entries of the taking, limit and key.
+    reserved: RefCell<BTreeMap<String, Vec<(usize, usize, usize)>>>,
     /// Those that have got slots and do not hold them yet.
     programs: RefCell<Vec<Program>>,
     /// All faults are healed.
@@ -737,26 +737,26 @@ impl Run {
                 return Some(said);
             }
         }
-        let before_counted = before.clone();
-        let entry = if is_unsure {
-            for other in others {
-                note(other, Said::Unknown, asked.by);
-            }
-            note(before, Said::Unknown, asked.by)
-        } else {
-            note(before, said, asked.by)
-        };
+        // Where nobody knows which policy counted it, each of its countings is a taking that may have been.
+        let said_of = if is_unsure { Said::Unknown } else { said };
+        let counted = others.into_iter().chain([before.clone()]);
+        let takings = counted.map(|checks| (note(checks.clone(), said_of, asked.by), checks));
+        let takings: Vec<_> = takings.collect();
+        let entry = takings.last().expect("its own").0;
         let mut reserved = self.reserved.borrow_mut();
-        for (check, counted) in metered.iter().zip(&before_counted) {
+        for (index, check) in metered.iter().enumerate() {
             let mut of = asked
                 .receipts
                 .iter()
                 .filter(|(limit, _)| *limit == check.limit);
             if let Some((_, receipt)) = of.next() {
-                reserved.insert(receipt.clone(), (entry, counted.limit, counted.key));
+                let of = |(entry, checks): &(usize, Vec<Check>)| {
+                    (*entry, checks[index].limit, checks[index].key)
+                };
+                reserved.insert(receipt.clone(), takings.iter().map(of).collect());
             }
         }
-        let of_slots = receipts.iter().zip(checks).zip(&before_counted);
+        let of_slots = receipts.iter().zip(checks).zip(&before);
         let of_slots = of_slots.filter(|((receipt, _), _)| is_of_slots(receipt));
         let programs = of_slots.map(|((receipt, check), counted)| Program {
             receipt: receipt.clone(),
@@ -819,26 +819,28 @@ impl Run {
     fn note_settled(&self, filter: &Filter) {
         let reserved = self.reserved.borrow();
         for step in filter.network.steps.take() {
-            let Some((entry, limit, key)) = reserved.get(&step.receipt).copied() else {
+            let Some(takings) = reserved.get(&step.receipt) else {
                 continue;
             };
             let (Span { from, to }, sidecar) = (step.when, step.sidecar);
-            let what = match step.what {
-                Becomes::Settled(used, told) => What::Settled(Settled {
-                    entry,
-                    limit,
-                    key,
-                    used,
-                    told,
-                }),
-                Becomes::Held(sign) => self.held(entry, (limit, key), sign, (from, sidecar)),
-            };
-            self.log.borrow_mut().push(Entry {
-                from,
-                to,
-                sidecar,
-                what,
-            });
+            for (entry, limit, key) in takings.iter().copied() {
+                let what = match step.what {
+                    Becomes::Settled(used, told) => What::Settled(Settled {
+                        entry,
+                        limit,
+                        key,
+                        used,
+                        told,
+                    }),
+                    Becomes::Held(sign) => self.held(entry, (limit, key), sign, (from, sidecar)),
+                };
+                self.log.borrow_mut().push(Entry {
+                    from,
+                    to,
+                    sidecar,
+                    what,
+                });
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! What happens in a world: the policies that it knows, and events with their times. Printed, it can be read by a person.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// The last limit of a policy, [`RENAMED`], is what its rules name in place of those that are missing.
@@ -198,6 +199,19 @@ impl World {
             }
         });
         counted.collect()
+    }
+
+    /// By the key of a consumer: the limits that count it, each by a policy.
+    pub fn tiers_of_consumers(&self) -> BTreeMap<usize, Vec<usize>> {
+        let versions = 0..self.tiers.len();
+        let of = |key| {
+            versions
+                .clone()
+                .map(move |version| self.counted(version, CONSUMERS, key).0)
+        };
+        (0..KEYS)
+            .map(|key| (KEYS + key, of(key).collect()))
+            .collect()
     }
 
     fn of_tiers(&self, version: usize) -> (usize, usize) {
