@@ -180,7 +180,13 @@ impl<'a> Judge<'a> {
                         judge.outages_of[sidecar].push((from, entry.to + BACK));
                     }
                 }
-                What::Link(_) => drop(bad[sidecar].get_or_insert(entry.from)),
+                What::Link(_) => {
+                    // Nobody has told the store of what a share knows in a moment between two outages: they are one.
+                    let is_one = |last: &mut Time| last.1 >= entry.from;
+                    let last = judge.outages_of[sidecar].pop_if(is_one);
+                    let from = last.map_or(entry.from, |last| last.0);
+                    bad[sidecar].get_or_insert(from);
+                }
                 What::Down => {
                     let had_share = bad[sidecar].is_some() || !judge.outages_of[sidecar].is_empty();
                     judge.deaths.extend(had_share.then_some(entry.from));
