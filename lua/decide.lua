@@ -30,8 +30,8 @@
 -- ARGV[2]  the time in microseconds, for tests. Production leaves it out: Redis's clock is the one
 --          that all sidecars share.
 --
--- Replies with a string, for each step  result i4 | remaining I4 | reset I7 | retry after I7 | now I7,
--- times in microseconds; result is 1 + the index of the take that decided, negative if denied, and 0 if a key
+-- Replies with a string, for each step  result i4 | remaining i5 | reset I7 | retry after I7 | now I7,
+-- times in microseconds; remaining is below 0 if more are held than the limit has, and result is 1 + the index of the take that decided, negative if denied, and 0 if a key
 -- of the step holds what this script did not write: then it has taken nothing, and settled the other buckets.
 -- For what settles, result is 1 if units came back, 2 if some were added and 3 if the guard let nothing pass; remaining
 -- is the most units of a bucket (without any, those of the hold). For slots, remaining is how many were added or freed,
@@ -161,10 +161,11 @@ while position <= ends do
         bucket.returned = bucket.returned or differs and held.level + held.uncut > 0
       end
       local left, whole = bucket.cap - level, 0
-      if left < 0 then
-        left = 0
-      elseif drain then
+      if drain then
         left = (left - left % bucket.unit) / bucket.unit
+      elseif left < 0 and level >= FULL then
+        -- Perhaps of a window whose count is lost: by how much it is over is not known.
+        left = 0
       end
       if level > 0 then
         if drain then
@@ -181,7 +182,7 @@ while position <= ends do
       end
     end
   end
-  reply = pack('>i4I4I7I7I7', result, remaining, reset, retry, now)
+  reply = pack('>i4i5I7I7I7', result, remaining, reset, retry, now)
   if replies or position <= ends then
     replies = replies or {}
     replies[#replies + 1] = reply

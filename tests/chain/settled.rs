@@ -8,7 +8,7 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderValue, Response, Uri};
 use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
-use sluicegate_tests::client::client;
+use sluicegate_tests::client::{client, get};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::upstream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -413,6 +413,10 @@ async fn a_reserve_of_0_takes_nothing_and_asks_whether_anything_is_left() {
         post(&chain, "/sse?1", "t", "{}").await == 429
     })
     .await;
+    // Who is in debt, and by how much: 14,999 of 10,000.
+    let (_, top) = get(&chain.sidecar.admin("/v1/top")).await;
+    let top: Value = serde_json::from_str(&top).unwrap();
+    assert_eq!(top["limits"][0]["nearest"][0]["used_ratio"], 1.4999);
     assert_eq!(post(&chain, "/none", "other", "{}").await, 200);
     assert_eq!(used(&chain, "other").await, 0);
 }

@@ -91,13 +91,13 @@ impl Model {
             let (held, spec) = (&self.buckets[&bucket.key], &bucket.spec);
             (held.remaining(spec, now), held.reset(spec, now))
         });
-        let stands: Vec<(u64, u64)> = stands.collect();
+        let stands: Vec<(i64, u64)> = stands.collect();
         let decided_by = if longest > 0 {
             let last = (0..waits.len()).filter(|index| waits[*index] == longest);
             let most = |index: usize| takes[index].0.spec.most_at_once();
-            last.min_by_key(|index| (stands[*index].0, most(*index), *index))
+            last.min_by_key(|index| (stands[*index].0.max(0), most(*index), *index))
         } else {
-            let key = |&(remaining, reset): &(u64, u64)| (remaining, u64::MAX - reset);
+            let key = |&(remaining, reset): &(i64, u64)| (remaining, u64::MAX - reset);
             let tightest = stands.iter().map(key).min();
             stands.iter().position(|stand| Some(key(stand)) == tightest)
         };
@@ -105,7 +105,8 @@ impl Model {
         Outcome {
             admitted: longest == 0,
             decided_by,
-            remaining: stands[decided_by].0,
+            remaining: stands[decided_by].0.max(0).cast_unsigned(),
+            over: stands[decided_by].0.min(0).unsigned_abs(),
             reset_us: stands[decided_by].1,
             retry_after_us: longest,
             ended: 0,
@@ -393,16 +394,20 @@ impl Held {
         .collect()
     }
 
-    fn remaining(&self, spec: &BucketSpec, now: u64) -> u64 {
+    /// What is left, below 0 if more is held; 0 where a count may be lost.
+    fn remaining(&self, spec: &BucketSpec, now: u64) -> i64 {
         if let Algorithm::TokenBucket { burst } = spec.algorithm {
-            let window = u128::from(spec.window_us);
-            let whole = u128::from(burst) * window;
-            return us(whole.saturating_sub(self.backlog(spec, now)) / window);
+            let window = i128::from(spec.window_us);
+            let whole = i128::from(burst) * window;
+            let held = self.backlog(spec, now).cast_signed();
+            return i64::try_from((whole - held).div_euclid(window)).expect("bounded");
         }
         if self.following(spec, now) > 0 {
             return 0;
         }
-        spec.quota.saturating_sub(self.used(spec, now))
+        let used = self.used(spec, now);
+        let left = spec.quota.cast_signed() - used.cast_signed();
+        if used < MAX_UNITS { left } else { left.max(0) }
     }
 
     fn reset(&self, spec: &BucketSpec, now: u64) -> u64 {

@@ -174,6 +174,12 @@ who settles counts by its own rate
 tokens are rounded up
 - left = (left - left % bucket.unit) / bucket.unit
 + left = math.ceil(left / bucket.unit)
+a debt is told as nothing left
+- elseif left < 0 and level >= FULL then
++ elseif left < 0 then
+a count that is lost is told as a debt
+- elseif left < 0 and level >= FULL then
++ elseif false then
 a give-back after a reset takes from others
 - or at < bucket.born or at > now
 + or at > now

@@ -29,6 +29,7 @@ fn admitted(receipts: &[&str]) -> Verdict<'static> {
         quota: 10,
         window_ms: 1_000,
         remaining: 1,
+        over: 0,
         reset_ms: 1,
         retry_after_ms: 0,
         until_changed: false,

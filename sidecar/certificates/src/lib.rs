@@ -208,6 +208,7 @@ mod tests {
             quota: 5,
             window_ms: 60_000,
             remaining: 0,
+            over: 0,
             reset_ms: 50_000,
             retry_after_ms,
             until_changed: false,

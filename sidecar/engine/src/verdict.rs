@@ -2,6 +2,8 @@
 
 use std::cmp::Reverse;
 
+use crate::check::MAX_UNITS;
+
 /// The outcome of one decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
@@ -13,6 +15,8 @@ pub struct Outcome {
     pub decided_by: usize,
     /// Units left in that bucket now, after what was taken.
     pub remaining: u64,
+    /// By how many units more than its quota it holds: what was charged, or a quota that is smaller now.
+    pub over: u64,
     /// Microseconds until that bucket's whole quota is available again if nothing more is taken.
     pub reset_us: u64,
     /// Microseconds until the same decision would be admitted if nothing more is taken; 0 if admitted.
@@ -28,12 +32,21 @@ pub struct Outcome {
 pub struct Look {
     /// Microseconds until it has room for the cost; 0 if it has.
     pub retry_us: u64,
-    /// Units left.
-    pub remaining: u64,
+    /// Units left; below 0 if it holds more than its quota.
+    pub remaining: i64,
     /// Microseconds until its whole quota is available again.
     pub reset_us: u64,
     /// Its quota in units.
     pub quota: u64,
+}
+
+/// Units left of a quota. Of as many as the largest limit has, or more, a window may have lost the count: by how much it is over is
+/// not told.
+pub(crate) fn left(quota: u64, used: u64) -> i64 {
+    match used < MAX_UNITS {
+        true => quota.cast_signed() - used.cast_signed(),
+        false => quota.saturating_sub(used).cast_signed(),
+    }
 }
 
 /// True if every bucket has room.
@@ -53,14 +66,19 @@ pub fn outcome(looks: &[Look], at_us: u64) -> Outcome {
             (look.quota, 0)
         };
         let last_room = Reverse(look.retry_us);
-        (last_room, look.remaining, quota, Reverse(reset_us))
+        let left = match admitted {
+            true => look.remaining,
+            false => look.remaining.max(0),
+        };
+        (last_room, left, quota, Reverse(reset_us))
     };
     let first = looks.iter().enumerate().min_by_key(|(_, look)| rank(look));
     let (decided_by, look) = first.map_or((0, Look::default()), |(index, look)| (index, *look));
     Outcome {
         admitted,
         decided_by,
-        remaining: look.remaining,
+        remaining: look.remaining.max(0).cast_unsigned(),
+        over: look.remaining.min(0).unsigned_abs(),
         reset_us: look.reset_us,
         retry_after_us: look.retry_us,
         ended: 0,
@@ -72,7 +90,7 @@ pub fn outcome(looks: &[Look], at_us: u64) -> Outcome {
 mod tests {
     use super::*;
 
-    fn look(retry_us: u64, remaining: u64, reset_us: u64) -> Look {
+    fn look(retry_us: u64, remaining: i64, reset_us: u64) -> Look {
         Look {
             retry_us,
             remaining,

@@ -120,6 +120,10 @@ pub struct LimitStatus<'a> {
     pub window_ms: u64,
     /// Units left now.
     pub remaining: u64,
+    /// By how many units more than the quota are taken, by a settle or since the quota is smaller. Absent or 0 otherwise, and
+    /// where it is not known.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub over: u64,
     /// Milliseconds until the whole quota is available again if nothing more is taken, rounded up.
     pub reset_ms: u64,
     /// Milliseconds until the same decision would be admitted if nothing else is taken, rounded up. 0 when admitted.
@@ -181,6 +185,7 @@ impl LimitStatus<'_> {
             quota: self.quota,
             window_ms: self.window_ms,
             remaining: self.remaining,
+            over: self.over,
             reset_ms: self.reset_ms,
             retry_after_ms: self.retry_after_ms,
             until_changed: self.until_changed,

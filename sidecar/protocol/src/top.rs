@@ -63,6 +63,6 @@ pub struct TopNearest {
     /// The consumer whose key it is, if it is one's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consumer: Option<String>,
-    /// The highest share of the limit that it used, 0 to 1.
+    /// The highest share of the limit that it used: above 1 if it was over.
     pub used_ratio: f64,
 }

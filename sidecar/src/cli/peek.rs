@@ -43,6 +43,8 @@ struct Left {
     at_once: bool,
     /// Units that one call can take now.
     remaining: u64,
+    /// Units taken beyond the quota.
+    over: u64,
     /// Milliseconds until one call can take one unit more than `remaining`; none if no call ever can.
     next_unit_ms: Option<u64>,
     /// Milliseconds until the whole quota is available again; like the others, none of a block without an end.
@@ -98,6 +100,7 @@ async fn look(decider: &Decider, (limit, key): (&str, &str), cost: u64) -> Resul
             quota: now.quota,
             window_ms: now.window_ms,
             remaining: now.remaining,
+            over: now.over,
             at_once: now.at_once,
             // Under constant traffic `remaining` changes with each look; then this time is for a value close to it.
             next_unit_ms: next_unit_ms.filter(|_| !now.at_once),
@@ -127,12 +130,17 @@ fn text(left: &Left) -> String {
     let Left {
         limit,
         remaining,
+        over,
         quota,
         cost,
         ..
     } = left;
     let window = window(left.window_ms, left.at_once);
-    let mut text = format!("limit `{limit}`: {remaining} of {quota} {window}\n");
+    let over = match over {
+        0 => String::new(),
+        over => format!(", {over} over"),
+    };
+    let mut text = format!("limit `{limit}`: {remaining} of {quota} {window}{over}\n");
     if let Some(due @ 1..) = left.retry_after_ms {
         let (about, due) = match left.at_once {
             true => ("about ", due.next_multiple_of(1_000)),
@@ -166,6 +174,7 @@ mod tests {
             window_ms: 86_400_000,
             at_once: false,
             remaining: 40,
+            over: 0,
             next_unit_ms: Some(90_000),
             reset_ms: Some(7_200_000),
             cost: 50,
@@ -187,6 +196,13 @@ mod tests {
         let all =
             "limit `yt`: 100 of 100 left in a window of 1day\nthe whole quota is available now\n";
         assert_eq!(text(&whole), all);
+        let debt = Left {
+            remaining: 0,
+            over: 12,
+            ..left()
+        };
+        let some = "limit `yt`: 0 of 100 left in a window of 1day, 12 over\n";
+        assert!(text(&debt).starts_with(some));
         let slots = Left {
             at_once: true,
             next_unit_ms: None,

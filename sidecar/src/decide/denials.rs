@@ -209,6 +209,7 @@ mod tests {
             quota: 1,
             window_ms: 60_000,
             remaining: 0,
+            over: 0,
             reset_ms: 60_000,
             retry_after_ms: 60_000,
             until_changed: false,

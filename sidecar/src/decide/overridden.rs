@@ -56,6 +56,7 @@ impl Overridden<'_> {
         if !self.is_blocked {
             return Verdict::Admitted(LimitStatus {
                 remaining: spec.most_at_once(),
+                over: 0,
                 receipt,
                 ..status
             });

@@ -18,6 +18,7 @@ pub fn in_window(
         quota: spec.most_at_once(),
         window_ms: spec.refill_us(at_us).div_ceil(1_000),
         remaining: 0,
+        over: 0,
         reset_ms: 0,
         retry_after_ms: 0,
         until_changed: false,
@@ -45,6 +46,7 @@ pub fn of_outcome(
 ) -> LimitStatus<'static> {
     LimitStatus {
         remaining: outcome.remaining,
+        over: outcome.over,
         reset_ms: match spec.has_slots() {
             true => 0,
             false => outcome.reset_us.div_ceil(1_000),

@@ -140,7 +140,7 @@ function show_subject(row, { who, count, share }) {
     button.setAttribute("aria-label", `Copy override for ${name}, ${who.limit}`);
     button.onclick = () => copy(overrideCommand(who, location.origin));
   }
-  row.querySelector(".gauge span").style.width = `${100 * share}%`;
+  row.querySelector(".gauge span").style.width = `${100 * Math.min(1, share)}%`;
   setText(row.querySelector(".gauge + span"), percent(share));
 }
 
@@ -153,7 +153,7 @@ function show_top() {
     share: denied_total ? Math.min(1, count / denied_total) : 0,
   })));
   const near = limits.flatMap(({ limit, nearest }) => nearest.map(({ subject, consumer, used_ratio }) => ({
-    who: { limit, subject, consumer }, order: used_ratio, share: Math.min(1, used_ratio),
+    who: { limit, subject, consumer }, order: used_ratio, share: used_ratio,
   })));
   for (const [name, subjects] of [["denied", denied], ["near", near]]) {
     const first = subjects.sort((a, b) => b.order - a.order).slice(0, SHOWN);

@@ -209,7 +209,7 @@ impl RecentKeys {
 }
 
 /// The keys whose subjects have used the largest share of a limit, each with the highest share of its quota that it had used,
-/// 0 to 1. In each half, the highest first.
+/// above 1 if it was over. In each half, the highest first.
 #[derive(Debug, Default)]
 pub struct Nearest(Halves<Vec<(Box<str>, f64)>, NEAREST_HALF_US>);
 

@@ -120,6 +120,7 @@ fn status_of(check: usize, longest: usize, input: &mut Input<'_>) -> LimitStatus
         quota: input.number(),
         window_ms: input.number(),
         remaining: input.number(),
+        over: 0,
         reset_ms: input.number(),
         retry_after_ms: input.number(),
         until_changed: false,

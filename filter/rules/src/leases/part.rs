@@ -103,6 +103,7 @@ impl KeyParts {
                 quota: part.quota,
                 window_ms: part.window_ms,
                 remaining: taken.remaining.min(part.quota),
+                over: 0,
                 reset_ms: part.whole_us.saturating_sub(now_us).div_ceil(1_000),
                 retry_after_ms: 0,
                 until_changed: false,

@@ -187,6 +187,7 @@ fn of_several_checks_those_with_a_part_are_taken_and_the_rest_is_asked_for() {
         quota: 10,
         window_ms: 1_000,
         remaining,
+        over: 0,
         reset_ms: 9,
         retry_after_ms: 0,
         until_changed: false,

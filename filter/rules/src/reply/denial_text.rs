@@ -113,6 +113,7 @@ mod tests {
             quota,
             window_ms,
             remaining,
+            over: 0,
             reset_ms: 0,
             retry_after_ms,
             until_changed: false,

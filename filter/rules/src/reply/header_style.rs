@@ -151,6 +151,7 @@ mod tests {
             quota,
             window_ms,
             remaining,
+            over: 0,
             reset_ms,
             retry_after_ms: 0,
             until_changed: false,

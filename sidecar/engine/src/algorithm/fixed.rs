@@ -6,7 +6,7 @@ use super::records::{Back, Record, in_order};
 use super::{Algorithm, BucketSpec, Rules, Stored, span};
 use crate::calendar::Calendar;
 use crate::check::{MAX_HELD, MAX_UNITS};
-use crate::verdict::Look;
+use crate::verdict::{Look, left};
 
 /// So much longer than its window a count is kept, as `lua/decide.lua` has it: a clock that has just passed an edge and steps
 /// back over it finds what the window holds.
@@ -122,7 +122,7 @@ impl Fixed {
         let room = cost == 0 || used + cost <= spec.quota;
         Look {
             retry_us: if room { 0 } else { to_edge },
-            remaining: spec.quota.saturating_sub(used),
+            remaining: left(spec.quota, used),
             reset_us: if used == 0 { 0 } else { to_edge },
             quota: spec.quota,
         }

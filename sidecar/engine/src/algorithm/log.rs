@@ -10,7 +10,7 @@ use std::fmt::Write;
 use super::records::{Back, MAX_RECORDS, Record, in_order};
 use super::{Algorithm, BucketSpec, Rules, Stored, span};
 use crate::check::{MAX_HELD, refuse};
-use crate::verdict::Look;
+use crate::verdict::{Look, left};
 
 /// Logs with room for fewer entries are not worth shrinking.
 const SMALL: usize = 64;
@@ -169,7 +169,7 @@ impl Log {
             } else {
                 until(expired + used + cost - spec.quota)
             },
-            remaining: spec.quota.saturating_sub(used),
+            remaining: left(spec.quota, used),
             reset_us: if used == 0 { 0 } else { until(expired + used) },
             quota: spec.quota,
         }

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use super::records::{Back, Record};
 use super::{BucketSpec, Rules, Stored};
 use crate::slot_id::SlotId;
-use crate::verdict::Look;
+use crate::verdict::{Look, left};
 
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
@@ -127,7 +127,7 @@ impl Slots {
         Look {
             // When one will be free is not known. So a limit that has a time decides a denial.
             retry_us: u64::from(cost > 0 && used + cost > spec.quota),
-            remaining: spec.quota.saturating_sub(used),
+            remaining: left(spec.quota, used),
             reset_us: u64::from(used > 0),
             quota: spec.quota,
         }

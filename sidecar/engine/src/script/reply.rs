@@ -6,8 +6,8 @@ use crate::batch::{Batch, Decision};
 use crate::hold::{Done, Held};
 use crate::verdict::Outcome;
 
-/// Bytes of a row of the reply: result 4, remaining 4, reset 7, retry-after 7, time 7.
-const ROW: usize = 29;
+/// Bytes of a row of the reply: result 4, remaining 5, reset 7, retry-after 7, time 7.
+const ROW: usize = 30;
 /// Bytes of the reply of a call that came too late: the time.
 const CLOCK: usize = 7;
 
@@ -133,14 +133,17 @@ fn number(bytes: &[u8]) -> u64 {
 /// What the script says of one decision: its result, and what that means.
 fn read_row(row: &[u8; ROW]) -> (i32, Outcome) {
     let result = i32::from_be_bytes([row[0], row[1], row[2], row[3]]);
+    // The sign of the fifth byte is that of the number.
+    let left = i64::from(row[4].cast_signed()) << 32 | number(&row[5..9]).cast_signed();
     let outcome = Outcome {
         admitted: result > 0,
         decided_by: (result.unsigned_abs() as usize).wrapping_sub(1),
-        remaining: number(&row[4..8]),
-        reset_us: number(&row[8..15]),
-        retry_after_us: number(&row[15..22]),
+        remaining: left.max(0).cast_unsigned(),
+        over: left.min(0).unsigned_abs(),
+        reset_us: number(&row[9..16]),
+        retry_after_us: number(&row[16..23]),
         ended: 0,
-        at_us: number(&row[22..29]),
+        at_us: number(&row[23..30]),
     };
     (result, outcome)
 }
@@ -162,7 +165,7 @@ mod tests {
 
     fn row(result: i32) -> Vec<u8> {
         let mut row = result.to_be_bytes().to_vec();
-        row.extend([0, 0, 0, 4]);
+        row.extend([0, 0, 0, 0, 4]);
         for value in [100, 50, NOW_US] {
             row.extend_from_slice(&value.to_be_bytes()[1..]);
         }
@@ -174,6 +177,7 @@ mod tests {
             admitted: false,
             decided_by: 0,
             remaining: 4,
+            over: 0,
             reset_us: 100,
             retry_after_us: 50,
             ended: 0,
@@ -187,6 +191,15 @@ mod tests {
         let each = Some(vec![Ok(denied())]);
         let now_us = NOW_US;
         assert_eq!(reply, Reply { now_us, each });
+    }
+
+    #[test]
+    fn what_remains_below_zero_is_over() {
+        let mut row = row(-1);
+        row[4..9].copy_from_slice(&(-3_i64).to_be_bytes()[3..]);
+        let each = outcomes(&batch(1), &row).unwrap().each.unwrap();
+        let (remaining, over) = (0, 3);
+        assert_eq!(each, [Ok(Outcome { remaining, over, ..denied() })]);
     }
 
     #[test]
@@ -205,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_reply_that_is_not_the_scripts_is_refused() {
-        for wrong in [&[][..], &row(1)[..28], &[row(1), row(1)].concat()] {
+        for wrong in [&[][..], &row(1)[..29], &[row(1), row(1)].concat()] {
             let error = outcomes(&batch(1), wrong).unwrap_err();
             assert!(error.to_string().contains("bytes for 1 decisions"));
         }

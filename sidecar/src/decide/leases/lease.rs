@@ -108,6 +108,7 @@ impl Lease {
         let granted = self.granted.as_ref()?;
         Some(LimitStatus {
             remaining: remaining.min(granted.quota),
+            over: 0,
             reset_ms: self.whole_us.saturating_sub(now_us).div_ceil(1_000),
             ..granted.clone()
         })

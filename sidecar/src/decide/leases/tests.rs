@@ -30,6 +30,7 @@ fn outcome(admitted: bool, remaining: u64) -> Outcome {
         admitted,
         decided_by: 0,
         remaining,
+        over: 0,
         reset_us: 60_000_000,
         retry_after_us: u64::from(!admitted),
         ended: 0,

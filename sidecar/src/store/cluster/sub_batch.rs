@@ -244,7 +244,7 @@ fn merge(batch: &Batch, decision: &Decision, parts: &[Part<'_>]) -> Option<Outco
         } else {
             one.at_us.saturating_add(one.retry_after_us)
         },
-        remaining: one.remaining,
+        remaining: one.remaining.cast_signed() - one.over.cast_signed(),
         reset_us: one.at_us.saturating_add(one.reset_us),
         quota: quota(one),
     };
@@ -279,6 +279,7 @@ mod tests {
             admitted,
             decided_by: 0,
             remaining,
+            over: 0,
             reset_us: 7,
             retry_after_us,
             ended: 0,

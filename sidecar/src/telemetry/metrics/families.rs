@@ -52,7 +52,7 @@ families! {
     shadow_decisions: IntCounterVec = "sluicegate_shadow_decisions_total" by ["rule", "limit", "verdict"],
         "Shadow decisions (evaluated, not enforced) by rule, limit and verdict.";
     used: HistogramVec = "sluicegate_limit_used_ratio" by ["limit"] in USED_RATIO,
-        "Share of its quota that a subject had used after a decision of the store, 0 to 1.";
+        "Share of its quota that a subject had used after a decision of the store; above 1 if it was over.";
     quota: GaugeVec = "sluicegate_limit_quota" by ["limit", "window"],
         "Units that one subject may take in a window of the limit, by the policy in force.";
     window_seconds: GaugeVec = "sluicegate_limit_window_seconds" by ["limit", "window"],

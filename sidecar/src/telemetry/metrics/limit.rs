@@ -153,7 +153,7 @@ impl LimitMetrics {
 
     /// Records how much of the quota a key's subject has used.
     pub(super) fn note(&self, status: &LimitStatus<'_>, key: &str, now_us: u64) {
-        let used = status.quota.saturating_sub(status.remaining);
+        let used = status.quota.saturating_sub(status.remaining) + status.over;
         let used = ratio(used, status.quota);
         self.used.observe(used);
         if lock(&self.subjects).nearest.note(key, used, now_us) {
