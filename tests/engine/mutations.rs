@@ -94,6 +94,12 @@ after a clock step, units of a lease end with the step that it is now
 +
 
 === FixedWindow
+a debt is told as nothing left
+- elseif left < 0 and level >= FULL then
++ elseif left < 0 then
+a count that is lost is told as a debt
+- elseif left < 0 and level >= FULL then
++ elseif false then
 writing a counter again forgets its end
 - bucket.start, level, born)
 -       if kept > 0 then
@@ -174,12 +180,6 @@ who settles counts by its own rate
 tokens are rounded up
 - left = (left - left % bucket.unit) / bucket.unit
 + left = math.ceil(left / bucket.unit)
-a debt is told as nothing left
-- elseif left < 0 and level >= FULL then
-+ elseif left < 0 then
-a count that is lost is told as a debt
-- elseif left < 0 and level >= FULL then
-+ elseif false then
 a give-back after a reset takes from others
 - or at < bucket.born or at > now
 + or at > now
