@@ -101,7 +101,10 @@ async fn a_receipt_is_settled_once() {
     // More than the limit has.
     assert_eq!(settle("--units 9").await.0, "4 units charged\n");
     let debt = shell.must("peek --limit hourly --key k").await.out;
-    assert!(debt.contains(": 0 of 10 left") && debt.contains(", 3 over\n"), "{debt}");
+    assert!(
+        debt.contains(": 0 of 10 left") && debt.contains(", 3 over\n"),
+        "{debt}"
+    );
     let wrong = "settle --limit hourly --key k --receipt 12 --units 0";
     let ran = shell.ends(64, wrong).await;
     assert!(ran.err.contains("`--receipt`"), "{ran:?}");

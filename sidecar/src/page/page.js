@@ -3,7 +3,7 @@
 import { Chart, Spark } from "./chart.js";
 import { limits, overrideCommand, slots } from "./limits.js";
 import { ALL, RateHistory } from "./rates.js";
-import { capital, clock, event as described, leasesText, limitName, percent, rate, requests, reservedText, reservesText, rulesText, summarize, span } from "./summary.js";
+import { capital, clock, event as described, leasedText, leasesText, limitName, percent, rate, requests, reservedText, reservesText, rulesText, summarize, span } from "./summary.js";
 
 /** Pause from an answer to the next question. */
 const EVERY_MS = 1_000;
@@ -90,7 +90,7 @@ function show_limits(all, now) {
     button.onclick ??= () => select(row.dataset.name === selected ? ALL : row.dataset.name);
     setText(button, limitName(limit.name));
     button.setAttribute("aria-pressed", limit.name === selected);
-    setText(windows, [limit.windows ?? "not in the policy", reservesText(limit.reserves), reservedText(limit.reserved)].filter(Boolean).join("; "));
+    setText(windows, [limit.windows ?? "not in the policy", leasedText(limit.now), reservesText(limit.reserves), reservedText(limit.reserved)].filter(Boolean).join("; "));
     row.spark ??= new Spark(trend);
     row.spark.draw(limit.runs, now, history.span(now));
     setText(asked, rate(requests(limit.now)));

@@ -11,8 +11,8 @@ const CHART_MS = 3_000;
 /** Counts that are kept in all samples together, as in the sidecar: with more than 128 busy limits the chart is shorter. */
 const MAX_COUNTS = 38_400;
 
-/** The order of a sample's counts. */
-const KINDS = ["admitted", "denied", "unavailable", "error", "shadow_denied"];
+/** The order of a sample's counts; `leased` are among the admitted. */
+const KINDS = ["admitted", "denied", "unavailable", "error", "shadow_denied", "leased"];
 
 /** Stands for all limits. Not a string: a limit's name may be empty. */
 export const ALL = null;

@@ -47,6 +47,11 @@ export function leasesText(leases) {
   return `Leases hold ${NUMBER.format(held)} unit${held === 1 ? "" : "s"}; ${NUMBER.format(spent)} were spent without a call.`;
 }
 
+/** How many of the requests leases answer: `leases answer 61 % of the requests`. Empty if they answer none. */
+export function leasedText(rates) {
+  return rates.leased > 0 ? `leases answer ${percent(rates.leased / requests(rates))} of the requests` : "";
+}
+
 /** How much of what requests reserve is used: `12 % of what is reserved is used`. Empty if nothing has been settled. */
 export function reservesText(reserves) {
   return reserves ? `${percent(reserves.used_ratio)} of what is reserved is used` : "";

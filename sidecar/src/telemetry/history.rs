@@ -15,8 +15,8 @@ const MAX_COUNTS: usize = 128 * MAX_SAMPLES;
 /// After this long without a denial, a run of denials has ended.
 const PAUSE_MS: u64 = 30_000;
 
-/// Decisions under one limit: admitted, denied, unavailable, error, shadow denied.
-pub type Counts = [u64; 5];
+/// Decisions under one limit: admitted, denied, unavailable, error, shadow denied; and of those admitted, by leases.
+pub type Counts = [u64; 6];
 
 /// Failed store calls, by kind. Kinds that did not occur may be missing.
 pub type Failures = BTreeMap<&'static str, u64>;

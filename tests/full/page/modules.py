@@ -4,7 +4,7 @@ import shlex
 
 from page_checks import PHONE, SCREEN
 
-NONE = {"admitted": 0, "denied": 0, "unavailable": 0, "error": 0, "shadow_denied": 0}
+NONE = {"admitted": 0, "denied": 0, "unavailable": 0, "error": 0, "shadow_denied": 0, "leased": 0}
 NOW = 1_700_000_000_000  # 22:13:20 UTC
 
 
@@ -143,6 +143,9 @@ def leases(page, folder, monitor):
     for state, line in LEASES:
         found = page.evaluate("""async (state) => (await import("/page/summary.js")).leasesText(state ?? undefined)""", state)
         assert found == line, (state, found)
+    for some, line in [({"admitted": 9}, ""), ({"admitted": 60, "denied": 40, "leased": 24.8}, "leases answer 25 % of the requests")]:
+        found = page.evaluate("""async (state) => (await import("/page/summary.js")).leasedText(state)""", rates(**some))
+        assert found == line, (some, found)
 
 
 # Limits with slots, and the rows that they must give: those with the most slots first.
@@ -186,7 +189,7 @@ def rules(page, folder, monitor):
 SAMPLES = """
     const { RateHistory, ALL } = await import("/page/rates.js");
     const { limits } = await import("/page/limits.js");
-    const counts = (denied) => [10 * denied, denied, 0, 0, 0];
+    const counts = (denied) => [10 * denied, denied, 0, 0, 0, 0];
     const sample = (second, denied, seconds = 1) => ({ from_ms: 1000 * (second - seconds), at_ms: 1000 * second, failures: {},
         counts: Object.fromEntries(Object.entries(denied).map(([name, more]) => [name, counts(more)])) });
 """

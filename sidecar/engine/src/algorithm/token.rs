@@ -241,7 +241,8 @@ impl Token {
         };
         Look {
             retry_us: excess.div_ceil(rate.per_us),
-            remaining: (full.cast_signed() - fine.cast_signed()).div_euclid(rate.per_unit.cast_signed()),
+            remaining: (full.cast_signed() - fine.cast_signed())
+                .div_euclid(rate.per_unit.cast_signed()),
             reset_us: fine.div_ceil(rate.per_us),
             quota: spec.most_at_once(),
         }

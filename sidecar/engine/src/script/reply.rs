@@ -199,7 +199,14 @@ mod tests {
         row[4..9].copy_from_slice(&(-3_i64).to_be_bytes()[3..]);
         let each = outcomes(&batch(1), &row).unwrap().each.unwrap();
         let (remaining, over) = (0, 3);
-        assert_eq!(each, [Ok(Outcome { remaining, over, ..denied() })]);
+        assert_eq!(
+            each,
+            [Ok(Outcome {
+                remaining,
+                over,
+                ..denied()
+            })]
+        );
     }
 
     #[test]

@@ -3,11 +3,11 @@
 use super::*;
 
 const fn denied(denied: u64) -> Counts {
-    [0, denied, 0, 0, 0]
+    [0, denied, 0, 0, 0, 0]
 }
 
 const fn admitted(admitted: u64) -> Counts {
-    [admitted, 0, 0, 0, 0]
+    [admitted, 0, 0, 0, 0, 0]
 }
 
 const fn run(since_ms: u64, last_ms: u64, goes_on: bool) -> Denying {

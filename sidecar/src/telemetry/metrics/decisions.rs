@@ -49,17 +49,20 @@ impl DecisionCounters {
         }
     }
 
-    /// The counts so far, summed over sources, of the outcomes that a client or an operator notices.
+    /// The counts so far, summed over sources, of the outcomes that a client or an operator notices, and those of leases.
     pub fn counts(&self) -> Counts {
         use Outcome::{Admitted, Denied, Error, ShadowDenied, Unavailable};
-        [Admitted, Denied, Unavailable, Error, ShadowDenied].map(|outcome| {
+        let of = |outcome: Outcome, only: Option<Source>| {
+            let sources = Source::ALL.iter();
+            let sources = sources.filter(|source| only.is_none_or(|only| only == **source));
             let of_outcome = self.counters.get(outcome as usize);
-            let counters = of_outcome.into_iter().flatten();
-            counters
-                .filter_map(OnceLock::get)
-                .map(IntCounter::get)
-                .sum()
-        })
+            let counters = sources.filter_map(|source| of_outcome?.get(*source as usize)?.get());
+            counters.map(IntCounter::get).sum()
+        };
+        let [admitted, denied, unavailable, error, shadow] =
+            [Admitted, Denied, Unavailable, Error, ShadowDenied].map(|outcome| of(outcome, None));
+        let leased = of(Admitted, Some(Source::Lease));
+        [admitted, denied, unavailable, error, shadow, leased]
     }
 
     /// Counts decisions. With a `count` of 0, the series exists from now on.
