@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::determined;
 use super::filter::{Asked, Filter, said};
-use super::network::{Becomes, is_of_slots, sign, told};
+use super::network::{Becomes, Step, is_of_slots, sign, told};
 use super::script::{CONSUMERS, Check, Event, Grant, KEYS, Link, World, names};
 
 /// The policy's `store_timeout`.
@@ -82,8 +82,8 @@ struct Run {
     versions: RefCell<Vec<usize>>,
     /// Of each sidecar.
     receipts: RefCell<Vec<Vec<Receipt>>>,
-    /// By the receipts that filters have: the entry of the taking, limit and key.
-    reserved: RefCell<BTreeMap<String, (usize, usize, usize)>>,
+    /// By the receipts that filters have: the entry of the taking, limit and key; if the policy changed meanwhile, those of each.
+    reserved: RefCell<BTreeMap<String, Vec<(usize, usize, usize)>>>,
     /// Those that have got slots and do not hold them yet.
     programs: RefCell<Vec<Program>>,
     /// All faults are healed.
@@ -738,22 +738,24 @@ impl Run {
             }
         }
         let before_counted = before.clone();
-        let entry = if is_unsure {
-            for other in others {
-                note(other, Said::Unknown, asked.by);
-            }
-            note(before, Said::Unknown, asked.by)
-        } else {
-            note(before, said, asked.by)
-        };
+        let told = if is_unsure { Said::Unknown } else { said };
+        let others = others.into_iter();
+        let others = others.map(|other| (note(other.clone(), told, asked.by), other));
+        let mut taken: Vec<_> = others.collect();
+        let entry = note(before.clone(), told, asked.by);
+        taken.push((entry, before));
         let mut reserved = self.reserved.borrow_mut();
-        for (check, counted) in metered.iter().zip(&before_counted) {
+        for (index, check) in metered.iter().enumerate() {
             let mut of = asked
                 .receipts
                 .iter()
                 .filter(|(limit, _)| *limit == check.limit);
             if let Some((_, receipt)) = of.next() {
-                reserved.insert(receipt.clone(), (entry, counted.limit, counted.key));
+                let taken = taken.iter().map(|(entry, counted)| {
+                    let counted = &counted[index];
+                    (*entry, counted.limit, counted.key)
+                });
+                reserved.insert(receipt.clone(), taken.collect());
             }
         }
         let of_slots = receipts.iter().zip(checks).zip(&before_counted);
@@ -817,9 +819,16 @@ impl Run {
 
     /// Notes what the streams of a filter have settled.
     fn note_settled(&self, filter: &Filter) {
-        let reserved = self.reserved.borrow();
-        for step in filter.network.steps.take() {
-            let Some((entry, limit, key)) = reserved.get(&step.receipt).copied() else {
+        let (mut reserved, steps) = (self.reserved.borrow_mut(), filter.network.steps.take());
+        for step in &steps {
+            let taken = reserved.get_mut(&step.receipt);
+            taken
+                .into_iter()
+                .for_each(|taken| self.find_taking(taken, step));
+        }
+        for step in steps {
+            let taken = reserved.get(&step.receipt).and_then(|taken| taken.last());
+            let Some((entry, limit, key)) = taken.copied() else {
                 continue;
             };
             let (Span { from, to }, sidecar) = (step.when, step.sidecar);
@@ -842,6 +851,38 @@ impl Run {
         }
     }
 
+    /// A sidecar settles in the limit that a consumer has by its policy of then: so what it settles was taken there, and is the last.
+    fn find_taking(&self, taken: &mut Vec<(usize, usize, usize)>, step: &Step) {
+        let is_settled = matches!(
+            step.what,
+            Becomes::Settled(_, Told::Returned(_) | Told::Charged(_))
+        );
+        if !is_settled || taken.len() < 2 {
+            return;
+        }
+        let is_it = |(_, limit, key): &(usize, usize, usize)| {
+            let consumer = key.checked_sub(KEYS);
+            consumer.is_none_or(|of| *limit == self.tier(of, step.when.from, step.sidecar))
+        };
+        let at = taken.iter().rposition(is_it);
+        taken.truncate(at.map_or(taken.len(), |at| at + 1));
+    }
+
+    /// The limit of a consumer by the policy that a sidecar had then.
+    fn tier(&self, consumer: usize, at: u64, sidecar: usize) -> usize {
+        let log = self.log.borrow();
+        let before = log
+            .iter()
+            .filter(|one| one.sidecar == sidecar && one.to <= at);
+        let versions = before.filter_map(|one| match one.what {
+            What::Policy(version) => Some((one.to, version)),
+            _ => None,
+        });
+        let last = versions.max_by_key(|(to, _)| *to);
+        let version = last.map_or(0, |(_, version)| version);
+        self.world.counted(version, CONSUMERS, consumer).0
+    }
+
     /// A step of the life of slots. Those of a consumer are renewed in its tier of then.
     fn held(
         &self,
@@ -852,17 +893,7 @@ impl Run {
     ) -> What {
         let mut limit = limit;
         if let (Some(consumer), true) = (key.checked_sub(KEYS), sign != Sign::Ended) {
-            let log = self.log.borrow();
-            let before = log
-                .iter()
-                .filter(|one| one.sidecar == sidecar && one.to <= at);
-            let versions = before.filter_map(|one| match one.what {
-                What::Policy(version) => Some((one.to, version)),
-                _ => None,
-            });
-            let last = versions.max_by_key(|(to, _)| *to);
-            let version = last.map_or(0, |(_, version)| version);
-            (limit, _) = self.world.counted(version, CONSUMERS, consumer);
+            limit = self.tier(consumer, at, sidecar);
         }
         What::Held(Held {
             entry,
