@@ -42,8 +42,9 @@ local function change_slots(what, bucket, key, now, units, request, position, re
   else
     local ends = redis.call('ZSCORE', key, list[#list])
     local live = ends and tonumber(ends) > now
-    if what == 6 and not live then return 3, 0, 0, following end
+    -- Those that have ended go, too: a step of the clock back would put them in use again.
     if what == 6 then units = -redis.call('ZREM', key, unpack(list)) elseif live then units = 0 end
+    if what == 6 and not live then return 3, 0, 0, following end
     bucket.level = bucket.level + units
   end
   bucket.kept = bucket.kept + units

@@ -287,6 +287,9 @@ a decision that is denied stores its slots
 slots are freed by their number instead of their id
 - units = -redis.call('ZREM', key, unpack(list))
 + units = -#redis.call('ZPOPMIN', key, units) / 2
+what has ended stays when it is freed
+- if what == 6 then units = -redis.call('ZREM', key, unpack(list))
++ if what == 6 and live then units = -redis.call('ZREM', key, unpack(list))
 what has ended is freed once more
 - if what == 6 and not live then return 3, 0, 0, following end
 +

@@ -55,7 +55,7 @@ struct Named {
 
 #[derive(Default)]
 struct Model {
-    /// Those that have ended stay until others are stored.
+    /// Those that have ended stay until others are stored or somebody frees them.
     slots: Vec<Named>,
 }
 
@@ -97,11 +97,7 @@ impl Model {
     fn free(&mut self, limit: usize, now: u64, id: SlotId) -> Done {
         match self.take_out(limit, id) {
             Some(before) if before.until > now => Done::Returned(id.units()),
-            Some(before) => {
-                self.slots.push(before);
-                Done::Nothing
-            }
-            None => Done::Nothing,
+            _ => Done::Nothing,
         }
     }
 

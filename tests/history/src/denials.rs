@@ -155,7 +155,7 @@ impl Judge<'_> {
     }
 
     /// Leases that are lost come back with their window only. Those of token buckets are not told from what drains.
-    fn loses_leases(&self, counted: &Counted) -> bool {
+    pub(crate) fn loses_leases(&self, counted: &Counted) -> bool {
         let mut changes = self.changes.iter();
         let mut are_lost = || {
             changes.any(|one| {

@@ -73,7 +73,8 @@ impl<'a> Judge<'a> {
                 report.add((bucket.limit, bucket.key), when, what);
             }
             let leased = self.longest_lease(bucket.limit) > 0;
-            may_be_idle |= leased && (self.history.fleet || when.0 <= calm);
+            // What a VM held when it ended is lost for one window (docs/leases.md).
+            may_be_idle |= leased && (self.loses_leases(counted) || when.0 <= calm);
             let longer = self.held_longer(counted) + if leased { RETURNS } else { 0 };
             let gone = self.gone_before(counted, when, longer);
             let at_most = counted.uses.at_most(gone, when.1, when.0);

@@ -89,14 +89,13 @@ impl Slots {
         ended
     }
 
-    /// Frees those of an id; how many.
+    /// Frees those of an id; how many. Those that have ended go, too: a step of the clock back would put them in use again.
     pub fn free(&mut self, now_us: u64, id: SlotId) -> u64 {
-        if !self.live(now_us, id) {
-            return 0;
+        let live = self.live(now_us, id);
+        if self.ends_us.remove(&id).is_some() {
+            self.count -= id.units();
         }
-        self.ends_us.remove(&id);
-        self.count -= id.units();
-        id.units()
+        if live { id.units() } else { 0 }
     }
 
     /// The ids of those that have not ended.

@@ -48,14 +48,14 @@ impl Service {
         asked: &Decision<'_>,
         status: &mut LimitStatus<'static>,
     ) {
-        let now_ms = overrides.unix_ms;
         let peek = [Ok(Decision {
             peek: true,
             receipt: false,
             ..asked.clone()
         })];
         while let Some(end_ms) = overrides.first_end_ms(&asked.checks) {
-            let ends_in_ms = end_ms.saturating_sub(now_ms);
+            // From now on, as the denial's wait counts: the overrides' time is that of the question.
+            let ends_in_ms = end_ms.saturating_sub(clock::unix_ms()).max(1);
             if status.retry_after_ms < ends_in_ms {
                 return;
             }
