@@ -3,7 +3,7 @@
 //! | file | for |
 //! |---|---|
 //! | `descriptors.rs` | ratelimit's files |
-//! | `envoy.rs`, `actions.rs` | Envoy's files: for which requests `rate_limits` are, and what they send |
+//! | `envoy.rs`, `hosts.rs`, `per_route.rs`, `actions.rs` | Envoy's files: for which requests `rate_limits` are, and what they send |
 //! | `scope.rs` | conditions of the policy |
 //! | `walk.rs` | which descriptors that finds |
 //! | `limits.rs` | the limits that follow |
@@ -12,8 +12,10 @@
 mod actions;
 mod descriptors;
 mod envoy;
+mod hosts;
 mod limits;
 mod notes;
+mod per_route;
 mod scope;
 mod walk;
 
@@ -21,11 +23,11 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sluicegate_rules::config::from_value;
 
-use self::limits::Limits;
+use self::limits::{Limits, Written};
 use self::notes::Notes;
 use crate::lint::snake_case;
-use crate::policy::Policy;
-use crate::yaml::{Data, Node, fields, get, line_at, line_of, lines_before, load, text, value};
+use crate::policy::{Policy, line_and_why};
+use crate::yaml::{Data, Node, fields, get, line_at, line_of, lines_before, merged, text, value};
 
 /// A policy, and what people have to know of it.
 #[derive(Debug)]
@@ -37,7 +39,7 @@ pub struct Imported {
     /// How many things were not imported.
     pub missing: usize,
     /// Why the sidecar would refuse it.
-    pub mistake: Option<String>,
+    pub mistake: Option<&'static str>,
 }
 
 /// A file's name and text.
@@ -71,7 +73,7 @@ impl Document {
     fn all(files: &[File]) -> Result<Vec<Self>, String> {
         let mut all = Vec::new();
         for (file, text) in files {
-            for node in load(text).map_err(|why| format!("{file} {why}"))? {
+            for node in merged(text).map_err(|why| format!("{file} {why}"))? {
                 Self::add((file, text), node, &mut all);
             }
         }
@@ -90,7 +92,7 @@ impl Document {
         for (key, value) in data.unwrap_or_default() {
             let inner = text(value).unwrap_or_default();
             let before = lines_before(value, 0).min(line_of(key, 0));
-            let loaded = load(inner).unwrap_or_default().into_iter();
+            let loaded = merged(inner).unwrap_or_default().into_iter();
             loaded.for_each(|node| add(before, node, inner));
         }
         add(0, node, whole);
@@ -116,7 +118,7 @@ fn spell(node: &mut Node, text: &str, in_descriptors: bool) {
 }
 
 fn spell_scalar(node: &mut Node, text: &str) {
-    let span = node.referenced.span();
+    let span = node.defined.span();
     let number = |given: Option<u64>| usize::try_from(given?).ok();
     let place = number(span.byte_offset()).zip(number(span.byte_len()));
     let spelled = place.and_then(|(from, length)| text.get(from..from + length));
@@ -142,17 +144,33 @@ pub fn import(config: &[File], envoy: Option<&[File]>, shadow: bool) -> Result<I
             }
         }
     }
-    let (count, body) = limits.to_yaml(envoy.is_none(), shadow, &mut notes);
-    let policy = format!("{}{body}", notes.to_comments());
+    let mut limits = limits.written(envoy.is_none(), shadow, &mut notes);
+    let body = accepted(&mut limits, &mut notes);
     Ok(Imported {
-        mistake: match count {
-            0 => Some("no limit was imported".to_owned()),
-            _ => Policy::parse(&policy).err(),
-        },
-        limits: count,
+        mistake: limits.is_empty().then_some("no limit was imported"),
+        limits: limits.len(),
         missing: notes.missing.len(),
-        policy,
+        policy: notes.to_comments() + &body,
     })
+}
+
+/// The policy, after those limits are left out that the sidecar would refuse.
+fn accepted(limits: &mut Vec<Written>, notes: &mut Notes) -> String {
+    loop {
+        let texts = limits.iter().map(|(_, text)| text.as_str());
+        let body: String = ["limits:\n"].into_iter().chain(texts).collect();
+        let Err(why) = Policy::parse(&body) else {
+            return body;
+        };
+        let (line, why) = line_and_why(&why).unwrap_or((0, &why));
+        let mut end = 1;
+        let place = limits.iter().position(|(_, text)| {
+            end += text.lines().count();
+            line <= end
+        });
+        let Some(place) = place else { return body };
+        notes.missing(&limits.remove(place).0, why);
+    }
 }
 
 #[cfg(test)]

@@ -129,13 +129,21 @@ pub fn value(node: &Node) -> Value {
     }
 }
 
-/// The documents of a text.
+/// The documents of a text, as Envoy reads them.
 pub fn load(text: &str) -> Result<Vec<Node>, String> {
+    load_with(text, MergeKeyPolicy::AsOrdinary)
+}
+
+/// The same, as Kubernetes and programs in Go read it: with `<<`.
+pub fn merged(text: &str) -> Result<Vec<Node>, String> {
+    load_with(text, MergeKeyPolicy::Merge)
+}
+
+fn load_with(text: &str, merge_keys: MergeKeyPolicy) -> Result<Vec<Node>, String> {
     let options = serde_saphyr::options! {
         with_snippet: false,
         strict_booleans: true,
-        // As Envoy reads it.
-        merge_keys: MergeKeyPolicy::AsOrdinary,
+        merge_keys: merge_keys,
         budget: serde_saphyr::budget! {
             max_depth: MAX_DEPTH,
             max_nodes: MAX_NODES,

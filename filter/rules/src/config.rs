@@ -44,6 +44,7 @@ pub use error::ConfigError;
 pub use error::nearest;
 pub use expressions::free_unused as free_unused_expressions;
 pub use fingerprint::fingerprint;
+pub use rule_set::MAX_RULES;
 pub(crate) use values::MAX_NAME_BYTES;
 
 use crate::key::Hasher;

@@ -3,21 +3,19 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use serde::de::IgnoredAny;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::scope::{Scope, condition, escaped, header};
 
 /// An entry of `rate_limits`.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct RateLimit {
     #[serde(default)]
     pub stage: u32,
     /// By their kinds, one each.
     pub actions: Vec<BTreeMap<String, Action>>,
-    /// Envoy ignores it here.
-    pub hits_addend: Option<IgnoredAny>,
+    #[serde(flatten)]
+    pub others: Map<String, Value>,
 }
 
 /// The fields of all kinds of actions.
@@ -29,6 +27,9 @@ pub struct Action {
     header_name: String,
     query_parameter_name: String,
     metadata_key: Value,
+    source: String,
+    default_value: String,
+    skip_if_absent: bool,
     v4_prefix_mask_len: Option<u8>,
     v6_prefix_mask_len: Option<u8>,
     expect_match: Option<bool>,
@@ -40,6 +41,8 @@ pub struct Action {
 pub struct Entry {
     pub key: String,
     pub sent: Sent,
+    /// What requests without the value send, if they send the descriptor at all; empty: the other entries alone.
+    pub absent: Option<String>,
     pub scope: Scope,
 }
 
@@ -72,11 +75,18 @@ impl Action {
                 let bits = json!({ "ipv4_bits": v4.unwrap_or(32), "ipv6_bits": v6.unwrap_or(128) });
                 (kind, Sent::Told(json!({ "address": bits })))
             }
+            // It begins with what clients write.
+            "request_headers" if self.header_name.eq_ignore_ascii_case("x-forwarded-for") => {
+                (kind, Sent::Told(json!({ "address": {} })))
+            }
             "request_headers" => (kind, Sent::Told(header(&self.header_name))),
             "query_parameters" => (
                 kind,
                 Sent::Told(json!({ "query": self.query_parameter_name })),
             ),
+            "metadata" if !["", "DYNAMIC"].contains(&self.source.as_str()) => {
+                return Err("`source` is not DYNAMIC".to_owned());
+            }
             "metadata" | "dynamic_metadata" => {
                 let of = &self.metadata_key;
                 let path = of["path"].as_array().into_iter().flatten();
@@ -96,7 +106,14 @@ impl Action {
         }
         let key = self.descriptor_key.clone();
         let key = key.unwrap_or_else(|| default.to_owned());
-        Ok(Entry { key, sent, scope })
+        let default = Some(self.default_value.clone());
+        let absent = default.filter(|default| self.skip_if_absent || !default.is_empty());
+        Ok(Entry {
+            key,
+            sent,
+            absent,
+            scope,
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
+use sluicegate_engine::MAX_UNITS;
 
 use super::Document;
 use crate::yaml::get;
@@ -61,7 +62,7 @@ pub struct Descriptor {
 pub struct Rate {
     unit: Option<String>,
     #[serde(default)]
-    pub requests_per_unit: u32,
+    requests_per_unit: u32,
     #[serde(default)]
     pub unlimited: bool,
     #[serde(rename = "name")]
@@ -71,6 +72,10 @@ pub struct Rate {
 }
 
 impl Rate {
+    pub fn units(&self) -> u64 {
+        u64::from(self.requests_per_unit).min(MAX_UNITS)
+    }
+
     /// The time, as rates have it.
     pub fn per(&self) -> Option<&'static str> {
         let unit = self.unit.as_ref()?.to_lowercase();
@@ -128,6 +133,9 @@ fn place(
             .replace(|c: char| !c.is_ascii_alphanumeric() && c != '_', "-");
         let name = format!("{above}{}", name.replace("_-", "_").trim_matches('-'));
         one.name = name.chars().take(MAX_NAME).collect();
+        if one.name.is_empty() {
+            one.name.push('-');
+        }
         let wrong = match &one.rate_limit {
             _ if one.key.is_empty() => "`key` is empty",
             _ if names.contains(&one.joined) => "this descriptor occurs twice",

@@ -1,23 +1,30 @@
 //! Envoy's files: the ratelimit filters, and `rate_limits` of virtual hosts, routes and an EnvoyFilter's patches.
 
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::actions::{Entry, RateLimit, route};
 use super::descriptors::Domain;
+use super::hosts::hosts;
+use super::per_route::{PER_ROUTE, Settings};
 use super::scope::Scope;
 use super::{Document, Notes};
 use crate::lint::{any, is_called};
 use crate::yaml::{Node, at, children, entries, fields, get, is_true, text, value};
 
 /// A ratelimit filter.
-#[derive(Clone, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 pub struct Filter {
+    #[serde(skip)]
+    pub name: String,
+    /// Only routes that have settings of it ask.
+    #[serde(skip)]
+    pub disabled: bool,
     pub domain: String,
     #[serde(default)]
     stage: u32,
     #[serde(default)]
-    pub failure_mode_deny: bool,
+    failure_mode_deny: bool,
     #[serde(flatten)]
     others: Map<String, Value>,
 }
@@ -25,13 +32,15 @@ pub struct Filter {
 /// Fields of a filter that have no part in what it limits.
 const OF_FILTER: &str =
     "@type timeout rate_limited_as_resource_exhausted rate_limit_service stat_prefix";
-const PER_ROUTE: [&str; 2] = ["typed_per_filter_config", "envoy.filters.http.ratelimit"];
+const USUAL_NAME: &str = "envoy.filters.http.ratelimit";
 
 /// A descriptor that ratelimit is asked about for these requests.
 pub struct Asked {
     pub scope: Scope,
     pub entries: Vec<Entry>,
-    pub by: Filter,
+    pub domain: String,
+    /// A request without a verdict is refused.
+    pub denies: bool,
 }
 
 /// All that these files ask about.
@@ -44,6 +53,7 @@ pub fn read(documents: &[Document], domains: &[Domain], notes: &mut Notes) -> Ve
         [] => {
             let only = domains.first().filter(|_| domains.len() == 1);
             filters.extend(only.map(|domain| Filter {
+                name: USUAL_NAME.to_owned(),
                 domain: domain.name.clone(),
                 ..Filter::default()
             }));
@@ -64,33 +74,38 @@ pub fn read(documents: &[Document], domains: &[Domain], notes: &mut Notes) -> Ve
     }
     let mut own = documents.iter();
     let own = own.find_map(|document| at(&document.node, &["node", "cluster"]).and_then(text));
-    let (filters, mut asked) = (&filters, Vec::new());
-    for document in documents {
-        let mut reader = Reader {
-            document,
-            filters,
-            own,
-            asked: &mut asked,
-            notes,
-        };
-        reader.search(&document.node);
+    let mut asked = Vec::new();
+    for filter in &filters {
+        for document in documents {
+            let mut reader = Reader {
+                document,
+                filter,
+                own,
+                asked: &mut asked,
+                notes,
+            };
+            reader.search(&document.node);
+        }
     }
     asked
 }
 
 fn filters_in(document: &Document, node: &Node, found: &mut Vec<Filter>, notes: &mut Notes) {
     let given = get(node, "typed_config").filter(|_| is_called(node, "http.ratelimit"));
+    let name = get(node, "name").and_then(text).unwrap_or(USUAL_NAME);
+    let disabled = is_true(node, "disabled");
     let Some(node) = given else {
         return children(node).for_each(|inner| filters_in(document, inner, found, notes));
     };
     match document.read::<Filter>(node) {
-        Err(why) => notes.missing.push(why),
-        Ok(filter) => {
+        Err(why) => notes.left_out(why),
+        Ok(mut filter) => {
             let others = filter.others.keys().map(String::as_str);
             for field in others.filter(|name| !OF_FILTER.contains(name)) {
                 let place = document.field(node, field);
                 notes.missing(&place, &format!("the filter's `{field}`"));
             }
+            (filter.name, filter.disabled) = (name.to_owned(), disabled);
             found.push(filter);
         }
     }
@@ -98,7 +113,7 @@ fn filters_in(document: &Document, node: &Node, found: &mut Vec<Filter>, notes: 
 
 struct Reader<'a> {
     document: &'a Document,
-    filters: &'a [Filter],
+    filter: &'a Filter,
     /// Envoy's own cluster.
     own: Option<&'a str>,
     asked: &'a mut Vec<Asked>,
@@ -108,13 +123,18 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn search(&mut self, node: &Node) {
         let hosts = get(node, "virtual_hosts").map(entries).unwrap_or_default();
-        hosts.iter().for_each(|host| self.virtual_host(host, hosts));
-        if let Some(list) = get(node, "rate_limits") {
+        hosts
+            .iter()
+            .for_each(|host| self.virtual_host(host, hosts, node));
+        let settings = Settings::of(self.filter, &[node]);
+        let list = settings.limits.or(get(node, "rate_limits"));
+        if let (Some(list), true) = (list, hosts.is_empty()) {
             self.notes.differs("patch", &self.document.at(list));
-            self.add(list, &Scope::default(), None);
+            self.add(list, &Scope::default(), None, &settings);
+        } else if hosts.is_empty() {
+            self.note_settings(node);
         }
-        self.note_settings(node);
-        let others = ["virtual_hosts", PER_ROUTE[0]];
+        let others = ["virtual_hosts", PER_ROUTE];
         let inner = fields(node).iter();
         let inner = inner.filter(|(name, _)| !others.contains(&name.value.as_str()));
         for inner in inner.map(|(_, inner)| inner).chain(entries(node)) {
@@ -125,15 +145,17 @@ impl Reader<'_> {
         }
     }
 
-    fn virtual_host(&mut self, host: &Node, all: &[Node]) {
+    fn virtual_host(&mut self, host: &Node, all: &[Node], config: &Node) {
         let routes = get(host, "routes").map(entries).unwrap_or_default();
-        for node in routes.iter().chain([host]) {
-            self.note_settings(node);
-        }
         let is_some = |list: &&Node| !entries(list).is_empty();
         let own = |route| at(route, &["route", "rate_limits"]).filter(is_some);
-        let limits = get(host, "rate_limits");
-        if limits.is_none() && !routes.iter().any(|route| own(route).is_some()) {
+        let filter = self.filter;
+        let settings = |route| Settings::of(filter, &[route, host, config]);
+        let (limits, of_host) = (get(host, "rate_limits"), settings(host));
+        let mut lists = routes
+            .iter()
+            .map(|route| own(route).or(settings(route).limits));
+        if limits.or(of_host.limits).is_none() && !lists.any(|list| list.is_some()) {
             return;
         }
         let scope = hosts(host, all);
@@ -141,27 +163,40 @@ impl Reader<'_> {
         for route in routes {
             let cluster = at(route, &["route", "cluster"]).and_then(text);
             clusters.push(cluster);
+            let weighted = at(route, &["route", "weighted_clusters", "clusters"]);
+            let weighted = weighted.map(entries).into_iter().flatten();
+            weighted.for_each(|one| self.note_settings(one));
             let Some(matched) = self.matched(route) else {
                 continue;
             };
             let region = earlier.iter().filter(|other| overlap(&matched, other));
             let region = region.fold(matched.clone(), Scope::without);
             earlier.push(matched);
-            if let Some(list) = own(route) {
-                self.add(list, &scope.and(&region), cluster);
-            }
-            let includes =
-                |action| own(route).is_none() || is_true(action, "include_vh_rate_limits");
+            let (settings, own) = (settings(route), own(route));
             // Envoy asks nobody about what it answers itself.
-            if !get(route, "route").is_some_and(includes) {
-                rest = rest.without(&region);
+            let action = get(route, "route").filter(|_| settings.asks);
+            let list = settings.limits.or(own).filter(|_| action.is_some());
+            if let Some(list) = list {
+                self.add(list, &scope.and(&region), cluster, &settings);
             }
+            let includes = |action| {
+                settings.includes(is_true(action, "include_vh_rate_limits"), own.is_some())
+            };
+            if action.is_some_and(includes) {
+                if settings.domain == of_host.domain && of_host.asks {
+                    continue;
+                }
+                let list = limits.into_iter();
+                list.for_each(|list| self.add(list, &scope.and(&region), cluster, &settings));
+            }
+            rest = rest.without(&region);
         }
         clusters.dedup();
-        if let Some(list) = limits {
+        let list = of_host.limits.filter(|_| routes.is_empty()).or(limits);
+        if let Some(list) = list {
             self.notes.differs("unrouted", &self.document.at(list));
             let cluster = clusters.pop().filter(|_| clusters.is_empty());
-            self.add(list, &rest, cluster.flatten());
+            self.add(list, &rest, cluster.flatten(), &of_host);
         }
     }
 
@@ -182,12 +217,12 @@ impl Reader<'_> {
         matched.inspect_err(unmatched).ok()
     }
 
-    /// Notes that a route or a virtual host has settings of the filter.
+    /// Notes settings of the filter that are not imported.
     fn note_settings(&mut self, node: &Node) {
-        if let Some(own) = at(node, &PER_ROUTE) {
+        if let Some(own) = self.filter.settings(node) {
             let place = self.document.at(own);
             self.notes
-                .missing(&place, "the filter's settings for this route (`disabled`, `vh_rate_limits`, `domain`, limits): its requests count as if there were none");
+                .missing(&place, "the filter's settings for a single cluster, or in a patch: requests count as if there were none");
         }
     }
 
@@ -203,43 +238,46 @@ impl Reader<'_> {
         }
     }
 
-    /// Adds the entries of a list for these requests, which have this upstream.
-    fn add(&mut self, list: &Node, scope: &Scope, upstream: Option<&str>) {
-        for node in entries(list) {
-            let read = self.entry(node, scope, [self.own, upstream]);
-            self.notes.missing.extend(read.err());
+    /// Adds the entries of a list for these requests, which have this upstream and these settings.
+    fn add(&mut self, list: &Node, scope: &Scope, upstream: Option<&str>, settings: &Settings<'_>) {
+        for node in entries(list).iter().filter(|_| settings.asks) {
+            match self.entries(node, upstream, settings) {
+                Err(why) => self.notes.left_out(why),
+                Ok(entries) => self.asked.extend(entries.map(|entries| Asked {
+                    scope: scope.clone(),
+                    entries,
+                    domain: settings.domain.to_owned(),
+                    denies: self.filter.failure_mode_deny,
+                })),
+            }
         }
     }
 
-    fn entry(
+    /// What an entry sends, if it is for this filter.
+    fn entries(
         &mut self,
         node: &Node,
-        scope: &Scope,
-        clusters: [Option<&str>; 2],
-    ) -> Result<(), String> {
-        let (limit, place) = (
-            self.document.read::<RateLimit>(node)?,
-            self.document.at(node),
-        );
-        if limit.hits_addend.is_some() {
-            self.notes.differs("hits_addend", &place);
+        upstream: Option<&str>,
+        settings: &Settings<'_>,
+    ) -> Result<Option<Vec<Entry>>, String> {
+        let limit: RateLimit = self.document.read(node)?;
+        // Settings have no stages.
+        if limit.stage != self.filter.stage && settings.limits.is_none() {
+            return Ok(None);
+        }
+        let place = self.document.at(node);
+        for (field, given) in &limit.others {
+            match field.as_str() {
+                "hits_addend" | "disable_key" | "limit" => self.notes.differs(field, &place),
+                "apply_on_stream_done" if given == false => {}
+                _ => return Err(format!("{place}: `{field}` has no counterpart")),
+            }
         }
         self.note_prefix(node, &place);
-        for by in self
-            .filters
-            .iter()
-            .filter(|filter| filter.stage == limit.stage)
-        {
-            let actions = limit.actions.iter().flatten();
-            let entries = actions.map(|(kind, action)| action.entry(kind, clusters));
-            let entries: Result<_, _> = entries.collect();
-            self.asked.push(Asked {
-                scope: scope.clone(),
-                entries: entries.map_err(|why| format!("{place}: {why}"))?,
-                by: by.clone(),
-            });
-        }
-        Ok(())
+        let actions = limit.actions.iter().flatten();
+        let entries = actions.map(|(kind, action)| action.entry(kind, [self.own, upstream]));
+        let entries: Result<_, _> = entries.collect();
+        entries.map(Some).map_err(|why| format!("{place}: {why}"))
     }
 }
 
@@ -253,33 +291,4 @@ fn overlap(one: &Scope, other: &Scope) -> bool {
     });
     let begins = |path: &str, prefix: &str| path.starts_with(prefix.trim_end_matches('/'));
     begins(&one, &other) || begins(&other, &one)
-}
-
-/// The requests that come to a virtual host, and to no other that names their host better.
-fn hosts(host: &Node, all: &[Node]) -> Scope {
-    let names = |host| {
-        get(host, "domains")
-            .map(entries)
-            .unwrap_or_default()
-            .iter()
-            .filter_map(text)
-    };
-    let own: Vec<_> = names(host).collect();
-    let is_better = |name: &&str| {
-        let is_wider = |own: &&str| own.strip_prefix('*').is_some_and(|end| name.ends_with(end));
-        !own.contains(name) && own.iter().any(is_wider)
-    };
-    let named = |names: Vec<&str>| {
-        let names = names.iter().map(|name| name.split(':').next());
-        Scope::of(json!({ "host": names.collect::<Vec<_>>() }))
-    };
-    let better: Vec<_> = all.iter().flat_map(names).filter(is_better).collect();
-    let scope = match own.is_empty() || own.contains(&"*") {
-        true => Scope::default(),
-        false => named(own.clone()),
-    };
-    match better.is_empty() {
-        true => scope,
-        false => scope.without(&named(better)),
-    }
 }

@@ -4,6 +4,8 @@ use std::ptr;
 
 use serde_json::{Value, json};
 use serde_saphyr::{FlowMap, FlowSeq};
+use sluicegate_engine::MAX_UNITS;
+use sluicegate_rules::config::MAX_RULES;
 
 use super::Notes;
 use super::descriptors::{Descriptor, Domain, Rate};
@@ -12,7 +14,7 @@ use super::scope::Scope;
 use super::walk::Walk;
 
 /// Above it, 13 bytes for each request are too many.
-const MAX_LOGGED: u32 = 10_000;
+const MAX_LOGGED: u64 = 10_000;
 
 struct Limit<'d> {
     node: &'d Descriptor,
@@ -22,7 +24,12 @@ struct Limit<'d> {
     denies: bool,
     /// For which requests; empty: for none.
     scopes: Vec<Scope>,
+    /// Those of single addresses.
+    overrides: Vec<Value>,
 }
+
+/// A limit's place in ratelimit's files, and its text.
+pub type Written = (String, String);
 
 pub struct Limits<'d> {
     domains: &'d [Domain],
@@ -48,7 +55,7 @@ impl<'d> Limits<'d> {
 
     /// Adds the requests of which ratelimit is asked this.
     pub fn add(&mut self, asked: &Asked, notes: &mut Notes) {
-        let named = |domain: &&Domain| domain.name == asked.by.domain;
+        let named = |domain: &&Domain| domain.name == asked.domain;
         for domain in self.domains.iter().filter(named) {
             let mut all = vec![Walk::begin(&domain.descriptors, &asked.scope)];
             for entry in &asked.entries {
@@ -75,22 +82,32 @@ impl<'d> Limits<'d> {
             place = Some(other);
         }
         let limit = place.and_then(|place| self.found.get_mut(place));
+        let mut done = Vec::new();
         if let Some(limit) = limit {
+            if let [_] = *walk.key {
+                (done, limit.overrides) = walk.single.into_iter().unzip();
+            }
             limit.key = walk.key;
-            limit.denies |= asked.by.failure_mode_deny;
+            limit.denies |= asked.denies;
             if !limit.scopes.contains(&walk.scope) {
                 limit.scopes.push(walk.scope);
             }
         }
+        let is_done = |limit: &Limit<'_>| done.iter().any(|node| ptr::eq(*node, limit.node));
+        self.found
+            .retain(|limit| !limit.scopes.is_empty() || !is_done(limit));
     }
 
-    /// The policy, and how many limits it has. `all`: those that no request meets, too.
-    pub fn to_yaml(&self, all: bool, shadow: bool, notes: &mut Notes) -> (usize, String) {
-        let (mut names, mut text) = (Vec::new(), "limits:\n".to_owned());
+    /// As text. `all`: those that no request meets, too.
+    pub fn written(&self, all: bool, shadow: bool, notes: &mut Notes) -> Vec<Written> {
+        let (mut names, mut written) = (Vec::new(), Vec::new());
         for limit in self.found.iter().filter(|limit| !limit.rate.unlimited) {
             let Descriptor { at, name, .. } = limit.node;
-            if limit.scopes.is_empty() && !all {
-                let why = "no `rate_limits` that were imported send this descriptor";
+            if !all && (limit.scopes.is_empty() || names.len() == MAX_RULES) {
+                let why = match limit.scopes.is_empty() {
+                    true => "no `rate_limits` that were imported send this descriptor",
+                    false => "a policy has no room for more limits of requests",
+                };
                 notes.missing(at, why);
                 continue;
             }
@@ -99,12 +116,14 @@ impl<'d> Limits<'d> {
                 before => format!("-{}", before + 1),
             };
             names.push(name);
-            text += &format!("  {name}{number}: # {at}\n");
+            let name = flow(&json!(format!("{name}{number}")));
+            let mut text = format!("  {name}: # {at}\n");
             for (field, value) in limit.fields(shadow, notes) {
                 text += &format!("    {field}: {}\n", flow(&value));
             }
+            written.push((at.clone(), text));
         }
-        (names.len(), text)
+        written
     }
 }
 
@@ -116,11 +135,12 @@ impl<'d> Limit<'d> {
             key: vec![],
             denies: false,
             scopes: vec![],
+            overrides: vec![],
         })
     }
 
     fn fields(&self, shadow: bool, notes: &mut Notes) -> Vec<(&'static str, Value)> {
-        let quota = self.rate.requests_per_unit;
+        let quota = self.rate.units();
         let per = self.rate.per().unwrap_or_default();
         let rate = match quota {
             0 => json!(0),
@@ -132,6 +152,7 @@ impl<'d> Limit<'d> {
         let key = one_of(self.key.clone(), "everyone");
         let (counted, met) = (flow(&key), flow(&matched));
         let is_always_there = |one: &Value| one.is_string() || one.get("address").is_some();
+        let has_single = !self.overrides.is_empty();
         let can_lack = !self.key.iter().all(is_always_there);
         for (is_so, what) in [
             (counted.contains("address"), "address"),
@@ -139,6 +160,9 @@ impl<'d> Limit<'d> {
             (counted.contains("path") || met.contains('/'), "path"),
             (met.contains("method: "), "method"),
             (quota > MAX_LOGGED, "memory"),
+            (quota == MAX_UNITS, "most"),
+            (counted.contains("address: {}"), "forwarded"),
+            (has_single && is_shadow, "single"),
             (per == "30d", "calendar"),
             (self.node.quota_mode, "quota_mode"),
             (!self.rate.replaces.is_empty(), "replaces"),
@@ -155,6 +179,7 @@ impl<'d> Limit<'d> {
             (can_lack, "when_missing", json!("skip")),
             (self.denies, "on_failure", json!("deny")),
             (is_met && is_shadow, "shadow", json!(true)),
+            (has_single, "overrides", json!(self.overrides)),
         ];
         let there = fields.into_iter().filter(|(is_there, ..)| *is_there);
         there.map(|(_, field, value)| (field, value)).collect()

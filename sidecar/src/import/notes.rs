@@ -26,7 +26,11 @@ impl Notes {
 
     /// This was not imported.
     pub fn missing(&mut self, at: &str, why: &str) {
-        let why = format!("{at}: {why}");
+        self.left_out(format!("{at}: {why}"));
+    }
+
+    /// The same, with the place before it.
+    pub fn left_out(&mut self, why: String) {
         if !self.missing.contains(&why) {
             self.missing.push(why);
         }

@@ -25,7 +25,9 @@ impl Scope {
     }
 
     pub fn without(mut self, other: &Self) -> Self {
-        self.except.push(other.to_match());
+        if !other.is_empty() {
+            self.except.push(other.to_match());
+        }
         self
     }
 
@@ -104,6 +106,8 @@ pub fn condition(component: &Value, how: &str, given: Value) -> Result<Scope, St
         ("host" | "method", "equals") => json!({ kind: given }),
         // Every request has one.
         ("host" | "method" | "path" | "address", "present") => json!({}),
+        ("host", _) => listed("headers", json!({ "name": ":authority" })),
+        ("method", _) => listed("headers", json!({ "name": ":method" })),
         _ => {
             return Err(format!(
                 "the policy has no condition `{kind}` {how} {given}"
@@ -114,8 +118,8 @@ pub fn condition(component: &Value, how: &str, given: Value) -> Result<Scope, St
 
 /// Whether the short form reads nothing but itself in a path.
 fn is_plain(path: &str) -> bool {
-    let is_part = |c: char| c.is_ascii_alphanumeric() || "/-_.~".contains(c);
-    path.starts_with('/') && path.chars().all(is_part)
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "/-_.~:@=,".contains(c);
+    path.starts_with('/') && !path.contains("/:") && path.chars().all(is_part)
 }
 
 /// A text as an expression that matches it.

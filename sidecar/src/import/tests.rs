@@ -65,6 +65,11 @@ fn each_action_has_a_key_or_a_condition() {
         request_headers: { header_name: ':path', descriptor_key: PATH } | PATH=/api*:1 | path_regex: && /api.* && key: path
         request_headers: { header_name: ':method', descriptor_key: m } | m=POST:5 | match: { method: POST } && includes HEAD
         request_headers: { header_name: ':authority', descriptor_key: h } | h:5 | key: host
+        header_value_match: { descriptor_value: v, headers: [{ name: ':method', string_match: { safe_regex: { regex: P.* } } }] } | header_match=v:5 | { name: ":method", regex: P.* }
+        request_headers: { header_name: X-Forwarded-For, descriptor_key: k } | k:5 | key: { address: {} } && !when_missing && begins with what clients write
+        request_headers: { header_name: x-key, descriptor_key: k, skip_if_absent: true } | k:5 | key: { header: x-key } && !except
+        generic_key: { descriptor_value: v } }, { request_headers: { header_name: a, descriptor_key: a, skip_if_absent: true } | generic_key=v:5(a:6) | rate: 6/1m && key: { header: a } && rate: 5/1m && match: { all: true, except: [{ headers: [{ name: a, present: true }] }] }
+        metadata: { descriptor_key: k, default_value: none, metadata_key: { key: ns, path: [{ key: a }] } } | k=none:5 | match: [{ metadata: [{ equals: none, name: [a], namespace: ns }] }, { all: true, except: [{ metadata: [{ name: [a], namespace: ns, present: true }] }] }] && key: everyone
         query_parameters: { query_parameter_name: q, descriptor_key: k } | k:5 | key: { query: q }
         metadata: { descriptor_key: k, metadata_key: { key: ns, path: [{ key: a }, { key: b }] } } | k:5 | key: { metadata: { name: [a, b], namespace: ns } }
         generic_key: { descriptor_value: all } | generic_key=all:5 | key: everyone && !match:
@@ -129,9 +134,40 @@ fn descriptors_are_found_as_ratelimit_finds_them() {
 }
 
 #[test]
-fn descriptors_have_fields_that_matter_and_fields_that_do_not() {
-    let header = "rate_limits: [{ actions: [{ request_headers: { header_name: a, descriptor_key: a } }], hits_addend: { number: 3 } }]";
+fn single_addresses_are_overrides() {
     let table = r"
+        remote_address: {} | remote_address:5 remote_address=1.2.3.4:0 remote_address=1.2.3.5:9 | key: address && overrides: [{ blocked: true, key: '@address=1.2.3.4' }, { key: '@address=1.2.3.5', quota: 9 }] && 1 of 0
+        masked_remote_address: { v4_prefix_mask_len: 8 } | masked_remote_address:5 masked_remote_address=10.0.0.0/8:0 | '@address=10.0.0.0' && 1 of 0
+        request_headers: { header_name: x-forwarded-for, descriptor_key: k } | k:5 k=1.2.3.4:0 | no condition `address` equals '1.2.3.4' && !overrides && 1 of 2
+        remote_address: {} | remote_address:5 remote_address=2001:db8::1:0 | no condition `address` equals '2001:db8::1' && !overrides && 1 of 2
+        # A quota would be by the hour.
+        remote_address: {} | remote_address:0 remote_address=1.2.3.4:9 | no condition `address` && 1 of 2
+        # An override has one key.
+        request_headers: { header_name: a, descriptor_key: a } }, { remote_address: {} | a(remote_address:5 remote_address=1.2.3.4:0) | !overrides && 1 of 1
+    ";
+    for [action, descriptors, expected] in rows(table) {
+        let envoy = format!("rate_limits: [{{ actions: [{{ {action} }}] }}]\n");
+        let imported = imported(&tree(&descriptors), &envoy);
+        let text = imported.policy.replace('"', "'");
+        let (limits, missing) = (imported.limits, imported.missing);
+        has(&format!("{text}{limits} of {missing}"), &expected);
+    }
+    let rates = |unit: &str, more: &str| {
+        let others = format!("rate_limit: {{ unit: {unit}, requests_per_unit: 9 }}{more}");
+        let address = "[{ key: remote_address, rate_limit: { unit: day, requests_per_unit: 7 } }, { key: remote_address, value: 1.2.3.4, ";
+        let envoy = "rate_limits: [{ actions: [{ remote_address: {} }] }]\n";
+        imported(&format!("{address}{others} }}]"), envoy).policy
+    };
+    has(&rates("day", ""), "quota: 9");
+    has(&rates("hour", ""), "!overrides && no condition `address`");
+    has(&rates("day", ", shadow_mode: true"), "!overrides");
+}
+
+#[test]
+fn descriptors_have_fields_that_matter_and_fields_that_do_not() {
+    let header = "rate_limits: [{ actions: [{ request_headers: { header_name: a, descriptor_key: a } }], hits_addend: { number: 3 }, disable_key: x, limit: {}, apply_on_stream_done: false }]";
+    let table = r"
+        rate_limit: { unit: day, requests_per_unit: 4294967295 } | rate: 2147483647/24h && at most 2147483647 && (`disable_key`) && (`limit`)
         rate_limit: { unit: Hour, requests_per_unit: 7, name: 'seven' }, detailed_metric: true, metadata: { x: 1 } | a: && rate: 7/1h && Envoy ignores `hits_addend`
         rate_limit: { unit: second, requests_per_unit: 7 }, shadow_mode: true | rate: 7/1s && shadow: true
         rate_limit: { unit: week, requests_per_unit: 20000 } | rate: 20000/7d && algorithm: sliding_window && a sixtieth
@@ -153,6 +189,16 @@ fn descriptors_have_fields_that_matter_and_fields_that_do_not() {
         &policy,
         "except: [{ headers: [{ equals: free, name: a }] }] && rate: 7/24h",
     );
+}
+
+#[test]
+fn anchors_and_merges_are_read() {
+    let config = "[{ key: &k 007, rate_limit: &r { unit: day, requests_per_unit: 5 } }, { key: b, value: *k, rate_limit: { <<: *r, requests_per_unit: 7 } }]";
+    let action = "{ generic_key: &g { descriptor_key: '007', descriptor_value: v } }, { generic_key: { <<: *g, descriptor_key: b, descriptor_value: '007' } }";
+    let actions = action.replace("}, {", "}] }, { actions: [{");
+    let envoy = format!("rate_limits: [{{ actions: [{actions}] }}]\n");
+    let policy = imported(config, &envoy).policy;
+    has(&policy, "b_007: # f.yaml:2 && rate: 5/24h && rate: 7/24h");
 }
 
 #[test]
@@ -190,7 +236,11 @@ fn requests_are_limited_where_envoy_asks() {
         { routes: [{ match: { prefix: /a/ }, route: { L } }, { match: { prefix: /b/ }, route: { L } }] } | match: [/a/, /b/] && 1 limits
         { routes: [{ match: { prefix: /, grpc: {} }, route: { L } }] } | f.yaml:5: && own limits are left out && 0 limits
         { routes: [{ match: { path: /a, runtime_fraction: {} }, route: { M } }, { match: { prefix: / }, route: { L } }] } | own limits are left out && key: everyone && !match:
-        { routes: [{ match: { prefix: / }, route: { L }, typed_per_filter_config: { envoy.filters.http.ratelimit: {} } }] } | the filter's settings for this route
+        { routes: [{ match: { path: '/v1/users:batch' }, route: { L } }] } | match: /v1/users:batch
+        { domains: [foo.*, b.com], L } | match: { headers: [{ name: ':authority', regex: '(?i)(foo\\..+ && b\\.com)(:[0-9]+)?' }] }
+        { domains: ['[::1]:80'], L } | match: { host: ['[::1]'] }
+        { domains: [foo.*], L }, { domains: [foo.com, '*.net', '*'] } | except: [{ host: [foo.com, '*.net'] }]
+        { domains: ['*'], L }, { domains: [foo.*] } | match: { all: true, except: [{ headers: [
     ";
     let limits = "rate_limits: [{ actions: [{ generic_key: { descriptor_value: v } }] }]";
     let others = "rate_limits: [{ actions: [{ remote_address: {} }] }]";
@@ -206,6 +256,44 @@ fn requests_are_limited_where_envoy_asks() {
             imported.limits
         );
         has(&text, &expected);
+    }
+}
+
+/// `$L`: `rate_limits` that meet the descriptor; `$T`: the field with the filter's settings.
+#[test]
+fn routes_and_what_they_are_in_have_settings_of_the_filter() {
+    let table = r"
+        rl | { $L, routes: [{ match: { prefix: /a/ }, route: {}, $T: { rl: { disabled: true } } }, { match: { prefix: / }, route: {} }] } | match: { all: true, except: [/a/] }
+        rl | { $L, routes: [{ match: { prefix: / }, route: {} }], $T: { rl: { disabled: true } } } | 0 limits
+        rl | { $L, routes: [{ match: { prefix: /a/ }, route: {}, $T: { other: { disabled: true } } }] } | !match:
+        rl | { routes: [{ match: { prefix: /a/ }, route: {}, $T: { rl: { $L } } }] } | match: /a/
+        rl | { routes: [{ match: { prefix: /a/ }, route: {}, $T: { rl: { config: { $L } } } }] } | match: /a/
+        rl | { routes: [{ match: { prefix: /a/ }, redirect: {}, $T: { rl: { $L } } }] } | 0 limits
+        rl | { routes: [{ match: { prefix: /a/ }, route: {} }, { match: { prefix: /b/ }, route: {}, $T: { rl: {} } }], $T: { rl: { $L } } } | match: /a/
+        rl | { $T: { rl: { $L } } } | !match:
+        # Its limits stand for those of the route and the virtual host.
+        rl | { $L, routes: [{ match: { prefix: /a/ }, route: { $L }, $T: { rl: { rate_limits: [{ actions: [{ remote_address: {} }] }] } } }, { match: { prefix: / }, route: {} }] } | match: { all: true, except: [/a/] }
+        rl | { $L, routes: [{ match: { prefix: / }, route: { rate_limits: [{ actions: [{ remote_address: {} }] }] }, $T: { rl: { vh_rate_limits: INCLUDE } } }] } | !match:
+        rl | { $L, routes: [{ match: { prefix: /a/ }, route: {}, $T: { rl: { vh_rate_limits: IGNORE } } }, { match: { prefix: / }, route: {} }] } | match: { all: true, except: [/a/] }
+        rl | { $L, routes: [{ match: { prefix: / }, route: {}, $T: { rl: { domain: other } } }] } | 0 limits
+        rl | { $L, routes: [{ match: { prefix: / }, route: { weighted_clusters: { clusters: [{ $T: { rl: {} } }] } } }] } | f.yaml:5: the filter's settings for a single cluster
+        rl, disabled: true | { $L, routes: [{ match: { prefix: / }, route: {} }] } | 0 limits
+        rl, disabled: true | { $L, routes: [{ match: { prefix: /a/ }, route: {}, $T: { rl: {} } }] } | match: /a/
+    ";
+    let limits = "rate_limits: [{ actions: [{ generic_key: { descriptor_value: v } }] }]";
+    for [filter, hosts, expected] in rows(table) {
+        let hosts = hosts
+            .replace("$L", limits)
+            .replace("$T", "typed_per_filter_config");
+        let config = "typed_config: { '@type': http.ratelimit, domain: d }";
+        let envoy = format!(
+            "http_filters:\n- {{ name: {filter}, {config} }}\nroute_config:\n  virtual_hosts:\n  - {hosts}\n"
+        );
+        let imported = imported(&tree("generic_key=v:5"), &envoy);
+        has(
+            &format!("{} {} limits", imported.policy, imported.limits),
+            &expected,
+        );
     }
 }
 
@@ -243,7 +331,7 @@ fn what_has_no_counterpart_is_named_with_its_place() {
     let table = r"
         { actions: [{ extension: {} }] } | f.yaml:2: && extension
         { actions: [{ destination_cluster: {} }] } | f.yaml:2: `destination_cluster`: the Envoy file does not say
-        { actions: [{ request_headers: { header_name: a, descriptor_key: a, skip_if_absent: true } }] } | f.yaml:2: && skip_if_absent
+        { actions: [{ metadata: { descriptor_key: a, source: ROUTE_ENTRY } }] } | f.yaml:2: `source`
         { actions: [{ generic_key: { descriptor_value: v } }], apply_on_stream_done: true } | f.yaml:2: && apply_on_stream_done
         { actions: [{ header_value_match: { descriptor_value: v, headers: [{ name: a, range_match: {} }] } }] } | f.yaml:2: && range_match
         { actions: [{ remote_address: {} }] } | f.yaml:2: the policy has no condition `address` equals
@@ -259,6 +347,31 @@ fn what_has_no_counterpart_is_named_with_its_place() {
         );
         assert!(imported.missing > 0 && imported.limits == 0);
     }
+}
+
+#[test]
+fn what_would_be_refused_is_left_out() {
+    let matched = |regex: &str| {
+        format!(
+            "{{ actions: [{{ header_value_match: {{ descriptor_value: {regex}, headers: [{{ name: a, safe_regex_match: {{ regex: {regex} }} }}] }} }}] }}"
+        )
+    };
+    let envoy = format!("rate_limits: [{}, {}]\n", matched("x"), matched("'['"));
+    let (config, null) = ("header_match=x:5 header_match", "null:1");
+    let left = imported(&tree(&format!("{config}=[:5")), &envoy);
+    has(
+        &left.policy,
+        "header_match_x: && f.yaml:2: `limits.header_match_.match && regex",
+    );
+    assert_eq!((left.limits, left.missing, left.mistake), (1, 1, None));
+
+    let values: Vec<_> = (0..257).map(|value| format!("k={value}:1")).collect();
+    let key = "{ actions: [{ request_headers: { header_name: k, descriptor_key: k } }] }";
+    let name = "{ actions: [{ generic_key: { descriptor_key: 'null', descriptor_value: v } }] }";
+    let envoy = format!("rate_limits: [{key}, {name}]\n");
+    let left = imported(&tree(&format!("{null} {}", values.join(" "))), &envoy);
+    has(&left.policy, "\"null\": # && no room for more");
+    assert_eq!((left.limits, left.missing, left.mistake), (256, 1, None));
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! The descriptors that entries find, as ratelimit finds them: level by level, the exact value first, then the first wildcard
 //! that matches, then the key alone. There is no way back.
 
+use std::net::Ipv4Addr;
+
 use serde_json::{Value, json};
 
 use super::Notes;
@@ -9,9 +11,12 @@ use super::descriptors::Descriptor;
 use super::scope::{Scope, condition, escaped};
 
 /// How far entries have led.
+#[derive(Clone)]
 pub struct Walk<'d> {
     level: &'d [Descriptor],
     pub node: Option<&'d Descriptor>,
+    /// Descriptors of single addresses beside it, and their overrides.
+    pub single: Vec<(&'d Descriptor, Value)>,
     /// What has a counter of its own.
     pub key: Vec<Value>,
     /// For which requests.
@@ -24,6 +29,7 @@ impl<'d> Walk<'d> {
         Self {
             level,
             node: None,
+            single: vec![],
             key,
             scope,
         }
@@ -33,24 +39,21 @@ impl<'d> Walk<'d> {
         Self {
             level: &node.children,
             node: Some(node),
+            single: vec![],
             key: self.key.iter().chain(component).cloned().collect(),
             scope: self.scope.and(scope),
         }
     }
 
     /// Where an entry leads: for values that requests have, to each descriptor that one of them finds.
-    pub fn steps(&self, Entry { key, sent, scope }: &Entry, notes: &mut Notes) -> Vec<Self> {
-        let component = match sent {
+    pub fn steps(&self, entry: &Entry, notes: &mut Notes) -> Vec<Self> {
+        let (key, scope) = (&entry.key, &entry.scope);
+        let component = match &entry.sent {
             Sent::Told(component) => component,
-            Sent::Always(value) => {
-                let found = self.find(key, value);
-                return found
-                    .map(|node| self.to(node, None, scope))
-                    .into_iter()
-                    .collect();
-            }
+            Sent::Always(value) => return self.always(key, value, scope).into_iter().collect(),
         };
-        let (mut steps, mut others) = (Vec::new(), scope.clone());
+        let (mut steps, mut others, mut single) = (Vec::new(), scope.clone(), Vec::new());
+        let alone = self.level.iter().find(|node| node.joined == *key);
         let begin = format!("{key}_");
         let is_wild = |node: &&Descriptor| node.joined.contains('*');
         let (wild, exact): (Vec<_>, Vec<_>) = self.level.iter().partition(is_wild);
@@ -58,19 +61,45 @@ impl<'d> Walk<'d> {
             let Some(value) = node.joined.strip_prefix(&begin) else {
                 continue;
             };
+            if let Some(one) = alone.and_then(|alone| of_address(component, value, [node, alone])) {
+                single.push((node, one));
+                continue;
+            }
             let (how, given) = test(component, value);
             match condition(component, how, given) {
                 Err(why) => notes.missing(&node.at, &why),
-                Ok(scope) => {
-                    let counted = how != "equals" && !node.share_threshold;
-                    steps.push(self.to(node, counted.then_some(component), &scope.and(&others)));
-                    others = others.without(&scope);
+                Ok(found) => {
+                    let is_exact = how == "equals";
+                    let counted = !is_exact && !node.share_threshold;
+                    // A value is no other one.
+                    let left = if is_exact { scope } else { &others };
+                    steps.push(self.to(node, counted.then_some(component), &found.and(left)));
+                    others = others.without(&found);
                 }
             }
         }
-        let alone = self.level.iter().find(|node| node.joined == *key);
-        steps.extend(alone.map(|node| self.to(node, Some(component), &others)));
+        steps.extend(alone.map(|node| Self {
+            single,
+            ..self.to(node, Some(component), &others)
+        }));
+        let has = condition(component, "present", json!(true));
+        if let (Some(default), Ok(has)) = (&entry.absent, has) {
+            let lacks = scope.clone().without(&has);
+            match default.as_str() {
+                "" => steps.push(Self {
+                    scope: self.scope.and(&lacks),
+                    ..self.clone()
+                }),
+                value => steps.extend(self.always(key, value, &lacks)),
+            }
+        }
         steps
+    }
+
+    /// Where a value leads that Envoy knows.
+    fn always(&self, key: &str, value: &str, scope: &Scope) -> Option<Self> {
+        let node = self.find(key, value)?;
+        Some(self.to(node, None, scope))
     }
 
     fn find(&self, key: &str, value: &str) -> Option<&'d Descriptor> {
@@ -93,6 +122,27 @@ fn matches(pattern: &str, text: &str) -> bool {
     let ends = text.strip_prefix(begin).into_iter();
     let mut ends = ends.flat_map(|text| (0..=text.len()).filter_map(|from| text.get(from..)));
     ends.any(|end| matches(rest, end))
+}
+
+/// The override of a limit by address that stands for the descriptor of this address. Conditions have no addresses, and IPv6
+/// counts by /64.
+fn of_address(of: &Value, value: &str, [node, alone]: [&Descriptor; 2]) -> Option<Value> {
+    let address = match (of.as_str(), of.pointer("/address/ipv4_bits")) {
+        (Some("address"), _) => value,
+        (_, Some(bits)) => value.strip_suffix(&format!("/{bits}"))?,
+        _ => return None,
+    };
+    let (own, limit) = (node.rate_limit.as_ref()?, alone.rate_limit.as_ref()?);
+    let is_alike = node.shadow_mode == alone.shadow_mode && node.children.is_empty();
+    let (what, given) = match own.units() {
+        _ if limit.unlimited || !is_alike => return None,
+        _ if own.unlimited => ("unlimited", json!(true)),
+        0 => ("blocked", json!(true)),
+        _ if limit.units() == 0 || own.per() != limit.per() => return None,
+        units => ("quota", json!(units)),
+    };
+    let address = address.parse::<Ipv4Addr>().ok()?;
+    Some(json!({ "key": format!("@address={address}"), what: given }))
 }
 
 /// The test that a value passes if it is this, or matches this pattern.

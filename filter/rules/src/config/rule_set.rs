@@ -16,7 +16,7 @@ use crate::settle::Slots;
 use crate::stats::Counters;
 
 /// Most rules. More are hard to reason about, and each has counters in Envoy, which are never freed.
-const MAX_RULES: usize = 256;
+pub const MAX_RULES: usize = 256;
 
 /// A set in the making.
 #[derive(Debug)]

@@ -1,0 +1,46 @@
+//! What a route, or what it is in, says of a ratelimit filter.
+
+use super::envoy::Filter;
+use crate::yaml::{Node, at, entries, get, is_true, text};
+
+pub const PER_ROUTE: &str = "typed_per_filter_config";
+
+/// The settings of a filter for some requests.
+pub struct Settings<'n> {
+    /// Whether it asks ratelimit.
+    pub asks: bool,
+    /// What it asks in place of the `rate_limits` of the route and the virtual host.
+    pub limits: Option<&'n Node>,
+    pub domain: &'n str,
+    /// Whether the virtual host's `rate_limits` apply.
+    host: Option<bool>,
+}
+
+impl<'n> Settings<'n> {
+    /// Those that the first of these nodes has.
+    pub fn of(filter: &'n Filter, nodes: &[&'n Node]) -> Self {
+        let own = nodes.iter().find_map(|node| filter.settings(node));
+        let config = own.map(|own| get(own, "config").unwrap_or(own));
+        let field = |name| config.and_then(|config| get(config, name));
+        let word = |name| field(name).and_then(text).filter(|text| !text.is_empty());
+        let of_host = word("vh_rate_limits").filter(|word| *word != "OVERRIDE");
+        Self {
+            asks: own.map_or(!filter.disabled, |own| !is_true(own, "disabled")),
+            limits: field("rate_limits").filter(|list| !entries(list).is_empty()),
+            domain: word("domain").unwrap_or(&filter.domain),
+            host: of_host.map(|word| word == "INCLUDE"),
+        }
+    }
+
+    /// Whether the virtual host's `rate_limits` apply to a route, which may say so and may have its own.
+    pub fn includes(&self, says_so: bool, has_own: bool) -> bool {
+        self.limits.is_none() && (says_so || self.host.unwrap_or(!has_own))
+    }
+}
+
+impl Filter {
+    /// What a node says of it.
+    pub fn settings<'n>(&self, node: &'n Node) -> Option<&'n Node> {
+        at(node, &[PER_ROUTE, &self.name])
+    }
+}
