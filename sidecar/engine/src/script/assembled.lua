@@ -794,8 +794,9 @@ end
 --          that all sidecars share.
 --
 -- Replies with a string, for each step  result i4 | remaining i5 | reset I7 | retry after I7 | now I7,
--- times in microseconds; remaining is below 0 if more are held than the limit has, and result is 1 + the index of the take that decided, negative if denied, and 0 if a key
--- of the step holds what this script did not write: then it has taken nothing, and settled the other buckets.
+-- times in microseconds; remaining is below 0 if more are held than the limit has. Result is 1 + the index of the take
+-- that decided, negative if denied, and 0 if a key of the step holds what this script did not write: then it has taken
+-- nothing, and settled the other buckets.
 -- For what settles, result is 1 if units came back, 2 if some were added and 3 if the guard let nothing pass; remaining
 -- is the most units of a bucket (without any, those of the hold). For slots, remaining is how many were added or freed,
 -- and retry after how many had ended by themselves.
