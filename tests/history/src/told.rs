@@ -12,6 +12,9 @@ const FORGOTTEN: usize = 16;
 /// of a sidecar that has started.
 const KEPT: u64 = 60_000 * MS;
 
+/// More checks than a slow link carries in the store's timeout: a call has a bounded weight, and one is under way at a time.
+const TOO_MANY: usize = 1_000;
+
 impl Judge<'_> {
     /// Whatever is asked when all faults are healed has a verdict.
     pub(crate) fn unhealed(&self, report: &mut Report) {
@@ -101,11 +104,20 @@ impl Judge<'_> {
             let forgotten = || self.is_forgotten(entry.sidecar, (known_until, entry.from));
             let apart = lacks && (starts.next().is_some() || forgotten());
             let replaced = !everywhere && (may_have_lost || apart);
-            if !replaced && !self.cut(span) && disturbed.next().is_none() {
+            let at_once = self.checks_asked(entry.sidecar, span) >= TOO_MANY;
+            if !replaced && !at_once && !self.cut(span) && disturbed.next().is_none() {
                 report.add((limit, 0), (entry.from, entry.to), Wrong::Unmetered);
                 return;
             }
         }
+    }
+
+    /// The checks that a sidecar was asked for in a span.
+    fn checks_asked(&self, sidecar: usize, span: Time) -> usize {
+        let log = self.history.log.iter();
+        let own = log.filter(|one| one.sidecar == sidecar && meets(one.when(), span));
+        let requests = own.filter_map(Entry::request);
+        requests.map(|request| request.checks.len()).sum()
     }
 
     /// A key that is blocked admits nothing.
