@@ -249,7 +249,11 @@ fn section_of(line: &str) -> &'static str {
 fn filters(list: &FilterList, report: &mut Report) {
     for filter in present(list) {
         for (note, page) in notes(filter) {
-            let text = format!("filter {} of Envoy `{}`: {note}", filter.vm, filter.node);
+            let of = match filter.node.as_str() {
+                "" => String::new(),
+                node => format!(" of Envoy `{node}`"),
+            };
+            let text = format!("filter {}{of}: {note}", filter.vm);
             report.add(Step::Filter, State::Error, text, page);
         }
     }

@@ -16,7 +16,7 @@ use super::checks::LimitSubject;
 use super::override_list::List;
 use super::stdout::print;
 
-const BY_DIGITS: &str = "a key with a header, cookie, query or path component in plain text is not matched by its digits, since a client can choose it\n";
+const BY_DIGITS: &str = "it acts on no key with a header, cookie, query or path component in plain text, since a client can choose that\n";
 const NO_RULE: &str = "warning: no rule of the policy makes this key: `sluicegate explain` prints the key of a request\n";
 const UNFIT: &str = "warning: the policy has nobody of this name: it acts only if somebody asks for it all the same\n";
 const COUNTED: &str = "units are counted for this key now\n";
@@ -25,12 +25,12 @@ const NOT_COUNTED: &str = "nothing is counted for this key now: if its requests 
 /// Arguments of `override`.
 #[derive(Subcommand)]
 #[command(
-    after_help = "Example:\n  sluicegate override set --limit per-tenant --key acme --unlimited --for 2h --reason INC-7\n\nMore:\n  docs/overrides.md"
+    after_help = "Example:\n  sluicegate override set --limit per-tenant --subject 7638ef95271f757e859c --unlimited --for 2h --reason INC-7\n\nMore:\n  docs/overrides.md"
 )]
 pub enum Override {
     /// Give a key of a limit another quota, lift its limit or block it.
     #[command(
-        after_help = "Example:\n  sluicegate override set --limit per-tenant --key acme --quota 5000/1m --for 2h --reason INC-7\n\nMore:\n  docs/overrides.md"
+        after_help = "Example:\n  sluicegate override set --limit per-tenant --subject 7638ef95271f757e859c --quota 5000/1m --for 2h --reason INC-7\n\nMore:\n  docs/overrides.md"
     )]
     Set(Set),
     /// List all overrides, in the store and in the policy file.
@@ -40,7 +40,7 @@ pub enum Override {
     List(List),
     /// Remove an override from the store, so that the policy applies again.
     #[command(
-        after_help = "Example:\n  sluicegate override remove --limit per-tenant --key acme\n\nMore:\n  docs/overrides.md"
+        after_help = "Example:\n  sluicegate override remove --limit per-tenant --subject 7638ef95271f757e859c\n\nMore:\n  docs/overrides.md"
     )]
     Remove(Remove),
 }

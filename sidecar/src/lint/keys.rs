@@ -100,7 +100,7 @@ pub fn without_pepper(rules: &[Rule], findings: &mut Findings<'_>) {
         findings.warn(
             format!("{at}.key"),
             "components of keys are hashed without a `pepper`: anyone who can read Redis can guess them with a dictionary",
-            "set `pepper: TEXT`, long, random and the same for the whole fleet, or `plain: true` where nothing is secret",
+            "set `pepper: TEXT` beside `sidecar` in Envoy's file, long, random and the same for the whole fleet, or `plain: true` where nothing is secret",
         );
     }
 }

@@ -97,7 +97,7 @@ impl Service {
         let follows = is_of_another && name.1 == asked.whom;
         let other = follows.then(|| format!("this consumer's limit is `{of}`: name `{}`", name.0));
         if let Some(why) = nobody.or(other).filter(|_| !asked.force) {
-            let why = format!("`key`: {why}; `force` sets the override all the same");
+            let why = format!("`key`: {why}; `force` (`--force`) sets the override all the same");
             return Err(malformed(why));
         }
         let counted = match &key {
@@ -133,7 +133,7 @@ impl Service {
         let key = policy.consumer_where(entry, has_digits);
         let key = key.or_else(|| self.metrics.key_of(digits)).ok_or_else(|| {
             malformed(format!(
-                "`subject`: `{limit}` is a limit of consumers, and this sidecar has denied nobody with these digits lately: use `--limit {entry} --consumer NAME`, or ask the sidecar of the Envoy whose log has them; `force` sets the override for an address with these digits all the same"
+                "`subject`: `{limit}` is a limit of consumers, and this sidecar has denied nobody with these digits lately: use `--limit {entry} --consumer NAME`, or ask the sidecar of the Envoy whose log has them; `force` (`--force`) sets the override for an address with these digits all the same"
             ))
         })?;
         Ok(match consumer_of(&key) {

@@ -188,7 +188,9 @@ pub fn sharding(is_sharded: bool) -> Checked {
 pub fn fleets(limits: usize, prefixes: Option<usize>) -> Checked {
     let prefixes = prefixes.map_or("?".to_owned(), |count| count.to_string());
     let text = format!("{limits} other limits under this `key_prefix`, {prefixes} other prefixes");
-    let message = format!("fleets: {text}; give each fleet a `key_prefix`");
+    let message = format!(
+        "fleets: {text}; give each fleet a `key_prefix`, unless these are of a policy that has just changed"
+    );
     unless(limits == 0, Warning, message)
 }
 
