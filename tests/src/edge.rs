@@ -76,7 +76,7 @@ pub async fn bursts_around_an_edge() -> Run {
     let mut attempt = 0;
     loop {
         attempt += 1;
-        let run = burst_twice(&client, &envoy, &attempt.to_string()).await;
+        let run = burst_twice(&client, &envoy, attempt).await;
         // On a machine that stalls, the first burst may not end before the boundary, or the second one late.
         let before = |request: &&Request| request.seconds < 0.0;
         let in_time = run.0.iter().filter(before).count() as u64 == QUOTA * 2;
@@ -92,18 +92,19 @@ fn now() -> f64 {
     now.expect("a clock after 1970").as_secs_f64()
 }
 
-/// Two bursts under a key of their own.
-async fn burst_twice(client: &reqwest::Client, envoy: &Envoy, attempt: &str) -> Run {
+/// Two bursts under a key of their own, the first of which has more time with each attempt.
+async fn burst_twice(client: &reqwest::Client, envoy: &Envoy, attempt: u32) -> Run {
     // The next boundary that leaves time to prepare; Redis runs on this machine, so its clock is ours.
     let per = PER_SECONDS as f64;
-    let edge = ((now() + 2.5) / per).ceil() * per;
+    let before = 1.5 * f64::from(attempt.min(3));
+    let edge = ((now() + before + 1.0) / per).ceil() * per;
     let mut run = Vec::new();
-    for start in [edge - 1.5, edge + 0.2] {
+    for start in [edge - before, edge + 0.2] {
         tokio::time::sleep(Duration::from_secs_f64((start - now()).max(0.0))).await;
         for _ in 0..QUOTA {
             for algorithm in ALGORITHMS {
                 let url = envoy.url(&format!("/{algorithm}"));
-                let request = client.get(url).header("x-attempt", attempt);
+                let request = client.get(url).header("x-attempt", attempt.to_string());
                 let answer = request.send().await.expect("an answer");
                 let admitted = match answer.status().as_u16() {
                     200 => true,

@@ -1,7 +1,7 @@
 //! What was said is so: a block blocks, who comes back when Retry-After says is admitted, and every request has a verdict.
 
 use crate::bounds::{BACK, CALLS, Judge, MS, SOON, Time, meets};
-use crate::record::{By, Check, Entry, Grant, Request, Said, What};
+use crate::record::{By, Check, Entry, Grant, Link, Request, Said, What};
 use crate::report::{Report, Wrong};
 use crate::slots::has_slots;
 
@@ -67,9 +67,12 @@ impl Judge<'_> {
             let leases = limits.any(|limit| limit.lease_ms.is_some());
             let mut disturbed = self.changes.iter().filter(|one| match one.what {
                 What::Clock(_) | What::Down => meets((one.from, one.to), span),
-                // A change ends leases of which a request has units while it waits for the verdict on another limit.
-                What::Policy(_) | What::Override { .. } => {
-                    leases && meets((one.from, one.to + BACK), span)
+                // A change ends leases of which a request has units while it waits for the verdict on another limit. After one of
+                // overrides, decisions wait until these have been read again: on a slow link for too long.
+                What::Policy(_) => leases && meets((one.from, one.to + BACK), span),
+                What::Override { .. } => {
+                    let is_slow = self.is_slow(entry.sidecar, entry.to);
+                    (leases || is_slow) && meets((one.from, one.to + BACK), span)
                 }
                 // Until it knows the overrides; and a new VM all sidecars, which may have different rules.
                 What::Envoy | What::Up => meets((one.from, one.to + BACK), span),
@@ -110,6 +113,15 @@ impl Judge<'_> {
                 return;
             }
         }
+    }
+
+    /// Whether a sidecar's link to the store was slow then.
+    fn is_slow(&self, sidecar: usize, at: u64) -> bool {
+        let mut links = self.changes.iter().rev().filter_map(|one| match &one.what {
+            What::Link(link) if one.sidecar == sidecar && one.from <= at => Some(link),
+            _ => None,
+        });
+        matches!(links.next(), Some(Link::Slow(..)))
     }
 
     /// The checks that a sidecar was asked for in a span.
