@@ -90,7 +90,7 @@ while position <= ends do
   local what, takes, index, cost
   local first = position + 3
   what, takes, index, cost, position = unpack('>I1I2I4I4', request, position)
-  local result, remaining, reset, retry = 1, 0, 0, 0
+  local result, remaining, reset, retry, debt = 1, 0, 0, 0, 0
   local bucket, tightest, lost
   if what > LEAVE then
     bucket = buckets[index]
@@ -161,11 +161,11 @@ while position <= ends do
         local differs = held.drain ~= drain or held.unit ~= bucket.unit
         bucket.returned = bucket.returned or differs and held.level + held.uncut > 0
       end
-      local left, whole = bucket.cap - level, 0
-      if drain then
-        left = (left - left % bucket.unit) / bucket.unit
-      elseif left < 0 and level >= FULL then
-        -- Perhaps of a window whose count is lost: by how much it is over is not known.
+      local left, whole, over = bucket.cap - level, 0, 0
+      if drain then left = (left - left % bucket.unit) / bucket.unit end
+      if left < 0 then
+        -- By how much a window is over whose count is lost is not known.
+        if drain or level < FULL then over = left end
         left = 0
       end
       if level > 0 then
@@ -178,12 +178,12 @@ while position <= ends do
         end
       end
       if i == from or left < remaining or left == remaining and whole > reset then
-        remaining, reset = left, whole
+        remaining, reset, debt = left, whole, over
         if retry == 0 then result = i end
       end
     end
   end
-  reply = pack('>i4i5I7I7I7', result, remaining, reset, retry, now)
+  reply = pack('>i4i5I7I7I7', result, remaining + debt, reset, retry, now)
   if replies or position <= ends then
     replies = replies or {}
     replies[#replies + 1] = reply

@@ -8,8 +8,8 @@
 
 --@constants
 local FIXED, CALENDAR = 2, 5
--- The largest limit.
-local FULL = 2147483647
+-- More than any limit, and the most that is counted.
+local FULL = 4294967295
 
 --@read
   if kind == FIXED or kind == CALENDAR then
@@ -37,7 +37,7 @@ local FULL = 2147483647
           edge, level, kept, born = start, count, count, since
         elseif start > edge then
           -- The clock stepped back into an earlier window, whose count is lost: it is full for any limit.
-          level, born = count > FULL and count or FULL, now + 1
+          level, born = FULL, now + 1
           if start == ends then
             -- Back by one window: the following window keeps its count, and this one is not written.
             kept, following = level, count

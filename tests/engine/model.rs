@@ -4,8 +4,8 @@
 use super::model_calendar::calendar_window;
 use super::model_returns::Returns;
 use sluicegate_engine::{
-    Algorithm, Batch, Bucket, BucketSpec, Decision, Done, Held as OfHold, MAX_HELD, MAX_UNITS,
-    Outcome, Record, greatest_common_divisor,
+    Algorithm, Batch, Bucket, BucketSpec, Decision, Done, Held as OfHold, MAX_HELD, Outcome,
+    Record, greatest_common_divisor,
 };
 use std::collections::HashMap;
 use std::ops::Range;
@@ -97,7 +97,7 @@ impl Model {
             let most = |index: usize| takes[index].0.spec.most_at_once();
             last.min_by_key(|index| (stands[*index].0.max(0), most(*index), *index))
         } else {
-            let key = |&(remaining, reset): &(i64, u64)| (remaining, u64::MAX - reset);
+            let key = |&(remaining, reset): &(i64, u64)| (remaining.max(0), u64::MAX - reset);
             let tightest = stands.iter().map(key).min();
             stands.iter().position(|stand| Some(key(stand)) == tightest)
         };
@@ -221,7 +221,7 @@ impl Held {
                 let far = |a: &Admission| a.stamp >= following.end;
                 if self.admissions.iter().any(far) {
                     // Of any quota, since what was counted in this window is lost.
-                    let units = self.units(|_| true).max(MAX_UNITS);
+                    let units = MAX_HELD;
                     self.admissions = vec![Admission { stamp: now, units }];
                     self.born = now + 1;
                 }
@@ -407,7 +407,7 @@ impl Held {
         }
         let used = self.used(spec, now);
         let left = spec.quota.cast_signed() - used.cast_signed();
-        if used < MAX_UNITS { left } else { left.max(0) }
+        if used < MAX_HELD { left } else { left.max(0) }
     }
 
     fn reset(&self, spec: &BucketSpec, now: u64) -> u64 {

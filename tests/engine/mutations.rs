@@ -95,11 +95,11 @@ after a clock step, units of a lease end with the step that it is now
 
 === FixedWindow
 a debt is told as nothing left
-- elseif left < 0 and level >= FULL then
-+ elseif left < 0 then
+- if drain or level < FULL then over = left end
++
 a count that is lost is told as a debt
-- elseif left < 0 and level >= FULL then
-+ elseif false then
+- if drain or level < FULL then over = left end
++ over = left
 writing a counter again forgets its end
 - bucket.start, level, born)
 -       if kept > 0 then

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use crate::check::MAX_UNITS;
+use crate::check::MAX_HELD;
 
 /// The outcome of one decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,10 +40,10 @@ pub struct Look {
     pub quota: u64,
 }
 
-/// Units left of a quota. Of as many as the largest limit has, or more, a window may have lost the count: by how much it is over is
-/// not told.
+/// Units left of a quota, below 0 if more are used. A window that has lost its count holds the most that there can be: by how much it
+/// is over is not known.
 pub(crate) fn left(quota: u64, used: u64) -> i64 {
-    match used < MAX_UNITS {
+    match used < MAX_HELD {
         true => quota.cast_signed() - used.cast_signed(),
         false => quota.saturating_sub(used).cast_signed(),
     }
@@ -66,11 +66,7 @@ pub fn outcome(looks: &[Look], at_us: u64) -> Outcome {
             (look.quota, 0)
         };
         let last_room = Reverse(look.retry_us);
-        let left = match admitted {
-            true => look.remaining,
-            false => look.remaining.max(0),
-        };
-        (last_room, left, quota, Reverse(reset_us))
+        (last_room, look.remaining.max(0), quota, Reverse(reset_us))
     };
     let first = looks.iter().enumerate().min_by_key(|(_, look)| rank(look));
     let (decided_by, look) = first.map_or((0, Look::default()), |(index, look)| (index, *look));

@@ -120,8 +120,8 @@ pub struct LimitStatus<'a> {
     pub window_ms: u64,
     /// Units left now.
     pub remaining: u64,
-    /// By how many units more than the quota are taken, by a settle or since the quota is smaller. Absent or 0 otherwise, and
-    /// where it is not known.
+    /// By how many units more than the quota are taken: by a settle, while the store was away, or before the quota was lowered.
+    /// Absent or 0 otherwise, and where it is not known.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub over: u64,
     /// Milliseconds until the whole quota is available again if nothing more is taken, rounded up.

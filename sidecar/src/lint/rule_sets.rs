@@ -91,7 +91,8 @@ impl<'a> WrittenPolicy<'a> {
     fn lint_windows(&self, policy: &Policy) -> impl Iterator<Item = Finding> {
         let limits = LazyCell::new(|| self.expanded.section("limits"));
         policy.limits().filter_map(move |limit| {
-            let (idle, other) = idle_window(limit)?;
+            // What a settle charges goes beyond a window, and decides in a longer one.
+            let (idle, other) = idle_window(limit).filter(|_| !limit.is_settled)?;
             let told = |one: &BucketSpec| format!("`{}/{}`", one.quota, window_name(one));
             let (name, idle, other) = (&limit.name, told(idle), told(other));
             let message = format!("limit `{name}`: {idle} never decides, as {other} admits no more: remove one or change it");

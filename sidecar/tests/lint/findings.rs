@@ -233,6 +233,15 @@ fn a_rate_that_never_decides_draws_a_warning() {
     }
 }
 
+/// What its settles charge goes beyond the first window, and decides in the second.
+#[test]
+fn a_window_of_a_limit_that_settles_is_never_called_idle() {
+    let policy = "limits: { a: { key: address, match: all, rate: [5/1s, 300/1m], cost: { reserve: 1, settle: { from: { bytes: true } } } } }";
+    let (status, printed) = run_with(&["check-config"], Some(policy), None);
+    assert_eq!(status, 0, "{printed}");
+    assert!(!printed.contains("never decides"), "{printed}");
+}
+
 /// While the store is down: of twenty sidecars, some could not admit a single request.
 #[test]
 fn slots_of_which_a_share_is_too_small_for_a_request_draw_a_warning() {

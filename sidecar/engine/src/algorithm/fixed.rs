@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::records::{Back, Record, in_order};
 use super::{Algorithm, BucketSpec, Rules, Stored, span};
 use crate::calendar::Calendar;
-use crate::check::{MAX_HELD, MAX_UNITS};
+use crate::check::MAX_HELD;
 use crate::verdict::{Look, left};
 
 /// So much longer than its window a count is kept, as `lua/decide.lua` has it: a clock that has just passed an edge and steps
@@ -95,7 +95,7 @@ impl Fixed {
         let is_later = self.count > 0 && self.start_us > end_us;
         if is_later {
             self.start_us = start_us;
-            self.count = self.count.max(MAX_UNITS);
+            self.count = MAX_HELD;
             self.born_us = now_us + 1;
         }
         is_later

@@ -826,8 +826,8 @@ local TWO32, TWO48 = 4294967296, 281474976710656
 local MARGIN = 1000000
 
 local FIXED, CALENDAR = 2, 5
--- The largest limit.
-local FULL = 2147483647
+-- More than any limit, and the most that is counted.
+local FULL = 4294967295
 
 local TOKEN = 3
 -- A token bucket: its level in fine units, as of when, born, when the key expires; and the rate that the level is
@@ -900,7 +900,7 @@ for i = 1, #KEYS do
           edge, level, kept, born = start, count, count, since
         elseif start > edge then
           -- The clock stepped back into an earlier window, whose count is lost: it is full for any limit.
-          level, born = count > FULL and count or FULL, now + 1
+          level, born = FULL, now + 1
           if start == ends then
             -- Back by one window: the following window keeps its count, and this one is not written.
             kept, following = level, count
@@ -1018,7 +1018,7 @@ while position <= ends do
   local what, takes, index, cost
   local first = position + 3
   what, takes, index, cost, position = unpack('>I1I2I4I4', request, position)
-  local result, remaining, reset, retry = 1, 0, 0, 0
+  local result, remaining, reset, retry, debt = 1, 0, 0, 0, 0
   local bucket, tightest, lost
   if what > LEAVE then
     bucket = buckets[index]
@@ -1104,11 +1104,11 @@ while position <= ends do
         local differs = held.drain ~= drain or held.unit ~= bucket.unit
         bucket.returned = bucket.returned or differs and held.level + held.uncut > 0
       end
-      local left, whole = bucket.cap - level, 0
-      if drain then
-        left = (left - left % bucket.unit) / bucket.unit
-      elseif left < 0 and level >= FULL then
-        -- Perhaps of a window whose count is lost: by how much it is over is not known.
+      local left, whole, over = bucket.cap - level, 0, 0
+      if drain then left = (left - left % bucket.unit) / bucket.unit end
+      if left < 0 then
+        -- By how much a window is over whose count is lost is not known.
+        if drain or level < FULL then over = left end
         left = 0
       end
       if level > 0 then
@@ -1121,12 +1121,12 @@ while position <= ends do
         end
       end
       if i == from or left < remaining or left == remaining and whole > reset then
-        remaining, reset = left, whole
+        remaining, reset, debt = left, whole, over
         if retry == 0 then result = i end
       end
     end
   end
-  reply = pack('>i4i5I7I7I7', result, remaining, reset, retry, now)
+  reply = pack('>i4i5I7I7I7', result, remaining + debt, reset, retry, now)
   if replies or position <= ends then
     replies = replies or {}
     replies[#replies + 1] = reply
