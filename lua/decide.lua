@@ -58,6 +58,8 @@ if now > not_after then return pack('>I7', now) end
 local HOLD = 4
 local PEEK, ASK, SETTLE, LEAVE, STORE = 1, 2, 3, 4, 5
 local TWO32, TWO48 = 4294967296, 281474976710656
+-- More than any limit, and the most units that are counted.
+local FULL = TWO32 - 1
 -- When a key's end is set, it is this many microseconds later than that of its content: Redis expires keys by a
 -- separate millisecond clock.
 local MARGIN = 1000000
@@ -164,7 +166,7 @@ while position <= ends do
       local left, whole, over = bucket.cap - level, 0, 0
       if drain then left = (left - left % bucket.unit) / bucket.unit end
       if left < 0 then
-        -- By how much a window is over whose count is lost is not known.
+        -- Of the most that is counted, as of a window whose count is lost, it is not known by how much.
         if drain or level < FULL then over = left end
         left = 0
       end

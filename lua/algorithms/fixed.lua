@@ -8,8 +8,6 @@
 
 --@constants
 local FIXED, CALENDAR = 2, 5
--- More than any limit, and the most that is counted.
-local FULL = 4294967295
 
 --@read
   if kind == FIXED or kind == CALENDAR then

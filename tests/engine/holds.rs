@@ -540,28 +540,24 @@ fn what_is_charged_after_a_change_of_the_rate_is_not_cut() {
 fn a_debt_is_told_until_it_has_gone() {
     for_each_algorithm(|stores, limit, now| {
         let bucket = &limit.buckets[0];
-        let mut left = |at: u64, cost| {
+        let left = |stores: &mut Stores, at: u64, cost| {
             let outcome = stores.decide(at, &one(bucket, cost, true))[0];
             (outcome.admitted, outcome.remaining, outcome.over)
         };
-        assert_eq!(left(now, 1), (true, 10, 0));
+        assert_eq!(left(stores, now, 1), (true, 10, 0));
         let charged = Record {
             at_us: now,
             units: 34,
         };
         let settled = settled::more(bucket, Guard::None, &[charged]);
         assert_eq!(stores.settle(now, &settled), [34]);
-        let mut left = |at: u64, cost| {
-            let outcome = stores.decide(at, &one(bucket, cost, true))[0];
-            (outcome.admitted, outcome.remaining, outcome.over)
-        };
-        assert_eq!(left(now, 1), (false, 0, 24));
-        assert_eq!(left(now, 0), (true, 0, 24));
+        assert_eq!(left(stores, now, 1), (false, 0, 24));
+        assert_eq!(left(stores, now, 0), (true, 0, 24));
         // A part of a unit is one.
         if bucket.spec.is_level() {
-            assert_eq!(left(now + 15 * SECOND, 1), (false, 0, 23));
+            assert_eq!(left(stores, now + 15 * SECOND, 1), (false, 0, 23));
         }
-        assert_eq!(left(now + 340 * SECOND, 1), (true, 10, 0));
+        assert_eq!(left(stores, now + 340 * SECOND, 1), (true, 10, 0));
     });
 }
 

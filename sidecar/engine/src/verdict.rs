@@ -40,8 +40,8 @@ pub struct Look {
     pub quota: u64,
 }
 
-/// Units left of a quota, below 0 if more are used. A window that has lost its count holds the most that there can be: by how much it
-/// is over is not known.
+/// Units left of a quota, below 0 if more are used. Of the most that is counted, as of a window whose count is lost, it is not known
+/// by how much.
 pub(crate) fn left(quota: u64, used: u64) -> i64 {
     match used < MAX_HELD {
         true => quota.cast_signed() - used.cast_signed(),

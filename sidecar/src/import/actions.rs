@@ -106,8 +106,8 @@ impl Action {
         }
         let key = self.descriptor_key.clone();
         let key = key.unwrap_or_else(|| default.to_owned());
-        let default = Some(self.default_value.clone());
-        let absent = default.filter(|default| self.skip_if_absent || !default.is_empty());
+        let can_lack = self.skip_if_absent || !self.default_value.is_empty();
+        let absent = can_lack.then(|| self.default_value.clone());
         Ok(Entry {
             key,
             sent,

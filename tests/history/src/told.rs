@@ -107,8 +107,8 @@ impl Judge<'_> {
             let forgotten = || self.is_forgotten(entry.sidecar, (known_until, entry.from));
             let apart = lacks && (starts.next().is_some() || forgotten());
             let replaced = !everywhere && (may_have_lost || apart);
-            let at_once = self.checks_asked(entry.sidecar, span) >= TOO_MANY;
-            if !replaced && !at_once && !self.cut(span) && disturbed.next().is_none() {
+            let is_calm = !replaced && !self.cut(span) && disturbed.next().is_none();
+            if is_calm && self.checks_asked(entry.sidecar, span) < TOO_MANY {
                 report.add((limit, 0), (entry.from, entry.to), Wrong::Unmetered);
                 return;
             }

@@ -750,10 +750,10 @@ impl Run {
                 .iter()
                 .filter(|(limit, _)| *limit == check.limit);
             if let Some((_, receipt)) = of.next() {
-                let of = |(entry, checks): &(usize, Vec<Check>)| {
-                    (*entry, checks[index].limit, checks[index].key)
-                };
-                reserved.insert(receipt.clone(), takings.iter().map(of).collect());
+                let taken = takings
+                    .iter()
+                    .map(|(entry, checks)| (*entry, checks[index].limit, checks[index].key));
+                reserved.insert(receipt.clone(), taken.collect());
             }
         }
         let of_slots = receipts.iter().zip(checks).zip(&before);

@@ -244,7 +244,7 @@ fn merge(batch: &Batch, decision: &Decision, parts: &[Part<'_>]) -> Option<Outco
         } else {
             one.at_us.saturating_add(one.retry_after_us)
         },
-        remaining: one.remaining.cast_signed() - one.over.cast_signed(),
+        remaining: one.remaining.cast_signed(),
         reset_us: one.at_us.saturating_add(one.reset_us),
         quota: quota(one),
     };

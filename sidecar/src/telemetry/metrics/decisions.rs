@@ -52,17 +52,24 @@ impl DecisionCounters {
     /// The counts so far, summed over sources, of the outcomes that a client or an operator notices, and those of leases.
     pub fn counts(&self) -> Counts {
         use Outcome::{Admitted, Denied, Error, ShadowDenied, Unavailable};
-        let of = |outcome: Outcome, only: Option<Source>| {
-            let sources = Source::ALL.iter();
-            let sources = sources.filter(|source| only.is_none_or(|only| only == **source));
-            let of_outcome = self.counters.get(outcome as usize);
-            let counters = sources.filter_map(|source| of_outcome?.get(*source as usize)?.get());
-            counters.map(IntCounter::get).sum()
+        let so_far = |outcome, source| {
+            let counter = self.counter(outcome, source).and_then(OnceLock::get);
+            counter.map_or(0, IntCounter::get)
+        };
+        let all = |outcome| {
+            Source::ALL
+                .iter()
+                .map(|source| so_far(outcome, *source))
+                .sum()
         };
         let [admitted, denied, unavailable, error, shadow] =
-            [Admitted, Denied, Unavailable, Error, ShadowDenied].map(|outcome| of(outcome, None));
-        let leased = of(Admitted, Some(Source::Lease));
+            [Admitted, Denied, Unavailable, Error, ShadowDenied].map(all);
+        let leased = so_far(Admitted, Source::Lease);
         [admitted, denied, unavailable, error, shadow, leased]
+    }
+
+    fn counter(&self, outcome: Outcome, source: Source) -> Option<&OnceLock<IntCounter>> {
+        self.counters.get(outcome as usize)?.get(source as usize)
     }
 
     /// Counts decisions. With a `count` of 0, the series exists from now on.
@@ -71,8 +78,7 @@ impl DecisionCounters {
             let labels = [&self.limit, outcome.name(), source.name()];
             self.family.with_label_values(&labels)
         };
-        let of_outcome = self.counters.get(outcome as usize);
-        if let Some(counter) = of_outcome.and_then(|of_outcome| of_outcome.get(source as usize)) {
+        if let Some(counter) = self.counter(outcome, source) {
             counter.get_or_init(series).inc_by(count);
         }
     }
