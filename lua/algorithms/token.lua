@@ -6,12 +6,13 @@
 
 --@constants
 local TOKEN = 3
--- A token bucket: its level in fine units, as of when, born, when the key expires; and the rate that the level is
--- counted by: fine units per unit, and per microsecond. 39 bytes.
-local TOKEN_STATE = '>I7I7I7I7I7I4'
--- What follows if a change of the policy has cut the level: the level without the cut, the rate that it is counted by,
--- and the limit that the other was cut to. 22 bytes.
-local UNCUT = '>I7I7I4I4'
+-- A token bucket: its level in fine units, as of when, born, when the key expires; the rate that the level is counted
+-- by, fine units per unit, and per microsecond; and the limit of what has taken (after a cut, the one of the cut), over
+-- which it is a debt. 43 bytes.
+local TOKEN_STATE = '>I7I7I7I7I7I4I4'
+-- What follows if a change of the policy has cut the level: the level without the cut, and the rate that it is counted
+-- by. 18 bytes.
+local UNCUT = '>I7I7I4'
 -- Or, if it has not, what follows once receipts have been left: since when, and up to 8 groups of them (returns.rs in
 -- sidecar/engine/src/algorithm explains them): the time of the last taking, the most that it and those before return,
 -- and what is not settled. 7 bytes, and 21 for each group.
@@ -20,11 +21,11 @@ local GROUP = '>I7I7I7'
 --@read
   if kind == TOKEN then
     local state, level, kept, born, expires = read('GET', key), 0, 0, now, 0
-    local bucket
+    local bucket, burst
     if state then
       local stored, as_of, since, stored_expires, unit, rate
       local size = #state
-      if size == 39 then stored, as_of, since, stored_expires, unit, rate = unpack(TOKEN_STATE, state) end
+      if size == 43 then stored, as_of, since, stored_expires, unit, rate, burst = unpack(TOKEN_STATE, state) end
       if unit == b and rate == a then
         level, born, expires = stored, since, stored_expires
         if as_of > now then
@@ -33,10 +34,10 @@ local GROUP = '>I7I7I7'
           born, expires = as_of + 1, 0
         else
           level = stored - (now - as_of) * a
-          if level <= 0 then level, born = 0, now end
+          if level <= 0 then level, born, burst = 0, now, nil end
           kept = level
         end
-      elseif size == 39 or size == 61 or size > 46 and size % 21 == 4 then
+      elseif size == 43 or size == 61 or size > 50 and size % 21 == 8 then
         bucket = read_token(key, state, now, limit, a, b, MARGIN, TOKEN_STATE, UNCUT, GROUP)
       else
         broken = broken or {}
@@ -45,6 +46,7 @@ local GROUP = '>I7I7I7'
     end
     buckets[i] = bucket or {
       drain = a, unit = b, cap = limit * b, level = level, kept = kept, born = born, expires = expires,
+      stored_burst = burst,
     }
 
 --@save
@@ -52,14 +54,14 @@ local GROUP = '>I7I7I7'
       save_token(bucket, key, now, MARGIN, TOKEN_STATE, UNCUT, GROUP)
     elseif bucket.drain then
       local empty = (level + (-level) % bucket.drain) / bucket.drain
-      local expires = bucket.expires
+      local expires, burst = bucket.expires, bucket.burst or bucket.cap / bucket.unit
       if expires < now + empty then
         -- Twice as long as needed, so that a filling bucket is not extended at each step.
         local lifetime = 2 * empty + MARGIN
-        local state = pack(TOKEN_STATE, level, now, born, now + lifetime, bucket.unit, bucket.drain)
+        local state = pack(TOKEN_STATE, level, now, born, now + lifetime, bucket.unit, bucket.drain, burst)
         call('SET', key, state, 'PX', (lifetime + (-lifetime) % 1000) / 1000)
       else
-        local state = pack(TOKEN_STATE, level, now, born, expires, bucket.unit, bucket.drain)
+        local state = pack(TOKEN_STATE, level, now, born, expires, bucket.unit, bucket.drain, burst)
         call('SET', key, state, 'KEEPTTL')
       end
 
@@ -89,24 +91,24 @@ end
 -- and uncut; or one of which receipts have been left.
 --
 -- Its level is what a decision by this rate and limit finds: as stored, if it goes on with what was cut, or if its
--- rate is that of what was not; otherwise rounded up, and a full bucket at most. What another rate has let in must not
--- take hours to drain by this one. It is cut before it drains, so that looks, which do not write it, see it drain.
--- `uncut`, in units of `uncut_unit`, is every taking, drained by the fastest rate that has taken since the cut: so a
--- larger policy finds what a smaller one has cut. `held` is what is stored, for those who settle.
+-- rate is that of what was not; otherwise rounded up, and a full bucket and its debt at most. What another rate has let
+-- in must not take hours to drain by this one. It is cut before it drains, so that looks, which do not write it, see it
+-- drain. `uncut`, in units of `uncut_unit`, is every taking, drained by the fastest rate that has taken since the cut:
+-- so a larger policy finds what a smaller one has cut. `held` is what is stored, for those who settle.
 local function read_token(key, state, now, limit, a, b, MARGIN, TOKEN_STATE, UNCUT, GROUP)
-  local max, huge, pack, sub = math.max, math.huge, struct.pack, string.sub
-  local level, as_of, born, expires, unit, rate = struct.unpack(TOKEN_STATE, state)
-  local uncut, uncut_unit, uncut_rate, cut_to = 0, unit, rate, limit
+  local max, min, huge, pack, sub = math.max, math.min, math.huge, struct.pack, string.sub
+  local level, as_of, born, expires, unit, rate, burst = struct.unpack(TOKEN_STATE, state)
+  local uncut, uncut_unit, uncut_rate = 0, unit, rate
   local groups, since = nil, nil
   if #state == 61 then
-    uncut, uncut_unit, uncut_rate, cut_to = struct.unpack(UNCUT, state, 40)
-  elseif #state > 39 then
-    since = struct.unpack('>I7', state, 40)
+    uncut, uncut_unit, uncut_rate = struct.unpack(UNCUT, state, 44)
+  elseif #state > 43 then
+    since = struct.unpack('>I7', state, 44)
     local lowest = level - max(0, now - as_of) * rate
-    for at = 47, lowest > 0 and #state or 0, 21 do
+    for at = 51, lowest > 0 and #state or 0, 21 do
       local until_then, most, open = struct.unpack(GROUP, state, at)
       groups = groups or {}
-      groups[#groups + 1] = { until_then = until_then, most = math.min(most, lowest), open = open }
+      groups[#groups + 1] = { until_then = until_then, most = min(most, lowest), open = open }
     end
   end
   -- The clock stepped back: drain from the new now on.
@@ -116,13 +118,14 @@ local function read_token(key, state, now, limit, a, b, MARGIN, TOKEN_STATE, UNC
   if rescale(uncut, uncut_unit, unit, huge) > level then
     most, most_unit, most_rate = uncut, uncut_unit, uncut_rate
   end
-  local found, found_cut_to
-  if unit == b and rate == a and limit <= cut_to then
-    found, found_cut_to = level, cut_to
+  local found_burst, found = limit
+  if unit == b and rate == a and (uncut == 0 or limit <= burst) then
+    found, found_burst = level, uncut > 0 and burst or limit
   elseif uncut > 0 and uncut_unit == b and uncut_rate == a then
-    found, found_cut_to = uncut, limit
+    found = uncut
   else
-    found, found_cut_to = rescale(most, most_unit, b, limit * b), limit
+    local debt = rescale(max(0, level - burst * unit), unit, b, 4503599627370496)
+    found = rescale(most, most_unit, b, min(limit * b + debt, 4503599627370496))
   end
   if rescale(a, b, most_unit, huge) > most_rate then
     most, most_unit, most_rate = rescale(most, most_unit, b, 4503599627370496), b, a
@@ -138,11 +141,11 @@ local function read_token(key, state, now, limit, a, b, MARGIN, TOKEN_STATE, UNC
   found, most = max(0, found - passed * a), max(0, most - passed * most_rate)
   return {
     drain = a, unit = b, cap = limit * b, level = found, kept = found, born = found > 0 and born or now,
-    expires = expires, uncut = most, uncut_unit = most_unit, uncut_rate = most_rate, cut_to = found_cut_to,
+    expires = expires, uncut = most, uncut_unit = most_unit, uncut_rate = most_rate, burst = found_burst,
     groups = unit == b and rate == a and groups, since = since,
     held = {
       level = max(0, level - passed * rate), unit = unit, drain = rate, born = born, emptied = as_of + drains,
-      uncut = max(0, uncut - passed * uncut_rate), uncut_unit = uncut_unit, uncut_rate = uncut_rate, cut_to = cut_to,
+      uncut = max(0, uncut - passed * uncut_rate), uncut_unit = uncut_unit, uncut_rate = uncut_rate, burst = burst,
       groups = groups,
     },
   }
@@ -160,9 +163,10 @@ local function save_token(bucket, key, now, MARGIN, TOKEN_STATE, UNCUT, GROUP)
   local empty = math.max(quotient_up(level, bucket.drain), quotient_up(uncut, bucket.uncut_rate))
   local later = expires < now + empty
   if later then expires = now + 2 * empty + MARGIN end
-  local state = struct.pack(TOKEN_STATE, level, now, bucket.born, expires, unit, bucket.drain)
+  local burst = bucket.burst or bucket.cap / unit
+  local state = struct.pack(TOKEN_STATE, level, now, bucket.born, expires, unit, bucket.drain, burst)
   if uncut > 0 then
-    state = state .. struct.pack(UNCUT, uncut, bucket.uncut_unit, bucket.uncut_rate, bucket.cut_to)
+    state = state .. struct.pack(UNCUT, uncut, bucket.uncut_unit, bucket.uncut_rate)
   elseif groups and groups[1] then
     state = state .. struct.pack('>I7', bucket.since)
     for i = 1, #groups do
@@ -188,15 +192,18 @@ end
     -- nothing.
     function known.as_stored(bucket)
       local held = bucket.held
-      if not held then return end
+      if not held then
+        bucket.burst = bucket.burst or bucket.stored_burst
+        return
+      end
       bucket.held, bucket.born, bucket.emptied = nil, held.born, held.emptied
       bucket.level, bucket.kept, bucket.groups = held.level, held.level, held.groups
       if held.level == 0 and held.uncut == 0 then
-        bucket.uncut = nil
+        bucket.uncut, bucket.burst = nil, nil
       else
         bucket.unit, bucket.drain = held.unit, held.drain
         bucket.uncut, bucket.uncut_unit, bucket.uncut_rate = held.uncut, held.uncut_unit, held.uncut_rate
-        bucket.cut_to = held.cut_to
+        bucket.burst = held.burst
       end
     end
 
@@ -218,6 +225,7 @@ end
       local drain, unit, level, recorded = bucket.drain, bucket.unit, bucket.level, 0
       local most = min(TWO32 * 1048576, (TWO32 - 1) * unit)
       local emptied = bucket.emptied or 0
+      if level == 0 and (bucket.uncut or 0) == 0 then bucket.burst = nil end
       local state = level == 0 and not bucket.emptied and call('GET', key)
       if state then
         local stored, as_of = unpack('>I7I7', state)
@@ -305,7 +313,7 @@ end
       end
       bucket.groups = join_equal(groups)
       if not bucket.uncut then
-        bucket.uncut, bucket.uncut_unit, bucket.uncut_rate, bucket.cut_to = 0, unit, bucket.drain, bucket.cap / unit
+        bucket.uncut, bucket.uncut_unit, bucket.uncut_rate = 0, unit, bucket.drain
       end
     end
 

@@ -561,6 +561,33 @@ fn a_debt_is_told_until_it_has_gone() {
     });
 }
 
+/// A change of the rate cuts what is in a bucket to a full one, but not what is owed beyond it; and whoever settles by a
+/// changed policy has no say in which of the two it is.
+#[test]
+fn a_debt_outlives_a_change_of_the_rate_and_of_the_burst() {
+    let mut stores = Stores::start();
+    let of = |burst, quota| {
+        let algorithm = Algorithm::TokenBucket { burst };
+        made::bucket("sg:{mine}:l", algorithm, quota, 100 * SECOND)
+    };
+    assert!(stores.decide(START_US, &one(&of(10, 10), 10, false))[0].admitted);
+    let charged = Record {
+        at_us: START_US,
+        units: 24,
+    };
+    let settled = settled::more(&of(5, 10), Guard::None, &[charged]);
+    assert_eq!(stores.settle(START_US, &settled), [24]);
+    for (burst, quota, over) in [
+        (10, 1_000, 24),
+        (5, 1_000, 24),
+        (20, 1, 14),
+        (100, 1_000, 0),
+    ] {
+        let outcome = stores.decide(START_US, &one(&of(burst, quota), 1, true))[0];
+        assert_eq!(outcome.over, over, "burst {burst}, quota {quota}");
+    }
+}
+
 #[test]
 fn a_key_that_cannot_be_read_keeps_only_itself_from_being_settled() {
     let mut lua = Lua::start();

@@ -26,6 +26,8 @@ struct Held {
     as_of: u64,
     /// The quota of the last decision that took something.
     quota: u64,
+    /// Its burst or, after a cut, the one that the backlog was cut to: what is over it is a debt.
+    burst: u64,
     /// The backlog as it would be if no change of policy had cut it.
     uncut: Option<Uncut>,
     /// What receipts may return, as long as nothing is cut and the quota stays.
@@ -39,8 +41,6 @@ struct Held {
 struct Uncut {
     backlog: u128,
     quota: u64,
-    /// The burst that the other backlog was cut to.
-    burst: u64,
 }
 
 #[derive(Debug, Default)]
@@ -271,17 +271,19 @@ impl Held {
     }
 
     /// What a decision by `spec` finds stored. Counted by another rate it is rounded up to what that can count, and a full
-    /// bucket at most.
+    /// bucket at most besides what is owed.
     fn stored(&self, spec: &BucketSpec) -> u128 {
         let burst = spec.most_at_once();
-        let own = self.quota == spec.quota && self.uncut.is_none_or(|uncut| burst <= uncut.burst);
+        let own = self.quota == spec.quota && (self.uncut.is_none() || burst <= self.burst);
         let uncut = self.uncut.filter(|uncut| uncut.quota == spec.quota);
         match uncut {
             _ if own => self.backlog,
             Some(uncut) => uncut.backlog,
             None => {
-                let full = u128::from(burst) * u128::from(spec.window_us);
-                rounded(self.most().0, spec, spec.quota).min(full)
+                let fine = |units: u64| u128::from(units) * u128::from(spec.window_us);
+                let owed = self.backlog.saturating_sub(fine(self.burst));
+                let most = fine(burst) + rounded(owed, spec, spec.quota);
+                rounded(self.most().0, spec, spec.quota).min(most)
             }
         }
     }
@@ -306,15 +308,15 @@ impl Held {
         let most = drained(most, fastest, now - self.as_of);
         self.returns.cap(backlog);
         let is_own = self.quota == spec.quota;
-        let burst = self.uncut.map(|uncut| uncut.burst);
-        let burst = burst.filter(|burst| is_own && spec.most_at_once() <= *burst);
+        if self.uncut.is_none() || !is_own || spec.most_at_once() > self.burst {
+            self.burst = spec.most_at_once();
+        }
         if backlog == 0 {
             self.born = now;
         }
         self.uncut = (most > backlog).then(|| Uncut {
             backlog: (most + taken).min(most_fine(spec, fastest)),
             quota: fastest,
-            burst: burst.unwrap_or(spec.most_at_once()),
         });
         if !is_own || self.uncut.is_some() {
             self.returns = Returns::default();
@@ -507,6 +509,9 @@ impl Held {
         if recorded > 0 {
             self.returns.cap(before);
             self.quota = quota;
+            if is_empty {
+                self.burst = spec.most_at_once();
+            }
             self.uncut = self.uncut.filter(|_| uncut > 0);
             let more = uncut + u128::from(recorded) * window;
             let quota = self.uncut.map_or(self.quota, |uncut| uncut.quota);

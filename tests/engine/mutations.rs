@@ -155,14 +155,20 @@ a token bucket waits for its old clock
 a token bucket's level is taken for one of the rate in force
 - if unit == b and rate == a then
 -         level, born
-+ if size == 39 then
++ if size == 43 then
 +         level, born
 a level of another rate is rounded down
 - scaled + quotient + (remainder > 0 and 1 or 0)
 + scaled + quotient
 a level of another rate is more than a full bucket
-- rescale(most, most_unit, b, limit * b)
-+ rescale(most, most_unit, b, 9007199254740991)
+- min(limit * b + debt, 4503599627370496)
++ 4503599627370496
+a change of the rate forgives a debt
+- min(limit * b + debt, 4503599627370496)
++ limit * b
+who settles says what is a debt
+- bucket.burst = bucket.burst or bucket.stored_burst
++
 what a change of the policy cuts is forgotten
 - if uncut > 0 then
 -     state
@@ -172,7 +178,7 @@ what was not cut drains by the slower of two rates
 - if rescale(a, b, most_unit, huge) > most_rate then
 + if rescale(a, b, most_unit, huge) < 0 then
 a larger burst goes on with what a smaller one has cut
-- and limit <= cut_to then
+- and (uncut == 0 or limit <= burst) then
 + then
 who settles counts by its own rate
 - bucket.unit, bucket.drain = held.unit, held.drain
@@ -192,7 +198,7 @@ receipts that another rate has counted stay
 
 === receipts
 a receipt returns what has drained
-- most = math.min(most, lowest)
+- most = min(most, lowest)
 + most = most
 what a receipt returns is returned by those after it too
 - for j = i, #groups do
@@ -325,10 +331,10 @@ a token bucket's key ends too soon
 - local lifetime = 2 * empty + MARGIN
 + local lifetime = empty / 2
 a token bucket's key ends with the units of its first take
-- local expires = bucket.expires
--       if expires < now + empty then
-+ local expires = bucket.expires
-+       if expires == 0 then
+- if expires < now + empty then
+-         -- Twice
++ if expires == 0 then
++         -- Twice
 
 === a slower rate extends a key
 a look by a slower rate leaves a token bucket's key its end

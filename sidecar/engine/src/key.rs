@@ -130,6 +130,6 @@ mod tests {
             assert_eq!(of(10), of(20));
         }
         let token = spec(Algorithm::TokenBucket { burst: 5 }, 10, 60_000_000);
-        assert_eq!(bucket_key("s", "l", &token), "sg:{s}:l:tok3:60000ms");
+        assert_eq!(bucket_key("s", "l", &token), "sg:{s}:l:tok4:60000ms");
     }
 }

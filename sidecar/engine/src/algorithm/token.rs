@@ -25,20 +25,15 @@ struct Backlog {
     rate: TokenRate,
 }
 
-/// What a change of the policy does not cut: every taking, drained by the fastest rate that has taken since.
-#[derive(Clone, Copy, Debug)]
-struct Uncut {
-    backlog: Backlog,
-    /// The burst that the other backlog was cut to: larger ones find this one.
-    burst: u64,
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct Token {
     /// What had not drained at `as_of_us`, by the rate of the last decision that took something.
     backlog: Backlog,
-    /// The same without cuts, where that is more.
-    uncut: Option<Box<Uncut>>,
+    /// The burst of that decision, which a charge may exceed: a debt. After a cut, the burst of the cut: larger ones find
+    /// what was not cut.
+    burst: u64,
+    /// The same without cuts, where that is more: every taking, drained by the fastest rate that has taken since.
+    uncut: Option<Box<Backlog>>,
     /// What receipts may return, unless a change of the policy has cut the backlog.
     returns: Returns,
     as_of_us: u64,
@@ -101,8 +96,9 @@ impl Backlog {
 
 pub(super) static RULES: Rules = Rules {
     name: |_| "token_bucket",
-    // From layout 2 on, the state says by which rate it is counted; from 3 on, what receipts may return.
-    tag: |spec, key| write!(key, "tok3:{}", span(spec.window_us)),
+    // From layout 2 on, the state says by which rate it is counted; from 3 on, what receipts may return; from 4 on,
+    // the burst always.
+    tag: |spec, key| write!(key, "tok4:{}", span(spec.window_us)),
     operands: |spec, _| {
         let rate = spec.token_rate();
         (3, [rate.per_us, rate.per_unit], None)
@@ -161,7 +157,7 @@ impl Token {
 
     /// The larger of what is stored with and without cuts.
     fn most(&self) -> Backlog {
-        let uncut = self.uncut.as_ref().map(|uncut| uncut.backlog);
+        let uncut = self.uncut.as_deref().copied();
         let uncut = uncut.filter(|uncut| uncut.is_more_than(self.backlog));
         uncut.unwrap_or(self.backlog)
     }
@@ -169,22 +165,26 @@ impl Token {
     /// Whether `spec` may go on with the backlog that was cut: it has its rate, and is not a larger burst.
     fn goes_on(&self, spec: &BucketSpec) -> bool {
         let burst = spec.most_at_once();
-        let within = |uncut: &Uncut| burst <= uncut.burst;
-        spec.token_rate() == self.backlog.rate && self.uncut.as_deref().is_none_or(within)
+        spec.token_rate() == self.backlog.rate && (self.uncut.is_none() || burst <= self.burst)
     }
 
-    /// As a decision by `spec` finds it stored. What another rate has counted is rounded up, and a full bucket at most:
-    /// what that rate has let in must not take hours to drain by this one. It is cut as of when it was stored: looks do not
-    /// store it anew, and have to see it drain.
+    /// As a decision by `spec` finds it stored. What another rate has counted is rounded up, and a full bucket and its debt
+    /// at most: what that rate has let in must not take hours to drain by this one. It is cut as of when it was stored:
+    /// looks do not store it anew, and have to see it drain.
     fn stored(&self, spec: &BucketSpec) -> Backlog {
         let rate = spec.token_rate();
-        let uncut = self.uncut.as_ref().map(|uncut| uncut.backlog);
+        let uncut = self.uncut.as_deref().copied();
         match uncut.filter(|uncut| uncut.rate == rate) {
             _ if self.goes_on(spec) => self.backlog,
             Some(uncut) => uncut,
             None => {
-                let most = self.most().counted_by(rate).fine;
-                let fine = most.min(spec.most_at_once() * rate.per_unit);
+                let full = self.burst.saturating_mul(self.backlog.rate.per_unit);
+                let debt = Backlog {
+                    fine: self.backlog.fine.saturating_sub(full),
+                    ..self.backlog
+                };
+                let full = spec.most_at_once() * rate.per_unit + debt.counted_by(rate).fine;
+                let fine = self.most().counted_by(rate).fine.min(full);
                 Backlog { fine, rate }
             }
         }
@@ -198,7 +198,7 @@ impl Token {
     fn held(&self, now_us: u64) -> (Backlog, Backlog) {
         let passed_us = self.passed_us(now_us);
         let uncut = self.uncut.as_ref();
-        let uncut = uncut.map_or(Backlog::default(), |uncut| uncut.backlog.drained(passed_us));
+        let uncut = uncut.map_or(Backlog::default(), |uncut| uncut.drained(passed_us));
         (self.backlog.drained(passed_us), uncut)
     }
 
@@ -207,7 +207,7 @@ impl Token {
         (self.backlog, self.as_of_us) = (backlog, now_us);
         if uncut.is_more_than(backlog) {
             if let Some(stored) = &mut self.uncut {
-                stored.backlog = uncut;
+                **stored = uncut;
             }
         } else {
             self.uncut = None;
@@ -217,7 +217,7 @@ impl Token {
     /// How long after `as_of_us` nothing is held any more, by the rates that it is stored by.
     fn drains_in_us(&self) -> u64 {
         let uncut = self.uncut.as_ref();
-        let uncut_us = uncut.map_or(0, |uncut| uncut.backlog.empty_in_us());
+        let uncut_us = uncut.map_or(0, |uncut| uncut.empty_in_us());
         self.backlog.empty_in_us().max(uncut_us)
     }
 
@@ -256,18 +256,16 @@ impl Token {
             most.rate
         };
         let most = most.counted_by(fastest).drained(self.passed_us(now_us));
-        let burst = match &self.uncut {
-            Some(uncut) if self.goes_on(spec) => uncut.burst,
-            _ => spec.most_at_once(),
-        };
+        if self.uncut.is_none() || !self.goes_on(spec) {
+            self.burst = spec.most_at_once();
+        }
         if backlog.fine == 0 {
             self.born_us = now_us;
         }
         self.returns.cap(backlog.fine);
-        self.uncut = most.is_more_than(backlog).then(|| {
-            let backlog = most.plus(cost);
-            Box::new(Uncut { backlog, burst })
-        });
+        self.uncut = most
+            .is_more_than(backlog)
+            .then(|| Box::new(most.plus(cost)));
         if rate != self.backlog.rate || self.uncut.is_some() {
             self.returns = Returns::default();
         }
@@ -324,10 +322,10 @@ impl Token {
     pub fn record(&mut self, spec: &BucketSpec, now_us: u64, records: &[Record]) -> u64 {
         let (held, uncut) = self.held(now_us);
         let is_empty = held.fine == 0 && uncut.fine == 0;
-        let rate = if is_empty {
-            spec.token_rate()
+        let (rate, burst) = if is_empty {
+            (spec.token_rate(), spec.most_at_once())
         } else {
-            held.rate
+            (held.rate, self.burst)
         };
         let most = rate.max_backlog();
         let drains = |us: u64| us.saturating_mul(rate.per_us);
@@ -364,7 +362,7 @@ impl Token {
             };
             let fine = backlog;
             self.hold((Backlog { fine, rate }, uncut), now_us);
-            self.born_us = born_us;
+            (self.born_us, self.burst) = (born_us, burst);
         }
         recorded
     }
@@ -385,7 +383,7 @@ impl Token {
     }
 
     pub fn heap_bytes(&self) -> usize {
-        let uncut = self.uncut.as_ref().map_or(0, |_| size_of::<Uncut>());
+        let uncut = self.uncut.as_ref().map_or(0, |_| size_of::<Backlog>());
         uncut.saturating_add(self.returns.heap_bytes())
     }
 
