@@ -147,7 +147,8 @@ async fn a_command_says_what_it_has_used() {
             4,
             "no number",
         ),
-        (1, "echo 9 >$SLUICEGATE_USED", 0, 0, ""),
+        // More than can be counted at once.
+        (1, "echo 4294967296 >$SLUICEGATE_USED", 0, 0, ""),
     ] {
         let ran = shell
             .sh(&format!("{decide} {reserve} -- sh -c '{does}'"))

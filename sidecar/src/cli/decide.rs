@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use sluicegate::decide::Receipt;
-use sluicegate_protocol::{Check, Decision, LimitStatus, Settled, Verdict, WithoutStore};
+use sluicegate_protocol::{Check, Decision, LimitStatus, MAX_COST, Settled, Verdict, WithoutStore};
 
 use super::Failure;
 use super::checks::{COST, Checks, refused, used};
@@ -155,7 +155,8 @@ async fn tell_used(
                 .iter()
                 .filter(same)
                 .map(|other| other.cost)
-                .fold(used, u64::saturating_add);
+                .fold(used, u64::saturating_add)
+                .min(MAX_COST);
             let units = (std::slice::from_ref(first), std::slice::from_ref(receipt));
             match settle(decider, units, used).await {
                 Ok(outcomes) if outcomes == [Settled::Unknown] => {
