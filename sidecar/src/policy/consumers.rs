@@ -136,6 +136,11 @@ impl Consumers {
         parts(own).is_some() || own.starts_with(CONSUMER) || own.starts_with(MISSING)
     }
 
+    /// The consumer whose key has this hash.
+    pub fn owner(&self, hash: &str) -> Option<&str> {
+        self.keys.get(hash).map(String::as_str)
+    }
+
     /// The limits that count their keys.
     pub fn limits(&self) -> impl Iterator<Item = &String> {
         self.limits.values()
@@ -171,7 +176,7 @@ impl Consumers {
         let Some((hash, instead)) = parts(own) else {
             return (self.limit_of(DEFAULT), key.into());
         };
-        match self.keys.get(hash) {
+        match self.owner(hash) {
             Some(name) => (
                 self.limit_of(name),
                 format!("{shadow}{CONSUMER}{name}").into(),
@@ -185,6 +190,12 @@ impl Consumers {
 fn split_shadow(key: &str) -> (&str, &str) {
     let of_shadow = key.starts_with(SHADOW).then(|| key.find(';')).flatten();
     key.split_at(of_shadow.map_or(0, |end| end + 1))
+}
+
+/// The hash of a key of one component. The filter's keys of consumers have more; people leave that out.
+pub fn hash_alone(key: &str) -> Option<&str> {
+    let (_, hash) = key.split_once('#')?;
+    is_digits(hash, HASH_DIGITS).then_some(hash)
 }
 
 /// The hash in a key of the filter, and the key of a request without it.

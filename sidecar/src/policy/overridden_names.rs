@@ -2,11 +2,12 @@
 //! of tiers. Pure.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use sluicegate_protocol::Whom;
 use sluicegate_rules::config::nearest;
 
-use super::consumers::{Consumers, consumer_key, consumer_of};
+use super::consumers::{Consumers, consumer_key, consumer_of, hash_alone};
 use super::contents::Policy;
 use super::overrides::Override;
 use crate::mask::shown;
@@ -45,11 +46,17 @@ impl Policy {
         let Whom::Key(key) = whom else {
             return as_given();
         };
+        let hash = hash_alone(key);
+        let owner = |of: &Arc<Consumers>| of.owner(hash?).map(consumer_key);
+        let is_theirs =
+            Consumers::is_asked_with(key) || self.consumers.values().any(|of| owner(of).is_some());
         // Most are of other keys, and a policy may have a thousand tiers.
-        if !self.consumers.contains_key(limit) && !Consumers::is_asked_with(key) {
+        if !self.consumers.contains_key(limit) && !is_theirs {
             return as_given();
         }
         let entry = self.entry_of(limit);
+        let consumer = entry.and_then(|entry| owner(self.consumers.get(entry)?));
+        let key = consumer.as_ref().unwrap_or(key);
         let resolved = self.resolve(entry.unwrap_or(limit), key);
         let with = resolved.map_or(key.as_str().into(), |(_, with)| with);
         let follows = entry.filter(|entry| *entry == limit || consumer_of(&with).is_some());
@@ -82,8 +89,12 @@ impl Policy {
             return Some(format!("the policy has no limit {}", shown(&name)));
         }
         let Whom::Key(key) = &whom else { return None };
-        let consumer = consumer_of(key)?;
         let own = self.consumers.get(&name).map(|own| &**own);
+        if own.is_some() && hash_alone(key).is_some() {
+            let why = "the limit has no consumer with this key: for others, give the key that `sluicegate explain` prints";
+            return Some(why.to_owned());
+        }
+        let consumer = consumer_of(key)?;
         let counted = self.counted_by(&name).map(|(_, of)| of);
         let entries = own.into_iter().chain(counted);
         let known: BTreeSet<_> = entries.flat_map(Consumers::names).collect();

@@ -173,6 +173,7 @@ async fn what_the_policy_has_no_more_is_told_at_once_and_acts_while_filters_ask_
 async fn a_name_that_nobody_has_is_refused_unless_it_is_forced() {
     let service = Changing::new(&policy(&["acme"], &plain("rate")));
     let table = "
+        partner | key | x-api-key#00000000000000000000000000000000 | malformed_entry | no consumer with this key
         partner | key | @consumer=evli | malformed_entry | did you mean `evil`
         partner.acme | key | @consumer=nobody | malformed_entry | has no consumer `nobody`
         partner.acme | key | @consumer=evil | malformed_entry | `partner.default`: name `partner`
@@ -217,13 +218,16 @@ async fn digits_of_a_consumer_are_the_consumer_wherever_they_were_shown() {
         }
     }
     let digits = |key: &str| Subject::of(key).to_string();
-    // Of Envoy's access log, and of `sluicegate top`.
-    for (limit, digits) in [
-        ("partner", digits(&sent)),
-        ("partner.acme", digits("@consumer=acme")),
-        ("partner.default", digits("@consumer=acme")),
+    let hash = format!("x-api-key#{HASH}");
+    // Of Envoy's access log, and of `sluicegate top`; and the part of the filter's key that is the consumer's.
+    for (limit, whom, is) in [
+        ("partner", "subject", digits(&sent)),
+        ("partner.acme", "subject", digits("@consumer=acme")),
+        ("partner.default", "subject", digits("@consumer=acme")),
+        ("partner", "key", hash.clone()),
+        ("partner.default", "key", hash),
     ] {
-        let mut body = json!({ "limit": limit, "subject": digits, "quota": 9 });
+        let mut body = json!({ "limit": limit, whom: is, "quota": 20 });
         let set = service.set(body.clone()).await.unwrap();
         assert_eq!(set["override"]["key"], "@consumer=acme");
         assert_eq!(set["override"]["limit"], "partner");
