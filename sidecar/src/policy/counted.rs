@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sluicegate_rules::config::from_value;
-use sluicegate_rules::config::schema::{Limit, RuleSetFile};
+use sluicegate_rules::config::schema::{Limit, RuleSetFile, WhenMissing};
 use sluicegate_rules::config::walk::checks;
 
 use super::consumers::DEFAULT;
@@ -11,8 +11,10 @@ use super::contents::Policy;
 
 #[derive(Default)]
 struct Counted {
-    /// Each limit with the keys by which rules ask for it.
-    keys: BTreeSet<(String, String)>,
+    /// Each limit with the keys by which rules ask for it, and the name that a shadow rule puts before them.
+    keys: BTreeSet<(String, String, String)>,
+    /// Each limit with what stands in for a missing part of its key.
+    instead: BTreeSet<(String, String)>,
     /// By check and entry of `consumers`: the limit of each tier or consumer.
     limits: BTreeMap<String, BTreeMap<String, String>>,
 }
@@ -27,14 +29,24 @@ fn counted(policy: &Policy) -> Counted {
         for (at, rule, check) in file.iter().flat_map(|file| checks(&file.rules)) {
             let mut key = check.key.clone();
             key.iter_mut().for_each(|part| part.trusted = false);
-            let shadow = rule.shadow.then_some(&rule.name);
-            let key = format!("{key:?} {} {shadow:?}", check.consumers);
+            let key = format!("{key:?} {}", check.consumers);
+            let shadow = if rule.shadow { &*rule.name } else { "" };
+            let instead = match &check.when_missing {
+                Some(one @ (WhenMissing::Address(_) | WhenMissing::Use(_))) => {
+                    Some(format!("{one:?}"))
+                }
+                Some(WhenMissing::Skip | WhenMissing::Deny) | None => None,
+            };
             let limits = match &check.limit {
                 Limit::Name(name) => [(DEFAULT.to_owned(), name.clone())].into(),
                 Limit::Tiers(tiers) => tiers.map.clone(),
             };
-            let asked = limits.values().map(|limit| (limit.clone(), key.clone()));
-            all.keys.extend(asked);
+            for limit in limits.values() {
+                all.keys
+                    .insert((limit.clone(), key.clone(), shadow.to_owned()));
+                all.instead
+                    .extend(instead.clone().map(|one| (limit.clone(), one)));
+            }
             let check = at.rsplit('.').next().unwrap_or_default();
             (all.limits).insert(format!("rules.{set}.{}.{check}", rule.name), limits);
         }
@@ -45,12 +57,22 @@ fn counted(policy: &Policy) -> Counted {
 /// Each, such as "per-key: another `key`, whose counts start at zero".
 pub(super) fn started_anew(before: &Policy, after: &Policy) -> Vec<String> {
     let [old, new] = [before, after].map(counted);
-    let known: BTreeSet<_> = old.keys.iter().map(|(limit, _)| limit).collect();
-    let other = new.keys.difference(&old.keys).map(|(limit, _)| limit);
-    let other: BTreeSet<_> = other.filter(|limit| known.contains(limit)).collect();
+    let known: BTreeSet<_> = old.keys.iter().map(|(limit, ..)| limit).collect();
+    let keys: BTreeSet<_> = old
+        .keys
+        .iter()
+        .map(|(limit, key, _)| (limit, key))
+        .collect();
+    let other = new.keys.difference(&old.keys).map(|(limit, key, _)| {
+        let is_same = keys.contains(&(limit, key));
+        (limit, if is_same { "shadow" } else { "key" })
+    });
+    let instead = new.instead.difference(&old.instead);
+    let other = other.chain(instead.map(|(limit, _)| (limit, "when_missing")));
+    let other: BTreeSet<_> = other.filter(|(limit, _)| known.contains(limit)).collect();
     let other = other.iter();
     let mut found: Vec<_> = other
-        .map(|limit| format!("{limit}: another `key`, whose counts start at zero"))
+        .map(|(limit, what)| format!("{limit}: another `{what}`, whose counts start at zero"))
         .collect();
     for (place, new) in &new.limits {
         let Some(old) = old.limits.get(place) else {
@@ -100,7 +122,9 @@ rules:
             "header: x-key }, when | header: x-user }, when | one: another `key`, whose counts start at zero
              header: x-key }, when | header: x-key, trusted: true }, when |
              when_missing: skip | when_missing: deny |
-             key: host, rate: 6/1h, shadow: true | key: host, rate: 6/1h | two: another `key`, whose counts start at zero
+             when_missing: skip | when_missing: { address: {} } | one: another `when_missing`, whose counts start at zero
+             when_missing: { address: {} } | when_missing: { address: { ipv6_bits: 48 } } | c: another `when_missing`, whose counts start at zero
+             key: host, rate: 6/1h, shadow: true | key: host, rate: 6/1h | two: another `shadow`, whose counts start at zero
              gold: 9/1h | gold: 9/1h, plat: 20/1h | by.plat added; rules.default.by.checks[0]: plat moves from by.default to by.plat, its counts start at zero
              gold: 9/1h, | | by.gold removed; rules.default.by.checks[0]: gold moves from by.gold to by.default, its counts start at zero
              gold: 9/1h | silver: 9/1h | by.gold renamed to by.silver, whose counts start at zero; rules.default.by.checks[0]: gold moves from by.gold to by.default, its counts start at zero; rules.default.by.checks[0]: silver moves from by.default to by.silver, its counts start at zero
