@@ -235,3 +235,25 @@ pub fn a_copy_of_the_newest_record() -> History {
 fn no_stale_copy_of_the_newest_record_is_left() {
     replay(&mut Lua::start(), &a_copy_of_the_newest_record()).expect("all agree");
 }
+
+/// A look by a changed burst found a clock that had stepped back, and its write made the look's burst the stored one: a full bucket
+/// was a debt after a change of the rate.
+#[test]
+fn a_look_after_a_step_back_does_not_say_what_is_a_debt() {
+    let reburst = |burst| Step::Reburst { bucket: 0, burst };
+    let steps = vec![
+        reburst(70),
+        ask(27),
+        reburst(1),
+        Step::Clock(Clock::BackWindows {
+            bucket: 0,
+            percent: 1,
+        }),
+        ask(0),
+        Step::Relimit {
+            bucket: 0,
+            limit: 2,
+        },
+    ];
+    agrees(Algorithm::TokenBucket { burst: 1 }, 1, steps);
+}

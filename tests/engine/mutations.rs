@@ -148,15 +148,11 @@ tokens that are written back drain beside those that were there
 - elseif at < bucket.born and bucket.born <= now then
 + elseif at < now then
 a token bucket waits for its old clock
-- if as_of > now then
--           --
-+ if as_of > now * 2 then
-+           --
+- if as_of > now then as_of, born
++ if as_of > now * 2 then as_of, born
 a token bucket's level is taken for one of the rate in force
-- if unit == b and rate == a then
--         level, born
-+ if size == 43 then
-+         level, born
+- if unit == b and rate == a and as_of <= now then
++ if size == 43 and as_of <= now then
 a level of another rate is rounded down
 - scaled + quotient + (remainder > 0 and 1 or 0)
 + scaled + quotient

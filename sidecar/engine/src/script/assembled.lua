@@ -48,7 +48,7 @@ local function quotient_up(a, b)
 end
 
 -- Reads a token bucket that another rate has counted, or that is stored twice: as a change of the policy has cut it,
--- and uncut; or one of which receipts have been left.
+-- and uncut; or one of which receipts have been left; or one before which the clock has stepped back.
 --
 -- Its level is what a decision by this rate and limit finds: as stored, if it goes on with what was cut, or if its
 -- rate is that of what was not; otherwise rounded up, and a full bucket and its debt at most. What another rate has let
@@ -71,7 +71,8 @@ local function read_token(key, state, now, limit, a, b, MARGIN, TOKEN_STATE, UNC
       groups[#groups + 1] = { until_then = until_then, most = min(most, lowest), open = open }
     end
   end
-  -- The clock stepped back: drain from the new now on.
+  -- The clock stepped back: drain from the new now on. What was taken before cannot be told by its time from what is
+  -- taken until the clock is there again.
   if as_of > now then as_of, born, expires = now, as_of + 1, 0 end
   local passed = now - as_of
   local most, most_unit, most_rate = level, unit, rate
@@ -931,17 +932,10 @@ for i = 1, #KEYS do
       local stored, as_of, since, stored_expires, unit, rate
       local size = #state
       if size == 43 then stored, as_of, since, stored_expires, unit, rate, burst = unpack(TOKEN_STATE, state) end
-      if unit == b and rate == a then
-        level, born, expires = stored, since, stored_expires
-        if as_of > now then
-          -- The clock stepped back: drain from the new now on. What was taken before cannot be told by its time from
-          -- what is taken until the clock is there again.
-          born, expires = as_of + 1, 0
-        else
-          level = stored - (now - as_of) * a
-          if level <= 0 then level, born, burst = 0, now, nil end
-          kept = level
-        end
+      if unit == b and rate == a and as_of <= now then
+        level, born, expires = stored - (now - as_of) * a, since, stored_expires
+        if level <= 0 then level, born, burst = 0, now, nil end
+        kept = level
       elseif size == 43 or size == 61 or size > 50 and size % 21 == 8 then
         bucket = read_token(key, state, now, limit, a, b, MARGIN, TOKEN_STATE, UNCUT, GROUP)
       else
