@@ -60,6 +60,11 @@ impl Comparison {
         }
     }
 
+    /// Whether no line has been compared.
+    pub fn is_empty(&self) -> bool {
+        self.all.iter().sum::<u64>() == 0
+    }
+
     fn count(&mut self, ours: Vec<((String, String), bool)>, theirs: bool) {
         let any = ours.iter().any(|(_, denied)| *denied);
         add(&mut self.all, theirs, any);
@@ -137,6 +142,8 @@ mod tests {
             format!(r#"{{"sluicegate":"{ours}","flags":"{flags}"}}"#)
         };
         let mut all = Comparison::default();
+        all.add("{}");
+        assert!(all.is_empty());
         for (ours, flags, times) in [
             ("a=denied b=admitted", "RL", 1),
             ("a=admitted b=admitted", "RL", 2),
@@ -169,7 +176,7 @@ mod tests {
         assert_eq!(row("c"), "1 0 0 0");
         assert_eq!(row("(no rule of ours)"), "0 5 0 0");
         assert_eq!(row("all requests"), "2 7 3 4");
-        let told = "had none: 8, has no `flags`: 7, are no JSON: 1";
+        let told = "had none: 9, has no `flags`: 7, are no JSON: 1";
         has_all(&table, told);
     }
 }

@@ -29,6 +29,12 @@ impl Compare {
             // A request's line may have any bytes.
             comparison.add(&String::from_utf8_lossy(&line));
         }
-        print(&comparison.to_string())
+        print(&comparison.to_string())?;
+        if comparison.is_empty() {
+            return Err(Failure::usage(format!(
+                "no line of {shown} has both verdicts: see docs/moving-envoy-ratelimit.md#2-run-both for the log's format"
+            )));
+        }
+        Ok(())
     }
 }
