@@ -130,6 +130,7 @@ while position <= ends do
       if i > 1 then index, cost, position = unpack('>I4I4', request, position) end
       bucket = buckets[index]
       if what == ASK and cost == 0 then cost = 1 end
+      if bucket.adopts then bucket.returned = true end
       local drain = bucket.drain
       local over = bucket.level + (drain and cost * bucket.unit or cost) - bucket.cap
       if over > 0 and cost > 0 then

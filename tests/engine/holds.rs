@@ -297,7 +297,8 @@ pub fn holds_agree(lua: &mut Lua) -> Result<(), String> {
             let now = START_US + 20 * SECOND;
             let rust = memory.settle(now, &settlements);
             let said = lua.settle(Some(now), &settlements)?;
-            let looks = [limit.batch(1, None, true), one(&other.buckets[1], 1, true)];
+            // A look by the faster one would store it by that.
+            let looks = [slower.batch(1, None, true), one(&other.buckets[1], 1, true)];
             let (mut left, mut expected) = (Vec::new(), Vec::new());
             for look in &looks {
                 left.extend(lua.try_decide(Some(now), look)?);
@@ -522,6 +523,8 @@ fn what_is_charged_after_a_change_of_the_rate_is_not_cut() {
     let mut asks = one(&fast, 0, false);
     asks.decisions[0].asks = true;
     assert!(stores.decide(START_US, &one(&slow, 10, false))[0].admitted);
+    // Drains from here on.
+    assert!(!stores.decide(START_US, &asks)[0].admitted);
     let later = START_US + SECOND;
     assert!(stores.decide(later, &asks)[0].admitted);
     let charged = Record {
@@ -586,6 +589,36 @@ fn a_debt_outlives_a_change_of_the_rate_and_of_the_burst() {
         let outcome = stores.decide(START_US, &one(&of(burst, quota), 1, true))[0];
         assert_eq!(outcome.over, over, "burst {burst}, quota {quota}");
     }
+    // A raised rate drains from the first look on: nothing says when it was raised.
+    stores.start_again();
+    assert!(stores.decide(START_US, &one(&of(10, 10), 10, false))[0].admitted);
+    stores.settle(START_US, &settled);
+    let (raised, later) = (of(10, 1_000), START_US + 12 * SECOND);
+    let seen = stores.decide(later, &one(&raised, 1, true))[0];
+    assert_eq!((seen.over, seen.retry_after_us), (23, 2_380_000));
+    let then = later + seen.retry_after_us;
+    let denied = stores.decide(then - 10, &one(&raised, 1, false))[0];
+    assert_eq!((denied.admitted, denied.retry_after_us), (false, 10));
+    assert!(!stores.decide(then - 1, &one(&raised, 1, true))[0].admitted);
+    assert!(stores.decide(then, &one(&raised, 1, false))[0].admitted);
+}
+
+/// Lowered, a burst leaves a full bucket at most, whatever the larger one had let in.
+#[test]
+fn a_lowered_burst_does_not_lock_a_key_until_the_larger_one_has_drained() {
+    let mut stores = Stores::start();
+    let of = |burst| {
+        let algorithm = Algorithm::TokenBucket { burst };
+        made::bucket("sg:{mine}:l", algorithm, 10, 100 * SECOND)
+    };
+    assert!(stores.decide(START_US, &one(&of(90), 90, false))[0].admitted);
+    let denied = stores.decide(START_US, &one(&of(2), 1, false))[0];
+    assert_eq!((denied.over, denied.retry_after_us), (0, 10 * SECOND));
+    let later = START_US + 10 * SECOND;
+    assert!(stores.decide(later, &one(&of(2), 1, false))[0].admitted);
+    // The larger one, which comes back, finds all.
+    let left = stores.decide(later, &one(&of(90), 0, true))[0].remaining;
+    assert_eq!(left, 0);
 }
 
 #[test]

@@ -26,7 +26,7 @@ struct Held {
     as_of: u64,
     /// The quota of the last decision that took something.
     quota: u64,
-    /// Its burst or, after a cut, the one that the backlog was cut to: what is over it is a debt.
+    /// Its burst: what is over it is a debt.
     burst: u64,
     /// The backlog as it would be if no change of policy had cut it.
     uncut: Option<Uncut>,
@@ -70,15 +70,17 @@ impl Model {
         };
         let waits: Vec<u64> = takes.iter().map(wait).collect();
         let longest = waits.iter().copied().max().unwrap_or(0);
-        if longest == 0 && !decision.peek {
-            for (bucket, cost) in &takes {
-                let held = self.buckets.get_mut(&bucket.key).expect("entered above");
-                if *cost > 0 {
-                    held.take(&bucket.spec, now, *cost);
-                } else if decision.asks {
-                    held.adopt(&bucket.spec, now);
-                }
+        let admits = longest == 0;
+        let takes_all = admits && !decision.peek;
+        for (bucket, cost) in &takes {
+            let held = self.buckets.get_mut(&bucket.key).expect("entered above");
+            if takes_all && *cost > 0 {
+                held.take(&bucket.spec, now, *cost);
+            } else {
+                held.adopt(&bucket.spec, now, takes_all && decision.asks);
             }
+        }
+        if takes_all {
             for (bucket, _) in &takes {
                 let own = |held: &OfHold| *held == OfHold::of(bucket);
                 for hold in decision.holds.iter().filter(|hold| hold.of.iter().any(own)) {
@@ -262,6 +264,17 @@ impl Held {
         these.map(|a| a.units).sum()
     }
 
+    /// As a decision by `spec` finds it: as it was stored, or, if its quota is larger than those that it was stored by, as
+    /// it is now.
+    fn as_found(&self, spec: &BucketSpec, now: u64) -> Self {
+        let mut found = self.clone();
+        let stored = self.uncut.map_or(self.quota, |uncut| uncut.quota);
+        if spec.quota > stored {
+            found.hold(self.held(now), now);
+        }
+        found
+    }
+
     /// The larger of what is held with and without the cut, and by which quota it drains.
     fn most(&self) -> (u128, u64) {
         let uncut = self.uncut.filter(|uncut| uncut.backlog > self.backlog);
@@ -270,26 +283,28 @@ impl Held {
         })
     }
 
-    /// What a decision by `spec` finds stored. Counted by another rate it is rounded up to what that can count, and a full
-    /// bucket at most besides what is owed.
-    fn stored(&self, spec: &BucketSpec) -> u128 {
-        let burst = spec.most_at_once();
-        let own = self.quota == spec.quota && (self.uncut.is_none() || burst <= self.burst);
-        let uncut = self.uncut.filter(|uncut| uncut.quota == spec.quota);
-        match uncut {
-            _ if own => self.backlog,
-            Some(uncut) => uncut.backlog,
-            None => {
-                let fine = |units: u64| u128::from(units) * u128::from(spec.window_us);
-                let owed = self.backlog.saturating_sub(fine(self.burst));
-                let most = fine(burst) + rounded(owed, spec, spec.quota);
-                rounded(self.most().0, spec, spec.quota).min(most)
-            }
-        }
-    }
-
+    /// Counted by another quota it is rounded up to what that can count; a full bucket at most besides what is owed.
     fn backlog(&self, spec: &BucketSpec, now: u64) -> u128 {
-        drained(self.stored(spec), spec.quota, now - self.as_of)
+        let found = self.as_found(spec, now);
+        let burst = spec.most_at_once();
+        let own = found.quota == spec.quota && (found.uncut.is_none() || burst <= found.burst);
+        let uncut = found
+            .uncut
+            .filter(|uncut| !own && uncut.quota == spec.quota);
+        let backlog = if let Some(uncut) = uncut {
+            uncut.backlog
+        } else {
+            let fine = |units: u64| u128::from(units) * u128::from(spec.window_us);
+            let owed = found.backlog.saturating_sub(fine(found.burst));
+            let full = fine(burst) + rounded(owed, spec, spec.quota);
+            let all = if own {
+                found.backlog
+            } else {
+                rounded(found.most().0, spec, spec.quota)
+            };
+            all.min(full)
+        };
+        drained(backlog, spec.quota, now - found.as_of)
     }
 
     /// Takes for a decision by `spec`; without the cut everything drains by the fastest rate.
@@ -298,19 +313,18 @@ impl Held {
             self.backlog(spec, now),
             u128::from(cost) * u128::from(spec.window_us),
         );
-        let (most, quota) = self.most();
+        let found = self.as_found(spec, now);
+        let (most, quota) = found.most();
         let fastest = quota.max(spec.quota);
         let most = if fastest == quota {
             most
         } else {
             rounded(most, spec, fastest)
         };
-        let most = drained(most, fastest, now - self.as_of);
+        let most = drained(most, fastest, now - found.as_of);
         self.returns.cap(backlog);
         let is_own = self.quota == spec.quota;
-        if self.uncut.is_none() || !is_own || spec.most_at_once() > self.burst {
-            self.burst = spec.most_at_once();
-        }
+        self.burst = spec.most_at_once();
         if backlog == 0 {
             self.born = now;
         }
@@ -324,11 +338,15 @@ impl Held {
         (self.backlog, self.quota, self.as_of) = (backlog + taken, spec.quota, now);
     }
 
-    /// What is charged later counts by the quota that has admitted a request which takes nothing.
-    fn adopt(&mut self, spec: &BucketSpec, now: u64) {
+    /// What is charged later counts by the quota that has admitted a request which takes nothing. A larger quota drains from
+    /// its first
+    /// look on.
+    fn adopt(&mut self, spec: &BucketSpec, now: u64, has_admitted: bool) {
         let is_level = matches!(spec.algorithm, Algorithm::TokenBucket { .. });
         let (held, uncut) = self.held(now);
-        if is_level && self.quota != spec.quota && held + uncut > 0 {
+        let stored = self.uncut.map_or(self.quota, |uncut| uncut.quota);
+        let adopts = has_admitted && self.quota != spec.quota || spec.quota > stored;
+        if is_level && adopts && held + uncut > 0 {
             self.take_tokens(spec, now, 0);
         }
     }

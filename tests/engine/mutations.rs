@@ -151,17 +151,23 @@ a token bucket waits for its old clock
 - if as_of > now then as_of, born
 + if as_of > now * 2 then as_of, born
 a token bucket's level is taken for one of the rate in force
-- if unit == b and rate == a and as_of <= now then
-+ if size == 43 and as_of <= now then
+- if unit == b and rate == a and limit >= burst and as_of <= now then
++ if size == 43 and limit >= burst and as_of <= now then
 a level of another rate is rounded down
 - scaled + quotient + (remainder > 0 and 1 or 0)
 + scaled + quotient
 a level of another rate is more than a full bucket
-- min(limit * b + debt, 4503599627370496)
-+ 4503599627370496
+- found = min(found, limit * b + debt)
++
 a change of the rate forgives a debt
-- min(limit * b + debt, 4503599627370496)
-+ limit * b
+- found = min(found, limit * b + debt)
++ found = min(found, limit * b)
+a faster rate has drained before its first look
+- if is_faster then found, most, drained = held, held_uncut, 0 end
++
+a look by a faster rate does not store it
+- if bucket.adopts then bucket.returned = true end
++
 who settles says what is a debt
 - bucket.burst = bucket.burst or bucket.stored_burst
 +
@@ -171,11 +177,11 @@ what a change of the policy cuts is forgotten
 + if uncut < 0 then
 +     state
 what was not cut drains by the slower of two rates
-- if rescale(a, b, most_unit, huge) > most_rate then
-+ if rescale(a, b, most_unit, huge) < 0 then
+- local is_faster = rescale(a, b, uncut_unit, huge) > uncut_rate
++ local is_faster = false
 a larger burst goes on with what a smaller one has cut
-- and (uncut == 0 or limit <= burst) then
-+ then
+- and (uncut == 0 or limit <= burst)
++
 who settles counts by its own rate
 - bucket.unit, bucket.drain = held.unit, held.drain
 + local _

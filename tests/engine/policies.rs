@@ -48,6 +48,8 @@ fn what_a_smaller_burst_takes_locks_no_larger_one_of_a_slower_rate() {
         let (fast, slow) = (token("fast", 100, 5), token("fast", 10, 5_000));
         assert_eq!(drain(store, START_US, &slow, 6_000), 5_000);
         let hour = 3_600 * 10;
+        // It drains from here on.
+        assert_eq!(left(store, START_US, &fast), 0);
         for step in 1..=hour {
             let units = std::slice::from_ref(&fast);
             let now = START_US + step * SECOND / 10;

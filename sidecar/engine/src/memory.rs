@@ -85,7 +85,8 @@ impl Memory {
             .map(|(bucket, cost)| self.look(now_us, bucket, cost.max(least)))
             .collect();
         let mut ended = 0;
-        if all_have_room(&looks) && !decision.peek {
+        let admits = all_have_room(&looks);
+        if admits && !decision.peek {
             let costly = takes.clone().filter(|(_, cost)| *cost > 0);
             self.find_memory(now_us, costly.map(|(bucket, _)| bucket))?;
             self.find_memory_for(now_us, &decision.holds)?;
@@ -95,13 +96,9 @@ impl Memory {
                     ended += self.change_slots(now_us, bucket, store);
                 }
             }
-            for ((bucket, cost), look) in takes.zip(&mut looks) {
+            for ((bucket, cost), look) in takes.clone().zip(&mut looks) {
                 if cost > 0 {
                     *look = self.take(now_us, bucket, cost);
-                } else if decision.asks {
-                    self.change(now_us, bucket, |held| {
-                        of_stored!(&mut held.state, adopt(&bucket.spec, now_us));
-                    });
                 }
             }
             for hold in &decision.holds {
@@ -109,6 +106,14 @@ impl Memory {
                 let left = StoredHold::new(hold, now_us);
                 self.holds.insert(&hold.key, left);
             }
+        }
+        let has_taken = |cost| admits && !decision.peek && cost > 0;
+        let levels = takes.filter(|(bucket, _)| bucket.spec.is_level());
+        for (bucket, _) in levels.filter(|(_, cost)| !has_taken(*cost)) {
+            let has_admitted = admits && decision.asks && !decision.peek;
+            self.change(now_us, bucket, |held| {
+                of_stored!(&mut held.state, adopt(&bucket.spec, now_us, has_admitted));
+            });
         }
         let outcome = outcome(&looks, now_us);
         Ok(Outcome { ended, ..outcome })

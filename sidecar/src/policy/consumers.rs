@@ -136,9 +136,12 @@ impl Consumers {
         parts(own).is_some() || own.starts_with(CONSUMER) || own.starts_with(MISSING)
     }
 
-    /// The consumer whose key has this hash.
-    pub fn owner(&self, hash: &str) -> Option<&str> {
-        self.keys.get(hash).map(String::as_str)
+    /// The consumer's key for the filter's key of a request, without what replaces it: people leave that out.
+    pub fn owner(&self, key: &str) -> Option<String> {
+        let (shadow, own) = split_shadow(key);
+        let (_, hash) = own.split_once('#')?;
+        let name = self.keys.get(hash)?;
+        Some(format!("{shadow}{CONSUMER}{name}"))
     }
 
     /// The limits that count their keys.
@@ -176,7 +179,7 @@ impl Consumers {
         let Some((hash, instead)) = parts(own) else {
             return (self.limit_of(DEFAULT), key.into());
         };
-        match self.owner(hash) {
+        match self.keys.get(hash) {
             Some(name) => (
                 self.limit_of(name),
                 format!("{shadow}{CONSUMER}{name}").into(),
@@ -192,10 +195,10 @@ fn split_shadow(key: &str) -> (&str, &str) {
     key.split_at(of_shadow.map_or(0, |end| end + 1))
 }
 
-/// The hash of a key of one component. The filter's keys of consumers have more; people leave that out.
-pub fn hash_alone(key: &str) -> Option<&str> {
-    let (_, hash) = key.split_once('#')?;
-    is_digits(hash, HASH_DIGITS).then_some(hash)
+/// Whether a key is the filter's without what replaces it.
+pub fn is_hash_alone(key: &str) -> bool {
+    let (_, own) = split_shadow(key);
+    own.contains('#') && !own.contains(';')
 }
 
 /// The hash in a key of the filter, and the key of a request without it.

@@ -15,6 +15,8 @@ struct Counted {
     keys: BTreeSet<(String, String, String)>,
     /// Each limit with what stands in for a missing part of its key.
     instead: BTreeSet<(String, String)>,
+    /// By check: what selects its tier.
+    by: BTreeMap<String, String>,
     /// By check and entry of `consumers`: the limit of each tier or consumer.
     limits: BTreeMap<String, BTreeMap<String, String>>,
 }
@@ -48,7 +50,11 @@ fn counted(policy: &Policy) -> Counted {
                     .extend(instead.clone().map(|one| (limit.clone(), one)));
             }
             let check = at.rsplit('.').next().unwrap_or_default();
-            (all.limits).insert(format!("rules.{set}.{}.{check}", rule.name), limits);
+            let place = format!("rules.{set}.{}.{check}", rule.name);
+            if let Limit::Tiers(tiers) = &check.limit {
+                all.by.insert(place.clone(), format!("{:?}", tiers.by));
+            }
+            all.limits.insert(place, limits);
         }
     }
     all
@@ -72,8 +78,23 @@ pub(super) fn started_anew(before: &Policy, after: &Policy) -> Vec<String> {
     let other: BTreeSet<_> = other.filter(|(limit, _)| known.contains(limit)).collect();
     let other = other.iter();
     let mut found: Vec<_> = other
-        .map(|(limit, what)| format!("{limit}: another `{what}`, whose counts start at zero"))
+        .map(|(limit, what)| {
+            let keep = *what == "key" && before.consumers.contains_key(*limit);
+            let but = if keep {
+                ", but for those of consumers"
+            } else {
+                ""
+            };
+            format!("{limit}: another `{what}`, whose counts start at zero{but}")
+        })
         .collect();
+    let by = new.by.iter().filter(|(place, by)| {
+        let before = old.by.get(*place);
+        before.is_some_and(|before| before != *by)
+    });
+    found.extend(by.map(|(place, _)| {
+        format!("{place}: another `by`, which may select another tier, whose counts start at zero")
+    }));
     for (place, new) in &new.limits {
         let Some(old) = old.limits.get(place) else {
             continue;
@@ -134,7 +155,8 @@ rules:
              : beta } | : acme } | consumers changed: 2 -> 2 keys, of which another consumer has 1: with its counts
              default: c.default } | default: two } | consumers.c: default moves from c.default to two, its counts start at zero; consumers changed: 2 -> 2 keys
              \\n  s: | \\n  z: | rule set s renamed to z: filters that list it keep all rules that they have
-             x-key }], when_missing: { address: {} } | y-key }], when_missing: { address: {} } | c: another `key`, whose counts start at zero
+             x-key }], when_missing: { address: {} } | y-key }], when_missing: { address: {} } | c: another `key`, whose counts start at zero, but for those of consumers
+             jwt: plan | jwt: level | rules.default.by.checks[0]: another `by`, which may select another tier, whose counts start at zero
              rules: [{ name: c | rules: [{ name: d | rule set s removed: filters that list it keep all rules that they have; rule set y added
              a/ | b/ | `store` changed, which requires a restart of the sidecar; counts start at zero and overrides are gone, unless this is another address of the same database and prefix
              redis:6379 | other:6379 | `store` changed, which requires a restart of the sidecar; counts start at zero and overrides are gone, unless this is another address of the same database and prefix

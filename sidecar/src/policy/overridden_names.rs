@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sluicegate_protocol::Whom;
 use sluicegate_rules::config::nearest;
 
-use super::consumers::{Consumers, consumer_key, consumer_of, hash_alone};
+use super::consumers::{Consumers, consumer_key, consumer_of, is_hash_alone};
 use super::contents::Policy;
 use super::overrides::Override;
 use crate::mask::shown;
@@ -46,8 +46,7 @@ impl Policy {
         let Whom::Key(key) = whom else {
             return as_given();
         };
-        let hash = hash_alone(key);
-        let owner = |of: &Arc<Consumers>| of.owner(hash?).map(consumer_key);
+        let owner = |of: &Arc<Consumers>| of.owner(key);
         let is_theirs =
             Consumers::is_asked_with(key) || self.consumers.values().any(|of| owner(of).is_some());
         // Most are of other keys, and a policy may have a thousand tiers.
@@ -90,7 +89,7 @@ impl Policy {
         }
         let Whom::Key(key) = &whom else { return None };
         let own = self.consumers.get(&name).map(|own| &**own);
-        if own.is_some() && hash_alone(key).is_some() {
+        if own.is_some() && is_hash_alone(key) {
             let why = "the limit has no consumer with this key: for others, give the key that `sluicegate explain` prints";
             return Some(why.to_owned());
         }

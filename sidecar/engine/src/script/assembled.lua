@@ -50,11 +50,12 @@ end
 -- Reads a token bucket that another rate has counted, or that is stored twice: as a change of the policy has cut it,
 -- and uncut; or one of which receipts have been left; or one before which the clock has stepped back.
 --
--- Its level is what a decision by this rate and limit finds: as stored, if it goes on with what was cut, or if its
--- rate is that of what was not; otherwise rounded up, and a full bucket and its debt at most. What another rate has let
--- in must not take hours to drain by this one. It is cut before it drains, so that looks, which do not write it, see it
--- drain. `uncut`, in units of `uncut_unit`, is every taking, drained by the fastest rate that has taken since the cut:
--- so a larger policy finds what a smaller one has cut. `held` is what is stored, for those who settle.
+-- Its level is what a decision by this rate and limit finds: a full bucket and its debt at most, rounded up, since what
+-- another rate or a larger limit has let in must not take hours to drain; or what was not cut, if that has this rate.
+-- Looks do not write it, and have to see it drain: by this rate since it was stored, so it is cut before that. Nothing
+-- says when a rate has become faster, and what drains by it meanwhile would forgive debts: so by the earlier rate,
+-- until the first look, which `adopts` it. `uncut`, in units of `uncut_unit`, is every taking, drained by the fastest
+-- rate that has taken since the cut. `held` is what is stored, for those who settle.
 local function read_token(key, state, now, limit, a, b, MARGIN, TOKEN_STATE, UNCUT, GROUP)
   local max, min, huge, pack, sub = math.max, math.min, math.huge, struct.pack, string.sub
   local level, as_of, born, expires, unit, rate, burst = struct.unpack(TOKEN_STATE, state)
@@ -75,39 +76,37 @@ local function read_token(key, state, now, limit, a, b, MARGIN, TOKEN_STATE, UNC
   -- taken until the clock is there again.
   if as_of > now then as_of, born, expires = now, as_of + 1, 0 end
   local passed = now - as_of
-  local most, most_unit, most_rate = level, unit, rate
-  if rescale(uncut, uncut_unit, unit, huge) > level then
-    most, most_unit, most_rate = uncut, uncut_unit, uncut_rate
-  end
-  local found_burst, found = limit
-  if unit == b and rate == a and (uncut == 0 or limit <= burst) then
-    found, found_burst = level, uncut > 0 and burst or limit
-  elseif uncut > 0 and uncut_unit == b and uncut_rate == a then
+  local held, held_uncut = max(0, level - passed * rate), max(0, uncut - passed * uncut_rate)
+  local found, most, most_unit, most_rate, drained = level, uncut, uncut_unit, uncut_rate, passed
+  local is_faster = rescale(a, b, uncut_unit, huge) > uncut_rate
+  if is_faster then found, most, drained = held, held_uncut, 0 end
+  if rescale(most, uncut_unit, unit, huge) <= found then most, most_unit, most_rate = found, unit, rate end
+  local goes_on = unit == b and rate == a and (uncut == 0 or limit <= burst)
+  if not goes_on and uncut > 0 and uncut_unit == b and uncut_rate == a then
     found = uncut
   else
-    local debt = rescale(max(0, level - burst * unit), unit, b, 4503599627370496)
-    found = rescale(most, most_unit, b, min(limit * b + debt, 4503599627370496))
+    local debt = rescale(max(0, found - burst * unit), unit, b, 4503599627370496)
+    if not goes_on then found = rescale(most, most_unit, b, 4503599627370496) end
+    found = min(found, limit * b + debt)
   end
-  if rescale(a, b, most_unit, huge) > most_rate then
-    most, most_unit, most_rate = rescale(most, most_unit, b, 4503599627370496), b, a
-  end
+  if is_faster then most, most_unit, most_rate = rescale(most, most_unit, b, 4503599627370496), b, a end
   local drains = max(quotient_up(level, rate), quotient_up(uncut, uncut_rate))
-  local empty = max(drains, quotient_up(found, a)) - passed
+  local empty = max(drains - passed, quotient_up(found, a) - drained)
   -- Also for a look, since a faster rate may have set an end before it has drained by this one.
   if empty > 0 and expires < now + empty then
     expires = now + 2 * empty + MARGIN
     state = sub(state, 1, 7) .. pack('>I7I7I7', as_of, born, expires) .. sub(state, 29)
     redis.call('SET', key, state, 'PX', math.ceil((expires - now) / 1000))
   end
-  found, most = max(0, found - passed * a), max(0, most - passed * most_rate)
+  found, most = max(0, found - drained * a), max(0, most - drained * most_rate)
   return {
     drain = a, unit = b, cap = limit * b, level = found, kept = found, born = found > 0 and born or now,
-    expires = expires, uncut = most, uncut_unit = most_unit, uncut_rate = most_rate, burst = found_burst,
+    expires = expires, uncut = most, uncut_unit = most_unit, uncut_rate = most_rate, burst = limit,
+    adopts = is_faster and held + held_uncut > 0,
     groups = unit == b and rate == a and groups, since = since,
     held = {
-      level = max(0, level - passed * rate), unit = unit, drain = rate, born = born, emptied = as_of + drains,
-      uncut = max(0, uncut - passed * uncut_rate), uncut_unit = uncut_unit, uncut_rate = uncut_rate, burst = burst,
-      groups = groups,
+      level = held, unit = unit, drain = rate, born = born, emptied = as_of + drains, burst = burst, groups = groups,
+      uncut = held_uncut, uncut_unit = uncut_unit, uncut_rate = uncut_rate,
     },
   }
 end
@@ -838,8 +837,7 @@ local FIXED, CALENDAR = 2, 5
 
 local TOKEN = 3
 -- A token bucket: its level in fine units, as of when, born, when the key expires; the rate that the level is counted
--- by, fine units per unit, and per microsecond; and the limit of what has taken (after a cut, the one of the cut), over
--- which it is a debt. 43 bytes.
+-- by, fine units per unit, and per microsecond; and the limit of what has taken, over which it is a debt. 43 bytes.
 local TOKEN_STATE = '>I7I7I7I7I7I4I4'
 -- What follows if a change of the policy has cut the level: the level without the cut, and the rate that it is counted
 -- by. 18 bytes.
@@ -932,7 +930,7 @@ for i = 1, #KEYS do
       local stored, as_of, since, stored_expires, unit, rate
       local size = #state
       if size == 43 then stored, as_of, since, stored_expires, unit, rate, burst = unpack(TOKEN_STATE, state) end
-      if unit == b and rate == a and as_of <= now then
+      if unit == b and rate == a and limit >= burst and as_of <= now then
         level, born, expires = stored - (now - as_of) * a, since, stored_expires
         if level <= 0 then level, born, burst = 0, now, nil end
         kept = level
@@ -1058,6 +1056,7 @@ while position <= ends do
       if i > 1 then index, cost, position = unpack('>I4I4', request, position) end
       bucket = buckets[index]
       if what == ASK and cost == 0 then cost = 1 end
+      if bucket.adopts then bucket.returned = true end
       local drain = bucket.drain
       local over = bucket.level + (drain and cost * bucket.unit or cost) - bucket.cap
       if over > 0 and cost > 0 then

@@ -6,6 +6,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Read, Seek, SeekFrom};
+use std::num::IntErrorKind;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
@@ -147,11 +148,14 @@ fn used(text: &str) -> Result<Option<u64>, String> {
     let Some(last) = text.split_whitespace().next_back() else {
         return Ok(None);
     };
-    let why = |_| {
-        let shown: String = last.chars().take(40).collect();
-        format!("its last word, `{shown}`, is no number of units")
-    };
-    last.parse().map(Some).map_err(why)
+    match last.parse() {
+        Err(error) if *error.kind() == IntErrorKind::PosOverflow => Ok(Some(u64::MAX)),
+        Err(_) => {
+            let shown: String = last.chars().take(40).collect();
+            Err(format!("its last word, `{shown}`, is no number of units"))
+        }
+        Ok(used) => Ok(Some(used)),
+    }
 }
 
 #[cfg(test)]
@@ -163,6 +167,7 @@ mod tests {
         assert_eq!(used(" \n"), Ok(None));
         assert_eq!(used("7\n"), Ok(Some(7)));
         assert_eq!(used("7\n12"), Ok(Some(12)));
+        assert_eq!(used("18446744073709551616"), Ok(Some(u64::MAX)));
         assert!(used("-1").unwrap_err().contains("`-1`"));
         assert!(used(&"x".repeat(300)).unwrap_err().len() < 100);
     }

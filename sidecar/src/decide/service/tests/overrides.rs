@@ -174,6 +174,7 @@ async fn a_name_that_nobody_has_is_refused_unless_it_is_forced() {
     let service = Changing::new(&policy(&["acme"], &plain("rate")));
     let table = "
         partner | key | x-api-key#00000000000000000000000000000000 | malformed_entry | no consumer with this key
+        partner | key | x-api-key#0011223344556677 | malformed_entry | no consumer with this key
         partner | key | @consumer=evli | malformed_entry | did you mean `evil`
         partner.acme | key | @consumer=nobody | malformed_entry | has no consumer `nobody`
         partner.acme | key | @consumer=evil | malformed_entry | `partner.default`: name `partner`
