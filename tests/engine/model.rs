@@ -339,8 +339,7 @@ impl Held {
     }
 
     /// What is charged later counts by the quota that has admitted a request which takes nothing. A larger quota drains from
-    /// its first
-    /// look on.
+    /// its first look on.
     fn adopt(&mut self, spec: &BucketSpec, now: u64, has_admitted: bool) {
         let is_level = matches!(spec.algorithm, Algorithm::TokenBucket { .. });
         let (held, uncut) = self.held(now);

@@ -49,8 +49,8 @@ fn counted(policy: &Policy) -> Counted {
                 all.instead
                     .extend(instead.clone().map(|one| (limit.clone(), one)));
             }
-            let check = at.rsplit('.').next().unwrap_or_default();
-            let place = format!("rules.{set}.{}.{check}", rule.name);
+            let last = at.rsplit('.').next().unwrap_or_default();
+            let place = format!("rules.{set}.{}.{last}", rule.name);
             if let Limit::Tiers(tiers) = &check.limit {
                 all.by.insert(place.clone(), format!("{:?}", tiers.by));
             }

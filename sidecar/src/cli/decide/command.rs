@@ -148,7 +148,7 @@ fn used(text: &str) -> Result<Option<u64>, String> {
     let Some(last) = text.split_whitespace().next_back() else {
         return Ok(None);
     };
-    match last.parse() {
+    match last.parse::<u64>() {
         Err(error) if *error.kind() == IntErrorKind::PosOverflow => Ok(Some(u64::MAX)),
         Err(_) => {
             let shown: String = last.chars().take(40).collect();
