@@ -184,6 +184,7 @@ fn verdict(input: &mut Input<'_>) -> Verdict<'static> {
         quota: 5,
         window_ms: 60_000,
         remaining: 0,
+        over: 0,
         reset_ms: 60_000,
         retry_after_ms: 60_000,
         until_changed: false,

@@ -56,6 +56,8 @@ pub struct Shown {
 
 /// A receipt, its limit and key, and the entry of its taking.
 type Receipt = (String, usize, usize, u64, usize);
+/// A taking in the record: its entry, the limit and the key.
+type Taking = (usize, usize, usize);
 
 /// Who has slots that it has asked for directly: the receipt, the limit and key as asked and as counted, and the entry of the taking.
 struct Program {
@@ -82,8 +84,8 @@ struct Run {
     versions: RefCell<Vec<usize>>,
     /// Of each sidecar.
     receipts: RefCell<Vec<Vec<Receipt>>>,
-    /// By the receipts that filters have: the entries of the taking, limit and key.
-    reserved: RefCell<BTreeMap<String, Vec<(usize, usize, usize)>>>,
+    /// By the receipts that filters have.
+    reserved: RefCell<BTreeMap<String, Vec<Taking>>>,
     /// Those that have got slots and do not hold them yet.
     programs: RefCell<Vec<Program>>,
     /// All faults are healed.
