@@ -205,9 +205,7 @@ impl Judge<'_> {
             let Some(subject) = self.subjects.get(&of) else {
                 continue;
             };
-            let of_entry = subject.asked.iter().filter(|(number, _)| number == entry);
-            let parts = of_entry.map(|(_, check)| subject.taken(when, check));
-            let reserved = parts.fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1));
+            let reserved = self.reserved(*entry, of);
             let is_sure = self.history.log[*entry]
                 .request()
                 .is_some_and(|one| one.is_admitted());
@@ -249,7 +247,7 @@ impl Judge<'_> {
                         0
                     };
                     let most = if is_settled { 0 } else { most };
-                    if units < least || units > most {
+                    if units < least || units > most && !self.settles_another(step, at) {
                         report.add(of, at, Wrong::Settled { units, least, most });
                     }
                 }
@@ -265,6 +263,37 @@ impl Judge<'_> {
                 report.add(of, at, Wrong::Unsettled);
             }
         }
+    }
+
+    /// The fewest and the most units that a request has reserved of a limit and key.
+    fn reserved(&self, entry: usize, of: (usize, usize)) -> (u64, u64) {
+        let when = self.history.log[entry].when();
+        let subject = self.subjects.get(&of);
+        let parts = subject.into_iter().flat_map(|subject| {
+            let of_entry = subject.asked.iter().filter(|(number, _)| *number == entry);
+            of_entry.map(|(_, check)| subject.taken(when, check))
+        });
+        parts.fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1))
+    }
+
+    /// Whether this step may be another limit's: where a consumer's tier has changed meanwhile, it is noted of each that it may
+    /// be of.
+    fn settles_another(&self, step: &Settled, at: Time) -> bool {
+        let mut others = self.settled.iter().filter(|((_, limit, key), steps)| {
+            let same = |(number, one): &(usize, Settled)| {
+                self.history.log[*number].when() == at && one.told == step.told
+            };
+            *key == step.key && *limit != step.limit && steps.iter().any(same)
+        });
+        others.any(|((entry, limit, key), _)| {
+            let reserved = self.reserved(*entry, (*limit, *key));
+            let [back, more] = step.used.map_or([(0, 0); 2], |used| due(reserved, used));
+            match step.told {
+                Told::Returned(units) => units <= back.1,
+                Told::Charged(units) => units <= more.1,
+                Told::Ended | Told::Nothing | Told::Unknown => false,
+            }
+        })
     }
 
     /// Whether what was taken at a time is certainly held at another.
