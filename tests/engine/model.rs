@@ -62,6 +62,7 @@ impl Model {
         for (bucket, _) in &takes {
             let held = held.entry(bucket.key.clone()).or_default();
             held.heal(&bucket.spec, now);
+            held.adopt_faster(&bucket.spec, now);
         }
         self.buckets = held.clone();
         let least = u64::from(decision.asks);
@@ -70,17 +71,15 @@ impl Model {
         };
         let waits: Vec<u64> = takes.iter().map(wait).collect();
         let longest = waits.iter().copied().max().unwrap_or(0);
-        let admits = longest == 0;
-        let takes_all = admits && !decision.peek;
-        for (bucket, cost) in &takes {
-            let held = self.buckets.get_mut(&bucket.key).expect("entered above");
-            if takes_all && *cost > 0 {
-                held.take(&bucket.spec, now, *cost);
-            } else {
-                held.adopt(&bucket.spec, now, takes_all && decision.asks);
+        if longest == 0 && !decision.peek {
+            for (bucket, cost) in &takes {
+                let held = self.buckets.get_mut(&bucket.key).expect("entered above");
+                if *cost > 0 {
+                    held.take(&bucket.spec, now, *cost);
+                } else if decision.asks {
+                    held.adopt(&bucket.spec, now);
+                }
             }
-        }
-        if takes_all {
             for (bucket, _) in &takes {
                 let own = |held: &OfHold| *held == OfHold::of(bucket);
                 for hold in decision.holds.iter().filter(|hold| hold.of.iter().any(own)) {
@@ -264,17 +263,6 @@ impl Held {
         these.map(|a| a.units).sum()
     }
 
-    /// As a decision by `spec` finds it: as it was stored, or, if its quota is larger than those that it was stored by, as
-    /// it is now.
-    fn as_found(&self, spec: &BucketSpec, now: u64) -> Self {
-        let mut found = self.clone();
-        let stored = self.uncut.map_or(self.quota, |uncut| uncut.quota);
-        if spec.quota > stored {
-            found.hold(self.held(now), now);
-        }
-        found
-    }
-
     /// The larger of what is held with and without the cut, and by which quota it drains.
     fn most(&self) -> (u128, u64) {
         let uncut = self.uncut.filter(|uncut| uncut.backlog > self.backlog);
@@ -283,28 +271,24 @@ impl Held {
         })
     }
 
-    /// Counted by another quota it is rounded up to what that can count; a full bucket at most besides what is owed.
-    fn backlog(&self, spec: &BucketSpec, now: u64) -> u128 {
-        let found = self.as_found(spec, now);
+    /// What a decision by `spec` finds stored. Counted by another quota it is rounded up to what that can count; a full bucket
+    /// at most besides what is owed.
+    fn stored(&self, spec: &BucketSpec) -> u128 {
         let burst = spec.most_at_once();
-        let own = found.quota == spec.quota && (found.uncut.is_none() || burst <= found.burst);
-        let uncut = found
-            .uncut
-            .filter(|uncut| !own && uncut.quota == spec.quota);
-        let backlog = if let Some(uncut) = uncut {
-            uncut.backlog
-        } else {
-            let fine = |units: u64| u128::from(units) * u128::from(spec.window_us);
-            let owed = found.backlog.saturating_sub(fine(found.burst));
-            let full = fine(burst) + rounded(owed, spec, spec.quota);
-            let all = if own {
-                found.backlog
-            } else {
-                rounded(found.most().0, spec, spec.quota)
-            };
-            all.min(full)
+        let own = self.quota == spec.quota && (self.uncut.is_none() || burst <= self.burst);
+        let uncut = self.uncut.filter(|uncut| uncut.quota == spec.quota);
+        let all = match uncut {
+            _ if own => self.backlog,
+            Some(uncut) => return uncut.backlog,
+            None => rounded(self.most().0, spec, spec.quota),
         };
-        drained(backlog, spec.quota, now - found.as_of)
+        let fine = |units: u64| u128::from(units) * u128::from(spec.window_us);
+        let owed = self.backlog.saturating_sub(fine(self.burst));
+        all.min(fine(burst) + rounded(owed, spec, spec.quota))
+    }
+
+    fn backlog(&self, spec: &BucketSpec, now: u64) -> u128 {
+        drained(self.stored(spec), spec.quota, now - self.as_of)
     }
 
     /// Takes for a decision by `spec`; without the cut everything drains by the fastest rate.
@@ -313,15 +297,14 @@ impl Held {
             self.backlog(spec, now),
             u128::from(cost) * u128::from(spec.window_us),
         );
-        let found = self.as_found(spec, now);
-        let (most, quota) = found.most();
+        let (most, quota) = self.most();
         let fastest = quota.max(spec.quota);
         let most = if fastest == quota {
             most
         } else {
             rounded(most, spec, fastest)
         };
-        let most = drained(most, fastest, now - found.as_of);
+        let most = drained(most, fastest, now - self.as_of);
         self.returns.cap(backlog);
         let is_own = self.quota == spec.quota;
         self.burst = spec.most_at_once();
@@ -338,14 +321,20 @@ impl Held {
         (self.backlog, self.quota, self.as_of) = (backlog + taken, spec.quota, now);
     }
 
-    /// What is charged later counts by the quota that has admitted a request which takes nothing. A larger quota drains from
-    /// its first look on.
-    fn adopt(&mut self, spec: &BucketSpec, now: u64, has_admitted: bool) {
+    /// What is charged later counts by the quota that has admitted a request which takes nothing.
+    fn adopt(&mut self, spec: &BucketSpec, now: u64) {
         let is_level = matches!(spec.algorithm, Algorithm::TokenBucket { .. });
         let (held, uncut) = self.held(now);
-        let stored = self.uncut.map_or(self.quota, |uncut| uncut.quota);
-        let adopts = has_admitted && self.quota != spec.quota || spec.quota > stored;
-        if is_level && adopts && held + uncut > 0 {
+        if is_level && self.quota != spec.quota && held + uncut > 0 {
+            self.take_tokens(spec, now, 0);
+        }
+    }
+
+    /// A quota that is larger than those it is stored by drains from its first look on.
+    fn adopt_faster(&mut self, spec: &BucketSpec, now: u64) {
+        let (held, uncut) = self.held(now);
+        if spec.quota > self.most().1 && held + uncut > 0 {
+            self.hold((held, uncut), now);
             self.take_tokens(spec, now, 0);
         }
     }

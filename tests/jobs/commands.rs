@@ -147,8 +147,7 @@ async fn a_command_says_what_it_has_used() {
             4,
             "no number",
         ),
-        // More than can be counted at once.
-        (1, "echo 4294967296 >$SLUICEGATE_USED", 0, 0, ""),
+        (1, "echo 9 >$SLUICEGATE_USED", 0, 0, ""),
     ] {
         let ran = shell
             .sh(&format!("{decide} {reserve} -- sh -c '{does}'"))
@@ -165,6 +164,13 @@ async fn a_command_says_what_it_has_used() {
     assert_eq!(ran.code(), 0, "{ran:?}");
     let left = shell.must("peek --limit hourly --key l --output json");
     assert_eq!(left.await.json()["remaining"], 7);
+    // More than can be charged at once.
+    let decide = "sluicegate decide --limit hourly --key l --reserve 1 -- sh -c";
+    let does = "echo 4294967296 >$SLUICEGATE_USED";
+    let ran = shell.sh(&format!("{decide} '{does}'")).await;
+    assert!(ran.code() == 0 && ran.err.is_empty(), "{ran:?}");
+    let left = shell.must("peek --limit hourly --key l --output json");
+    assert_eq!(left.await.json()["remaining"], 0);
     // Each has taken one of the other limit. With nothing left, nothing is run.
     assert_eq!(shell.left("other", "").await, 0);
     let decide = "decide --limit hourly --key k --reserve 0";

@@ -201,10 +201,12 @@ impl Stored {
 }
 
 /// Calls a method of the state that a [`Stored`] is: `heal`, which comes first and repairs what is of later than now, and says
-/// whether anything was; `look`; `take` of what there is room for, and `adopt` of the spec of a request that takes nothing; `restore` of units that come back, `record` of units that were taken elsewhere,
-/// and `records`, as [`Memory`](crate::Memory) describes them; `leave` a receipt of units that were taken just now; `ends_us`, when it can be dropped if nobody asks, 0 if it holds nothing;
-/// `heap_bytes` that it has allocated, and their `growth` by a take. Each has the spec of the call: another one than before,
-/// where the policy has changed.
+/// whether anything was; `look`, after `adopt_faster` if the rate of a token bucket was raised; `take` of what there is room
+/// for, and `adopt` of the spec of a request that takes nothing; `restore` of units that come back, `record` of units that
+/// were taken elsewhere, and `records`, as [`Memory`](crate::Memory) describes them; `leave` a receipt of units that were
+/// taken just now; `ends_us`, when it can be dropped if nobody asks, 0 if it holds nothing; `heap_bytes` that it has
+/// allocated, and their `growth` by a take. Each has the spec of the call: another one than before, where the policy has
+/// changed.
 macro_rules! of_stored {
     ($stored:expr, $method:ident($($arg:expr),*)) => {
         match $stored {

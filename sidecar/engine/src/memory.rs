@@ -85,8 +85,7 @@ impl Memory {
             .map(|(bucket, cost)| self.look(now_us, bucket, cost.max(least)))
             .collect();
         let mut ended = 0;
-        let admits = all_have_room(&looks);
-        if admits && !decision.peek {
+        if all_have_room(&looks) && !decision.peek {
             let costly = takes.clone().filter(|(_, cost)| *cost > 0);
             self.find_memory(now_us, costly.map(|(bucket, _)| bucket))?;
             self.find_memory_for(now_us, &decision.holds)?;
@@ -96,9 +95,13 @@ impl Memory {
                     ended += self.change_slots(now_us, bucket, store);
                 }
             }
-            for ((bucket, cost), look) in takes.clone().zip(&mut looks) {
+            for ((bucket, cost), look) in takes.zip(&mut looks) {
                 if cost > 0 {
                     *look = self.take(now_us, bucket, cost);
+                } else if decision.asks {
+                    self.change(now_us, bucket, |held| {
+                        of_stored!(&mut held.state, adopt(&bucket.spec, now_us));
+                    });
                 }
             }
             for hold in &decision.holds {
@@ -106,14 +109,6 @@ impl Memory {
                 let left = StoredHold::new(hold, now_us);
                 self.holds.insert(&hold.key, left);
             }
-        }
-        let has_taken = |cost| admits && !decision.peek && cost > 0;
-        let levels = takes.filter(|(bucket, _)| bucket.spec.is_level());
-        for (bucket, _) in levels.filter(|(_, cost)| !has_taken(*cost)) {
-            let has_admitted = admits && decision.asks && !decision.peek;
-            self.change(now_us, bucket, |held| {
-                of_stored!(&mut held.state, adopt(&bucket.spec, now_us, has_admitted));
-            });
         }
         let outcome = outcome(&looks, now_us);
         Ok(Outcome { ended, ..outcome })
@@ -155,7 +150,10 @@ impl Memory {
 
     fn look(&mut self, now_us: u64, bucket: &Bucket, cost: u64) -> Look {
         let spec = &bucket.spec;
-        self.change(now_us, bucket, |held| held.look(spec, now_us, cost))
+        self.change(now_us, bucket, |held| {
+            of_stored!(&mut held.state, adopt_faster(spec, now_us));
+            held.look(spec, now_us, cost)
+        })
     }
 
     /// Changes a bucket, after a repair if the clock has stepped back; adds it if it is new and holds something then.

@@ -138,7 +138,9 @@ impl Fixed {
         self.count = used + cost;
     }
 
-    pub const fn adopt(&mut self, _: &BucketSpec, _: u64, _: bool) {}
+    pub const fn adopt(&mut self, _: &BucketSpec, _: u64) {}
+
+    pub const fn adopt_faster(&mut self, _: &BucketSpec, _: u64) {}
 
     pub const fn leave(&mut self, _: u64, _: u64) {}
 

@@ -199,7 +199,9 @@ impl Log {
         self.append(newest_us.max(stamp(spec, now_us)), total + cost);
     }
 
-    pub const fn adopt(&mut self, _: &BucketSpec, _: u64, _: bool) {}
+    pub const fn adopt(&mut self, _: &BucketSpec, _: u64) {}
+
+    pub const fn adopt_faster(&mut self, _: &BucketSpec, _: u64) {}
 
     pub const fn leave(&mut self, _: u64, _: u64) {}
 

@@ -135,7 +135,9 @@ impl Slots {
     /// What is taken is stored by its id.
     pub const fn take(&mut self, _: &BucketSpec, _: u64, _: u64) {}
 
-    pub const fn adopt(&mut self, _: &BucketSpec, _: u64, _: bool) {}
+    pub const fn adopt(&mut self, _: &BucketSpec, _: u64) {}
+
+    pub const fn adopt_faster(&mut self, _: &BucketSpec, _: u64) {}
 
     pub const fn leave(&mut self, _: u64, _: u64) {}
 

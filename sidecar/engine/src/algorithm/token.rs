@@ -40,9 +40,6 @@ pub(crate) struct Token {
     born_us: u64,
 }
 
-/// A backlog and, where that is more, the same without cuts.
-type Both = (Backlog, Backlog);
-
 impl Backlog {
     fn drained(self, passed_us: u64) -> Self {
         let drained = passed_us.saturating_mul(self.rate.per_us);
@@ -152,78 +149,57 @@ fn leased(spec: &BucketSpec, longest_us: u64) -> Result<Algorithm, String> {
     }
 }
 
-/// The larger of what is kept with and without cuts.
-fn most((backlog, uncut): Both) -> Backlog {
-    if uncut.is_more_than(backlog) {
-        uncut
-    } else {
-        backlog
-    }
-}
-
 impl Token {
     const fn passed_us(&self, now_us: u64) -> u64 {
         now_us.saturating_sub(self.as_of_us)
     }
 
-    fn stored(&self) -> Both {
-        (
-            self.backlog,
-            self.uncut.as_deref().copied().unwrap_or_default(),
-        )
+    /// The larger of what is stored with and without cuts.
+    fn most(&self) -> Backlog {
+        let uncut = self.uncut.as_deref().copied();
+        let uncut = uncut.filter(|uncut| uncut.is_more_than(self.backlog));
+        uncut.unwrap_or(self.backlog)
     }
 
-    /// Whether all rates that it is stored by are slower.
-    fn is_slower_than(&self, rate: TokenRate) -> bool {
-        rate.is_faster_than(most(self.stored()).rate)
-    }
-
-    /// What a decision by `spec` finds of this, which was stored or is held. What another rate or a larger burst has let in
-    /// must not take hours to drain: a full bucket and its debt at most, rounded up. Policies that differ find what was not
-    /// cut.
-    fn found(&self, spec: &BucketSpec, (backlog, uncut): Both) -> Backlog {
+    /// As a decision by `spec` finds it stored. What another rate or a larger burst has let in must not take hours to drain:
+    /// a full bucket and its debt at most, rounded up; policies that differ find what was not cut. It is cut as of when it
+    /// was stored: looks do not store it anew, and have to see it drain.
+    fn stored(&self, spec: &BucketSpec) -> Backlog {
         let (rate, burst) = (spec.token_rate(), spec.most_at_once());
-        let goes_on = backlog.rate == rate && (self.uncut.is_none() || burst <= self.burst);
-        if !goes_on && uncut.rate == rate {
+        let uncut = self.uncut.as_deref().copied();
+        let most = if rate == self.backlog.rate && (uncut.is_none() || burst <= self.burst) {
+            self.backlog
+        } else if let Some(uncut) = uncut.filter(|uncut| uncut.rate == rate) {
             return uncut;
-        }
-        let full = self.burst.saturating_mul(backlog.rate.per_unit);
-        let debt = Backlog {
-            fine: backlog.fine.saturating_sub(full),
-            ..backlog
-        };
-        let most = if goes_on {
-            backlog
         } else {
-            most((backlog, uncut)).counted_by(rate)
+            self.most().counted_by(rate)
         };
-        let fine = most
-            .fine
-            .min(burst * rate.per_unit + debt.counted_by(rate).fine);
-        Backlog { fine, rate }
+        let full = self.burst.saturating_mul(self.backlog.rate.per_unit);
+        let debt = Backlog {
+            fine: self.backlog.fine.saturating_sub(full),
+            ..self.backlog
+        };
+        let full = burst * rate.per_unit + debt.counted_by(rate).fine;
+        Backlog {
+            fine: most.fine.min(full),
+            rate,
+        }
     }
 
-    /// Looks do not store it anew, and have to see it drain: by the rate of `spec` since it was stored. Nothing says when a
-    /// rate has become faster, and what drains by it meanwhile would forgive debts: so by the earlier rate, until the first
-    /// look (`adopt`).
     fn backlog(&self, spec: &BucketSpec, now_us: u64) -> Backlog {
-        if self.is_slower_than(spec.token_rate()) {
-            self.found(spec, self.held(now_us))
-        } else {
-            let found = self.found(spec, self.stored());
-            found.drained(self.passed_us(now_us))
-        }
+        self.stored(spec).drained(self.passed_us(now_us))
     }
 
     /// What is held by the rates that it is stored by: whoever settles has no say in the policy.
-    fn held(&self, now_us: u64) -> Both {
+    fn held(&self, now_us: u64) -> (Backlog, Backlog) {
         let passed_us = self.passed_us(now_us);
-        let (backlog, uncut) = self.stored();
-        (backlog.drained(passed_us), uncut.drained(passed_us))
+        let uncut = self.uncut.as_ref();
+        let uncut = uncut.map_or(Backlog::default(), |uncut| uncut.drained(passed_us));
+        (self.backlog.drained(passed_us), uncut)
     }
 
     /// Stores what is held, by the rates that it is stored by.
-    fn hold(&mut self, (backlog, uncut): Both, now_us: u64) {
+    fn hold(&mut self, (backlog, uncut): (Backlog, Backlog), now_us: u64) {
         (self.backlog, self.as_of_us) = (backlog, now_us);
         if uncut.is_more_than(backlog) {
             if let Some(stored) = &mut self.uncut {
@@ -269,12 +245,13 @@ impl Token {
     }
 
     pub fn take(&mut self, spec: &BucketSpec, now_us: u64, cost: u64) {
-        let (rate, backlog) = (spec.token_rate(), self.backlog(spec, now_us));
-        let most = if self.is_slower_than(rate) {
-            most(self.held(now_us)).counted_by(rate)
+        let (rate, backlog, most) = (spec.token_rate(), self.backlog(spec, now_us), self.most());
+        let fastest = if rate.is_faster_than(most.rate) {
+            rate
         } else {
-            most(self.stored()).drained(self.passed_us(now_us))
+            most.rate
         };
+        let most = most.counted_by(fastest).drained(self.passed_us(now_us));
         self.burst = spec.most_at_once();
         if backlog.fine == 0 {
             self.born_us = now_us;
@@ -289,12 +266,21 @@ impl Token {
         (self.backlog, self.as_of_us) = (backlog.plus(cost), now_us);
     }
 
-    /// What is charged later counts by the rate of `spec`, which has admitted a request that takes nothing. A faster one
-    /// drains from its first look on.
-    pub fn adopt(&mut self, spec: &BucketSpec, now_us: u64, has_admitted: bool) {
-        let (rate, (held, uncut)) = (spec.token_rate(), self.held(now_us));
-        let adopts = has_admitted && rate != held.rate || self.is_slower_than(rate);
-        if adopts && held.fine + uncut.fine > 0 {
+    /// What is charged later counts by the rate of `spec`, which has admitted a request that takes nothing.
+    pub fn adopt(&mut self, spec: &BucketSpec, now_us: u64) {
+        let (held, uncut) = self.held(now_us);
+        if spec.token_rate() != held.rate && held.fine + uncut.fine > 0 {
+            self.take(spec, now_us, 0);
+        }
+    }
+
+    /// A rate that is faster than those it is stored by drains from its first look on: nothing says when it was raised, and
+    /// what drains by it before would forgive debts.
+    pub fn adopt_faster(&mut self, spec: &BucketSpec, now_us: u64) {
+        let (held, uncut) = self.held(now_us);
+        let is_faster = spec.token_rate().is_faster_than(self.most().rate);
+        if is_faster && held.fine + uncut.fine > 0 {
+            self.hold((held, uncut), now_us);
             self.take(spec, now_us, 0);
         }
     }
@@ -388,7 +374,7 @@ impl Token {
 
     /// What it holds now, as if it had been taken now.
     pub fn records(&self, _: &BucketSpec, now_us: u64) -> Vec<Record> {
-        let Backlog { fine, rate } = most(self.stored()).drained(self.passed_us(now_us));
+        let Backlog { fine, rate } = self.most().drained(self.passed_us(now_us));
         let record = Record {
             at_us: now_us,
             units: fine.div_ceil(rate.per_unit),
@@ -397,8 +383,7 @@ impl Token {
     }
 
     pub fn ends_us(&self, spec: &BucketSpec) -> u64 {
-        let found = self.found(spec, self.stored());
-        let drains_in_us = found.empty_in_us().max(self.drains_in_us());
+        let drains_in_us = self.stored(spec).empty_in_us().max(self.drains_in_us());
         self.as_of_us.saturating_add(drains_in_us)
     }
 

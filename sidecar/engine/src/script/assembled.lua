@@ -220,7 +220,7 @@ local function slow_path(now, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
       bucket.held, bucket.born, bucket.emptied = nil, held.born, held.emptied
       bucket.level, bucket.kept, bucket.groups = held.level, held.level, held.groups
       if held.level == 0 and held.uncut == 0 then
-        bucket.uncut, bucket.burst = nil, nil
+        bucket.uncut = nil
       else
         bucket.unit, bucket.drain = held.unit, held.drain
         bucket.uncut, bucket.uncut_unit, bucket.uncut_rate = held.uncut, held.uncut_unit, held.uncut_rate
