@@ -42,9 +42,10 @@ pub async fn scenario(engine: &Engine, folder: &Path, report: &Report) {
     }
     follow_the_page();
     report.note("the request of docs/compose.md gets 200 and then 429, with the files of envoy/ as they are");
-    let config = config::write(folder).display().to_string();
+    let config = config::write(folder);
     let env = engine.clone.join(".env");
-    std::fs::write(env, format!("SLUICEGATE_CONFIG={config}\n")).expect("a file of our own");
+    let setting = format!("SLUICEGATE_CONFIG={}\n", config.display());
+    std::fs::write(env, setting).expect("a file of our own");
     engine.compose(&["up", "--detach"]);
     for service in CHAIN {
         is_healthy(engine, service).await;
@@ -69,6 +70,7 @@ pub async fn scenario(engine: &Engine, folder: &Path, report: &Report) {
     let mut clients = Clients::new();
     let well = with_everything_up(&mut clients, report).await;
     let cut = without_the_sidecar(engine, &mut clients, report).await;
+    std::fs::write(config.join("policy.yaml"), "limits: [").expect("a file of our own");
     let (probes, again) = with_a_new_sidecar(engine, &mut clients, report).await;
     let dry = without_redis(engine, &mut clients, report).await;
     let last = with_an_empty_redis(engine, &mut clients, report).await;
@@ -132,6 +134,8 @@ async fn without_the_sidecar(engine: &Engine, clients: &mut Clients, report: &Re
     counts
 }
 
+/// Its policy file is broken: it serves the last good one.
+///
 /// Returns the counts of the answers until the sidecar's first verdict, and of those after it.
 async fn with_a_new_sidecar(
     engine: &Engine,
@@ -140,12 +144,15 @@ async fn with_a_new_sidecar(
 ) -> (Counts, Counts) {
     engine.restart("sidecar");
     clients.wait_for_a_verdict().await;
+    let ready = get(READY).await.1;
+    assert!(ready.contains("the last good policy"), "{ready}");
     let probes = clients.take();
     clients.check_that_limits_hold(3).await;
     let counts = clients.take();
     // The last probe got the sidecar's first verdict.
     check_sidecar_counts(counts + probes).await;
-    let besides = "Prometheus counts the same, from 0";
+    let besides =
+        "with a broken policy file: the last good one; Prometheus counts the same, from 0";
     report.answers("the sidecar is restarted", counts, besides);
     (probes, counts)
 }
