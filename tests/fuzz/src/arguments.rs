@@ -55,7 +55,7 @@ fn one(lua: &mut Lua, input: &mut Input<'_>) {
     match reply {
         Ok(reply) => {
             let length = reply.len();
-            assert!(length == 7 || length.is_multiple_of(29), "{length}");
+            assert!(length == 7 || length.is_multiple_of(30), "{length}");
         }
         Err(error) => {
             let text = error.to_string();

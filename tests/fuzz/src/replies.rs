@@ -115,9 +115,9 @@ fn script(input: &mut Input<'_>) {
             i32::from_be_bytes([input.byte(), input.byte(), input.byte(), input.byte()])
         };
         reply.extend(said.to_be_bytes());
-        let rest = input.take(25);
+        let rest = input.take(26);
         reply.extend(rest);
-        reply.resize(reply.len() + 25 - rest.len(), 0xff);
+        reply.resize(reply.len() + 26 - rest.len(), 0xff);
     }
     reply.extend(input.bytes(29));
     rows(&batch, &reply);
