@@ -15,7 +15,7 @@ const VM: &str = "5f0c6b1a9d3e4f2c8b7a6d5e4f3c2b1a";
 /// A sidecar on a Redis with the limit `streams` of so many slots, and these further fields.
 async fn sidecar(slots: u64, more: &str) -> (Sidecar, Redis) {
     let redis = Redis::start().await;
-    let fields = format!("algorithm: concurrency, windows: [{{ quota: {slots}, per: 3s }}]{more}");
+    let fields = format!("algorithm: concurrency, windows: [{{ quota: {slots}, per: 6s }}]{more}");
     let policy = Policy::on(redis.url()).limit("streams", &fields);
     let policy = policy.window("rate", "sliding_log", 2, "1h").text();
     (Sidecar::alone(&policy).await, redis)

@@ -9,11 +9,14 @@ use axum::http::{HeaderMap, HeaderValue, Response, Uri};
 use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
 use sluicegate_tests::client::{client, get};
+use sluicegate_tests::envoy::Envoy;
 use sluicegate_tests::process::eventually;
+use sluicegate_tests::redis::Redis;
+use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::upstream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::support::{ALGORITHMS, Chain, Policy, filters, left, sent};
+use super::support::{ALGORITHMS, Chain, Policy, add_sidecars, filters, left, pushed, sent};
 
 const QUOTA: u64 = 10_000;
 
@@ -165,23 +168,22 @@ pub fn metadata(name: &str) -> Value {
     json!({ "metadata": { "namespace": "usage", "name": name } })
 }
 
-/// A chain whose only limit, of 10,000 units an hour, is settled so.
-async fn chain(algorithm: &str, cost: Value) -> Chain {
+/// A policy whose only limit, of 10,000 units an hour, is settled so.
+fn policy(url: &str, algorithm: &str, cost: &Value) -> String {
     let limit = format!("algorithm: {algorithm}, windows: [{{ quota: {QUOTA}, per: 1h }}]");
-    let upstream = upstream::serve(Router::new().fallback(model)).await;
     let rules = json!([{
         "name": "tokens", "when_unavailable": "deny",
         "checks": [{ "limit": "tokens", "key": [{ "header": "x-tenant", "plain": true }], "cost": cost }],
     }]);
-    let policy = |url: &str| {
-        let policy = Policy::on(url).limit("tokens", &limit).text();
-        sluicegate_tests::policy::with_rules(&policy, &rules)
-    };
+    let policy = Policy::on(url).limit("tokens", &limit).text();
+    sluicegate_tests::policy::with_rules(&policy, &rules)
+}
+
+async fn chain(algorithm: &str, cost: Value) -> Chain {
+    let upstream = upstream::serve(Router::new().fallback(model)).await;
+    let policy = |url: &str| policy(url, algorithm, &cost);
     Chain::with(policy, |envoy| {
-        envoy
-            .upstream(upstream)
-            .plugin(sluicegate_tests::policy::pushed())
-            .patch(parsers)
+        envoy.upstream(upstream).plugin(pushed()).patch(parsers)
     })
     .await
 }
@@ -482,6 +484,43 @@ async fn settles_wait_for_sidecar_and_store_and_holds_live_with_their_streams() 
     );
 }
 
+/// It has restarted with a file that lacks the limit, which the other one has.
+#[tokio::test]
+async fn a_sidecar_that_does_not_know_the_limit_loses_no_usage_that_another_one_can_settle() {
+    let redis = Redis::start().await;
+    let cost = json!({ "reserve": 1000, "settle": { "from": metadata("total") } });
+    let policy = policy(redis.url(), "sliding_log", &cost);
+    let mut sidecars = [Sidecar::alone(&policy).await, Sidecar::alone(&policy).await];
+    let upstream = upstream::serve(Router::new().fallback(model)).await;
+    let planned = Envoy::asking(sidecars[0].port).upstream(upstream);
+    let planned = planned.plugin(pushed()).patch(|config| {
+        parsers(config);
+        add_sidecars(config, &sidecars[1..]);
+    });
+    let (envoy, client) = (planned.alone().await, client());
+    let mut streams = Vec::new();
+    for tokens in [20, 30, 40, 50] {
+        let request = client.get(envoy.url(&format!("/sse-much-later?{tokens}")));
+        let answer = request.header("x-tenant", "t").send().await.unwrap();
+        assert_eq!(answer.status(), 200);
+        streams.push(answer);
+    }
+    let [first, second] = &mut sidecars;
+    first.kill();
+    let other = Policy::on(redis.url()).window("other", "sliding_log", 1, "1h");
+    std::fs::write(&first.policy, other.text()).unwrap();
+    first.restart().await;
+    for stream in streams {
+        stream.bytes().await.unwrap();
+    }
+    eventually("all is settled", async || {
+        QUOTA - left(second, "tokens", "x-tenant=t").await == 140
+    })
+    .await;
+    let lost = "rule=.=tokens;.;rule_settle_lost";
+    assert_eq!(envoy.counted(lost).await, 0);
+}
+
 #[tokio::test]
 async fn streams_of_http_2_that_the_client_resets_keep_their_reserve() {
     let cost = json!({ "reserve": 100, "settle": { "from": metadata("total"), "cut": 9, "cut_before_first_byte": 4 } });
@@ -526,10 +565,7 @@ async fn shadow_rules_settle_too() {
         sluicegate_tests::policy::with_rules(&policy, &rules)
     };
     let chain = Chain::with(policy, |envoy| {
-        envoy
-            .upstream(upstream)
-            .plugin(sluicegate_tests::policy::pushed())
-            .patch(parsers)
+        envoy.upstream(upstream).plugin(pushed()).patch(parsers)
     })
     .await;
     assert_eq!(post(&chain, "/sse?30", "t", "{}").await, 200);
@@ -563,10 +599,7 @@ async fn what_envoys_ai_protocol_manager_extracts_is_usage_without_a_parser_of_o
     };
     let chain = Chain::with(policy, |envoy| {
         let before = |config: &mut Value| filters(config).insert(0, manager);
-        envoy
-            .upstream(upstream)
-            .plugin(sluicegate_tests::policy::pushed())
-            .patch(before)
+        envoy.upstream(upstream).plugin(pushed()).patch(before)
     })
     .await;
     for path in ["/openai", "/openai-stream"] {

@@ -182,15 +182,18 @@ pub async fn behind(sidecars: &[Sidecar], plugin: Value, workers: u32) -> Envoy 
     let planned = Envoy::asking(sidecars[0].port)
         .plugin(plugin)
         .workers(workers);
-    let add = |config: &mut Value| {
-        let endpoints = at(config, ENDPOINTS);
-        for sidecar in &sidecars[1..] {
-            let mut other = endpoints[0].clone();
-            *at(&mut other, "/endpoint/address/socket_address/port_value") = json!(sidecar.port);
-            endpoints.as_array_mut().unwrap().push(other);
-        }
-    };
+    let add = |config: &mut Value| add_sidecars(config, &sidecars[1..]);
     planned.patch(add).alone().await
+}
+
+/// Adds sidecars to the cluster of Envoy's configuration that has one.
+pub fn add_sidecars(config: &mut Value, sidecars: &[Sidecar]) {
+    let endpoints = at(config, ENDPOINTS);
+    for sidecar in sidecars {
+        let mut other = endpoints[0].clone();
+        *at(&mut other, "/endpoint/address/socket_address/port_value") = json!(sidecar.port);
+        endpoints.as_array_mut().unwrap().push(other);
+    }
 }
 
 /// A sidecar with a state directory.

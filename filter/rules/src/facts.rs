@@ -17,8 +17,13 @@ const MAX_WAITING: usize = 4_096;
 const MAX_SENT: usize = 256;
 /// How long they wait for each other: whatever the traffic, a worker makes 25 calls a second at most.
 const GATHER_US: u64 = 40_000;
-/// How long after a callout that failed the next is sent: twice as long each time.
+/// How long after a callout that failed the next is sent: twice as long each time, up to this.
 const RETRY_US: (u64, u64) = (100_000, 3_200_000);
+/// If a sidecar answers, and its store does not: slots may live for three seconds only, and their signs go to each of several sidecars
+/// in turn.
+const RETRY_ANSWERED_US: u64 = 400_000;
+/// How often units are settled again whose limit the sidecar does not know: during a roll-out, another one may know it.
+const MAX_STRANGERS: u8 = 20;
 
 /// One receipt, and what became of its stream.
 #[derive(Debug)]
@@ -29,6 +34,8 @@ pub struct Fact {
     pub(crate) what: What,
     /// An earlier callout with it was not answered: it may have been settled.
     pub(crate) in_doubt: bool,
+    /// How many sidecars did not know the limit.
+    pub(crate) strangers: u8,
 }
 
 /// What became of a stream.
@@ -142,10 +149,18 @@ impl Facts {
         let outcomes = listed
             .as_ref()
             .and_then(|listed| listed.get("outcomes")?.as_array());
+        let (first, mut most) = RETRY_US;
+        if outcomes.is_some() {
+            most = RETRY_ANSWERED_US;
+        }
         let (mut outcomes, mut failed) = (outcomes.into_iter().flatten(), false);
         let mut again = VecDeque::new();
         for fact in self.sent.drain(..) {
             match outcomes.next() {
+                Some(outcome) if fact.is_unknown_to(outcome) => {
+                    let strangers = fact.strangers + 1;
+                    again.push_back(Fact { strangers, ..fact });
+                }
                 Some(outcome) if word(outcome) != "unavailable" => fact.count_outcome(outcome),
                 _ => {
                     failed = true;
@@ -161,10 +176,10 @@ impl Facts {
                 }
             }
         }
+        let pause_us = if again.is_empty() { GATHER_US } else { first };
         // Before those that came later.
         again.append(&mut self.waiting);
         self.waiting = again;
-        let (first, most) = RETRY_US;
         self.retry_us = if failed {
             (self.retry_us * 2).clamp(first, most)
         } else {
@@ -177,7 +192,7 @@ impl Facts {
         } else if self.is_urgent || self.waiting.len() >= MAX_SENT {
             now_us
         } else {
-            now_us.saturating_add(GATHER_US)
+            now_us.saturating_add(pause_us)
         };
     }
 }
@@ -204,6 +219,13 @@ impl Fact {
             units,
             within_ms,
         })
+    }
+
+    /// Whether the sidecar does not know the limit whose units it settles, and another one may.
+    fn is_unknown_to(&self, outcome: &Value) -> bool {
+        let code = outcome.get("code").and_then(Value::as_str);
+        let settles = matches!(self.what, What::Settle { .. });
+        settles && code == Some("unknown_limit") && self.strangers < MAX_STRANGERS
     }
 
     /// It was dropped, or came too late: what it says is not known to the store.

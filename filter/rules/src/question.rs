@@ -66,11 +66,20 @@ impl Question {
         usize::from(!self.checks.is_empty()) + self.shadows.len()
     }
 
+    fn all_checks(&self) -> impl Iterator<Item = &ResolvedCheck> {
+        let shadows = self.shadows.iter().flat_map(|shadow| &shadow.checks);
+        self.checks.iter().chain(shadows)
+    }
+
     /// Whether a check asks for this limit and key.
     pub fn asks(&self, limit: &str, key: &str) -> bool {
-        let shadows = self.shadows.iter().flat_map(|shadow| &shadow.checks);
-        let mut checks = self.checks.iter().chain(shadows);
-        checks.any(|check| check.key == key && self.limit_name(check) == limit)
+        self.all_checks()
+            .any(|check| check.key == key && self.limit_name(check) == limit)
+    }
+
+    /// Whether a check is known to ask for slots.
+    pub fn asks_for_slots(&self) -> bool {
+        self.all_checks().any(|check| self.slots(check).is_some())
     }
 
     /// A number for the limit and key of each enforced check. Two that collide share a bound on waiting requests, and no more.

@@ -124,7 +124,7 @@ impl RuleSet {
 
 impl Question {
     /// How the slots of a check's limit live, if it has any.
-    fn slots(&self, check: &ResolvedCheck) -> Option<Slots> {
+    pub(crate) fn slots(&self, check: &ResolvedCheck) -> Option<Slots> {
         let rule = self.rules.rules.get(check.rule)?;
         rule.limits.get(check.limit)?.slots
     }
@@ -312,6 +312,7 @@ impl Reserves {
             hold,
             what,
             in_doubt: false,
+            strangers: 0,
         }
     }
 

@@ -351,6 +351,15 @@ fn facts_are_sent_until_they_are_confirmed_and_bounded() {
         assert_eq!(facts.next(201_000), None);
         assert_eq!(units(facts.next(u64::MAX)), [2, 3]);
     }
+    // While a sidecar answers, and its store does not, not much later; nor if it does not know the limit, which another one may.
+    let both = |outcome: &str| format!(r#"{{"outcomes":[{outcome},{outcome}]}}"#);
+    facts.answered(Some(both(r#"{"outcome":"unavailable"}"#).as_bytes()), 0);
+    assert_eq!(facts.next(399_999), None);
+    assert_eq!(units(facts.next(400_000)), [2, 3]);
+    let stranger = both(r#"{"outcome":"error","code":"unknown_limit","message":""}"#);
+    facts.answered(Some(stranger.as_bytes()), 0);
+    assert_eq!(facts.next(99_999), None);
+    assert_eq!(units(facts.next(100_000)), [2, 3]);
     facts.answered(
         Some(br#"{"outcomes":[{"outcome":"charged","units":7},{"outcome":"unknown"}]}"#),
         0,
@@ -405,6 +414,17 @@ fn facts_are_sent_until_they_are_confirmed_and_bounded() {
         );
     }
     assert_eq!(sent, (10..4_106).collect::<Vec<_>>());
+    // Nobody knows the limit.
+    facts.add(fact(11), 0);
+    for times in 0..=20 {
+        assert!(facts.next(u64::MAX).is_some(), "{times}");
+        let only = r#"{"outcomes":[{"outcome":"error","code":"unknown_limit","message":""}]}"#;
+        facts.answered(Some(only.as_bytes()), 0);
+    }
+    assert!(facts.is_empty());
+    let lost = counted(&rules);
+    let lost = lost.iter().filter(|name| name.ends_with("settle_lost"));
+    assert_eq!(lost.count(), 1);
 }
 
 #[test]

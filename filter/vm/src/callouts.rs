@@ -16,7 +16,7 @@ use std::time::Duration;
 use sluicegate_certificates::CallTimes;
 use sluicegate_protocol::{
     CachedDenials, DECIDE_PATH, FILTER_HEADER, LEASES_HEADER, PartReport, RULES_HEADER,
-    UNKNOWN_HEADER, Verdict,
+    UNKNOWN_HEADER, VM_HEADER, Verdict,
 };
 use sluicegate_rules::{
     Batch, BatchLimits, CalloutQueue, Conclusion, Evaluation, LeaseReport, Question, Reserves,
@@ -519,6 +519,7 @@ impl<H: Host> Callouts<H> {
             questions.any(|(question, _)| question.asks(limit, key))
         };
         let body = question_body(asking.questions(), &report, facts.releases(asks), wait_ms);
+        let has_slots = (asking.questions()).any(|(question, _)| question.asks_for_slots());
         drop(facts);
         let spent = PartReport::write_all(&leases.parts);
         let sent = SentCallout {
@@ -542,6 +543,10 @@ impl<H: Host> Callouts<H> {
         // A part is accounted for by the sidecar that lent it. Which of several is asked is not known.
         if self.rules.has_one_sidecar(now_us) {
             headers.push((LEASES_HEADER, &spent));
+        }
+        // It lists whose slots are in use.
+        if has_slots {
+            headers.push((VM_HEADER, &self.plugin.vm));
         }
         // The sidecar learns which filter and configuration ask.
         if let Some((text, rules)) = &announcement {

@@ -186,8 +186,10 @@ async fn verdict(
         let asked = decider.decide([decision]).await.map(|[verdict]| verdict);
         let left = wait.saturating_sub(started.elapsed());
         let due = match &asked {
-            // An estimate: as long as there is time, one may be free.
-            Ok(verdict @ Verdict::Denied(status)) if verdict.is_denied_by_slots() => {
+            // An estimate, or until somebody changes something: as long as there is time, there may be room.
+            Ok(verdict @ Verdict::Denied(status))
+                if verdict.is_denied_by_slots() || status.until_changed =>
+            {
                 Duration::from_millis(status.retry_after_ms).min(left)
             }
             Ok(Verdict::Denied(status)) => Duration::from_millis(status.retry_after_ms),

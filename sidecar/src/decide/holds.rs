@@ -16,6 +16,8 @@ use crate::telemetry::subject::Subject;
 const MAX_HOLDS: usize = 100_000;
 /// How long those are known that had to end because their stream is older than `longest`, unless they are freed.
 const OUTLIVED_FOR_US: u64 = 86_400_000_000;
+/// How late a filter's sign of a stream may be, which is due after a third of the time that its slots live.
+const SIGN_LATE_US: u64 = 1_000_000;
 /// How long it is told that there were more.
 const UNLISTED_FOR_US: u64 = 60_000_000;
 
@@ -34,8 +36,10 @@ struct Hold {
     consumer: Option<Box<str>>,
     /// The filter's root context.
     vm: Option<u128>,
-    /// When they end unless they are renewed.
-    ends_us: u64,
+    /// When they were granted or renewed here.
+    told_us: u64,
+    /// How long they live from then on.
+    lasts_us: u64,
 }
 
 /// The slots of one limit.
@@ -71,7 +75,8 @@ impl Holds {
                 subject: Subject::of(key),
                 consumer: consumer_of(key).map(Into::into),
                 vm,
-                ends_us: 0,
+                told_us: 0,
+                lasts_us: 0,
             }),
             _ => {
                 self.unlisted_until_us = now_us.saturating_add(UNLISTED_FOR_US);
@@ -79,7 +84,8 @@ impl Holds {
             }
         };
         let lasts_us = limit.and_then(|limit| limit.expire_us());
-        hold.ends_us = now_us.saturating_add(lasts_us.unwrap_or_else(|| id.lasts_us()));
+        hold.told_us = now_us;
+        hold.lasts_us = lasts_us.unwrap_or_else(|| id.lasts_us());
         hold.vm = vm.or(hold.vm);
     }
 
@@ -91,8 +97,8 @@ impl Holds {
     /// Forgets those that have ended, but for a while not those that are older than `longest`: their streams may still run.
     pub fn forget_ended(&mut self, now_us: u64) {
         let listed = |id: SlotId, hold: &Hold| {
-            let known_until_us = hold.ends_us.saturating_add(OUTLIVED_FOR_US);
-            hold.is_listed(id, now_us) && now_us < known_until_us
+            let forgotten_us = hold.ends_us().saturating_add(OUTLIVED_FOR_US);
+            hold.is_listed(id, now_us) && now_us < forgotten_us
         };
         self.by_age.retain(|(_, id), hold| listed(*id, hold));
     }
@@ -121,7 +127,8 @@ impl Holds {
     pub fn of_limits(&self, now_us: u64) -> BTreeMap<String, OfLimit> {
         let mut limits = BTreeMap::new();
         for (id, hold) in self.listed(now_us) {
-            let in_use = if now_us < hold.ends_us { id.units() } else { 0 };
+            let is_in_use = now_us < hold.in_use_until_us();
+            let in_use = if is_in_use { id.units() } else { 0 };
             match limits.get_mut(&hold.limit.name) {
                 Some(OfLimit { in_use: all, .. }) => *all += in_use,
                 None => {
@@ -140,16 +147,29 @@ impl Holds {
 }
 
 impl Hold {
+    /// When they end unless they are renewed.
+    const fn ends_us(&self) -> u64 {
+        self.told_us.saturating_add(self.lasts_us)
+    }
+
+    /// Until when they are taken for in use. A filter's next sign that does not come here went to another sidecar, which knows how
+    /// long they live; programs say when they like.
+    fn in_use_until_us(&self) -> u64 {
+        let sign_us = self.told_us.saturating_add(self.lasts_us / 3);
+        let sign_us = self.vm.map(|_| sign_us.saturating_add(SIGN_LATE_US));
+        self.ends_us().min(sign_us.unwrap_or(u64::MAX))
+    }
+
     /// Whether they are older than `longest`, and were renewed until then.
     fn is_outlived(&self, id: SlotId, now_us: u64) -> bool {
         let longest_us = self.limit.expire_us().map(|_| self.limit.longest_us);
         // The policy may count no slots of it any more.
         let until_us = longest_us.map(|longest_us| id.at_us().saturating_add(longest_us));
-        until_us.is_some_and(|until_us| until_us < now_us.min(self.ends_us))
+        until_us.is_some_and(|until_us| until_us < now_us.min(self.in_use_until_us()))
     }
 
     fn is_listed(&self, id: SlotId, now_us: u64) -> bool {
-        now_us < self.ends_us || self.is_outlived(id, now_us)
+        now_us < self.in_use_until_us() || self.is_outlived(id, now_us)
     }
 
     fn told(&self, id: SlotId, now_us: u64) -> ListedHold {
@@ -160,7 +180,7 @@ impl Hold {
             consumer: self.consumer.as_deref().map(str::to_owned),
             slots: id.units(),
             since_seconds: seconds(now_us, id.at_us()),
-            ends_in_seconds: seconds(self.ends_us, now_us),
+            ends_in_seconds: seconds(self.ends_us(), now_us),
             granted_by: format!("{:08x}", id.by()),
             vm: self.vm.map(|vm| format!("{vm:032x}")),
             node: None,
@@ -232,6 +252,28 @@ mod tests {
         assert!(listed(&holds, at(36)).is_empty());
         holds.forget_ended(at(36));
         assert!(holds.by_age.is_empty());
+    }
+
+    #[test]
+    fn a_filters_slots_are_listed_where_their_last_sign_went() {
+        let (mut one, mut other, l) = (Holds::default(), Holds::default(), limit("l"));
+        let vm = Some(7);
+        one.note(id(0, 1), Some(&l), "k", vm, at(0));
+        for (seconds, at_one, at_other) in
+            [(9, 1, 0), (10, 1, 1), (12, 0, 1), (20, 1, 1), (22, 1, 0)]
+        {
+            if seconds % 10 == 0 {
+                let holds = if seconds == 10 { &mut other } else { &mut one };
+                holds.note(id(0, 1), Some(&l), "k", vm, at(seconds));
+            }
+            let lists = [&one, &other].map(|holds| listed(holds, at(seconds)).len());
+            assert_eq!(lists, [at_one, at_other], "after {seconds} s");
+        }
+        // It ended through the other one before its `longest`, a minute: it has not outlived that.
+        one.note(id(0, 1), Some(&l), "k", vm, at(48));
+        assert!(listed(&one, at(61)).is_empty());
+        one.note(id(0, 1), Some(&l), "k", vm, at(58));
+        assert!(listed(&one, at(70))[0].3);
     }
 
     #[test]

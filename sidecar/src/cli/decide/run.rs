@@ -29,7 +29,8 @@ pub struct Run {
     wait: Duration,
     #[command(flatten)]
     target: Target,
-    /// End the command (SIGTERM, and SIGKILL ten seconds later) if no sidecar answers for so long that the slot may be lost.
+    /// End the command (SIGTERM, and SIGKILL ten seconds later) if the slot cannot be renewed for so long that it may be lost: no
+    /// sidecar answers, or its store is away.
     #[arg(long)]
     strict: bool,
     /// Command to run. It receives signals, and its exit status is returned. The slots are freed when it ends; if this process is
@@ -140,15 +141,19 @@ impl Slots<'_> {
             tokio::time::sleep(pause).await;
             let asked = Instant::now();
             let answer = self.decider.settle(&renewals).await;
-            let is_renewed = |outcomes: Vec<Settled>| {
-                outcomes.iter().all(|outcome| *outcome == Settled::Renewed)
+            let is_renewed = |outcome: &Settled| *outcome == Settled::Renewed;
+            let why = match answer {
+                Ok(outcomes) if outcomes.iter().all(is_renewed) => {
+                    (renewed, is_told) = (asked, false);
+                    continue;
+                }
+                Ok(_) => "the store is away".to_owned(),
+                Err(failure) => failure.to_string(),
             };
-            if answer.is_ok_and(is_renewed) {
-                (renewed, is_told) = (asked, false);
-            } else if renewed.elapsed() > self.expire && !is_told {
-                eprint(
-                    "sluicegate: no sidecar has answered for longer than the limit's `expire`: the slot may be lost\n",
-                );
+            if renewed.elapsed() > self.expire && !is_told {
+                eprint(&format!(
+                    "sluicegate: not renewed for longer than the limit's `expire`, the slot may be lost: {why}\n"
+                ));
                 is_told = true;
                 if strict {
                     break;

@@ -80,7 +80,7 @@ impl Service {
                     void.push((limit, key));
                 }
                 match receipt {
-                    Receipt::Slots(id) => slots.extend(done.map(|done| (asked, id, done))),
+                    Receipt::Slots(id) => slots.push((asked, id, done)),
                     Receipt::Hold(_) => {
                         self.note_reserve_settled(asked, &settled, vm.is_some());
                         let now_us = clock::now_us();

@@ -38,13 +38,13 @@ impl Service {
         }
     }
 
-    /// Notes what became of slots that were freed or renewed.
+    /// Notes what became of slots that were freed or renewed: those of a stream that lives while the store is away are in use too.
     pub(super) fn note_settled(
         &self,
         epoch: &Epoch,
         asked: &Settle<'_>,
         id: SlotId,
-        done: Done,
+        done: Option<Done>,
         vm: Option<u128>,
     ) {
         let (limit, key) = (asked.limit.as_ref(), asked.key.as_ref());
@@ -52,24 +52,24 @@ impl Service {
         let mut holds = lock(&self.slots.holds);
         if asked.within_ms.is_some() {
             holds.note(id, epoch.policy.limit(limit), key, vm, clock::unix_us());
-        } else {
+        } else if done.is_some() {
             holds.remove(id);
         }
         drop(holds);
         match done {
-            Done::Returned(units) => {
+            Some(Done::Returned(units)) => {
                 let for_us = clock::unix_us().saturating_sub(id.at_us());
                 self.slots.freed(limit, key, units, for_us);
                 if let Some(slots) = metrics {
                     slots.count_freed(units, for_us);
                 }
             }
-            Done::Added(units) => {
+            Some(Done::Added(units)) => {
                 if let Some(slots) = metrics {
                     slots.revived.inc_by(units);
                 }
             }
-            Done::Nothing => {}
+            Some(Done::Nothing) | None => {}
         }
     }
 
