@@ -489,7 +489,7 @@ async fn settles_wait_for_sidecar_and_store_and_holds_live_with_their_streams() 
 async fn a_sidecar_that_does_not_know_the_limit_loses_no_usage_that_another_one_can_settle() {
     let redis = Redis::start().await;
     let cost = json!({ "reserve": 1000, "settle": { "from": metadata("total") } });
-    let policy = policy(redis.url(), "sliding_log", &cost);
+    let policy = policy(&redis.url(), "sliding_log", &cost);
     let mut sidecars = [Sidecar::alone(&policy).await, Sidecar::alone(&policy).await];
     let upstream = upstream::serve(Router::new().fallback(model)).await;
     let planned = Envoy::asking(sidecars[0].port).upstream(upstream);
@@ -507,7 +507,7 @@ async fn a_sidecar_that_does_not_know_the_limit_loses_no_usage_that_another_one_
     }
     let [first, second] = &mut sidecars;
     first.kill();
-    let other = Policy::on(redis.url()).window("other", "sliding_log", 1, "1h");
+    let other = Policy::on(&redis.url()).window("other", "sliding_log", 1, "1h");
     std::fs::write(&first.policy, other.text()).unwrap();
     first.restart().await;
     for stream in streams {

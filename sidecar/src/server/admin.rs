@@ -268,7 +268,7 @@ async fn filters(State(admin): State<Admin>) -> Response {
 /// Which slots are in use
 ///
 /// The slots of limits with `algorithm: concurrency` that this sidecar granted or renewed last, longest in use first. A slot that
-/// was freed through another sidecar is listed until it would have ended.
+/// was freed through another sidecar is listed for up to a third of `expire`.
 #[utoipa::path(
     get,
     path = HOLDS_PATH,
