@@ -144,7 +144,7 @@ fn single_addresses_are_overrides() {
         remote_address: {} | remote_address:0 remote_address=1.2.3.4:9 | no condition `address` && 1 of 1
         # An override has one key.
         request_headers: { header_name: a, descriptor_key: a } }, { remote_address: {} | a(remote_address:5 remote_address=1.2.3.4:0) | f.yaml:2: the policy has no condition `address` equals '1.2.3.4' && !send this && !overrides && 1 of 1
-        remote_address: {} }, { generic_key: { descriptor_value: v } | remote_address(generic_key:5) remote_address=1.2.3.4:0 | no condition `address` equals '1.2.3.4' && 1 of 1
+        remote_address: {} }, { generic_key: { descriptor_value: v } | remote_address:7(generic_key:5) remote_address=1.2.3.4:0 | no condition `address` equals '1.2.3.4' && 1 of 1
     ";
     for [action, descriptors, expected] in rows(table) {
         let envoy = format!("rate_limits: [{{ actions: [{{ {action} }}] }}]\n");
@@ -166,6 +166,7 @@ fn single_addresses_are_overrides() {
     let told = "f.yaml:2: the policy has no condition `address` equals \"1.2.3.4\" && key: [{ header: a }, address]";
     has(&imported(free, envoy).policy, told);
     has(&rates("day", ", shadow_mode: true"), "!overrides");
+    has(&rates("day, replaces: [{ name: x }]", ""), "!overrides");
 }
 
 #[test]
