@@ -140,6 +140,7 @@ fn single_addresses_are_overrides() {
         masked_remote_address: { v4_prefix_mask_len: 8 } | masked_remote_address:5 masked_remote_address=10.0.0.0/8:0 | '@address=10.0.0.0' && 1 of 0
         request_headers: { header_name: x-forwarded-for, descriptor_key: k } | k:5 k=1.2.3.4:0 | no condition `address` equals '1.2.3.4' && !overrides && !send this && 1 of 1
         remote_address: {} | remote_address:5 remote_address=2001:db8::1:0 | no condition `address` equals '2001:db8::1' && !overrides && 1 of 1
+        remote_address: {} }] }, { actions: [{ remote_address: {} }, { generic_key: { descriptor_value: v } | remote_address:5 remote_address=1.2.3.4:0 | overrides: && 1 of 0
         # A quota would be by the hour.
         remote_address: {} | remote_address:0 remote_address=1.2.3.4:9 | no condition `address` && 1 of 1
         # An override has one key.

@@ -61,8 +61,9 @@ impl<'d> Walk<'d> {
             let Some(value) = node.joined.strip_prefix(&begin) else {
                 continue;
             };
-            // An override has one key.
-            let limit = alone.filter(|_| is_last && self.key.is_empty());
+            // An override has one key, and its address leads no further.
+            let ends = |limit: &&Descriptor| is_last || limit.children.is_empty();
+            let limit = alone.filter(|limit| self.key.is_empty() && ends(limit));
             if let Some(one) = limit.and_then(|limit| of_address(component, value, [node, limit])) {
                 single.push((node, one));
                 continue;
