@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::actions::{Entry, RateLimit, route};
 use super::descriptors::Domain;
 use super::hosts::hosts;
-use super::per_route::{PER_ROUTE, Settings};
+use super::per_route::{PER_ROUTE, Settings, cost};
 use super::scope::Scope;
 use super::{Document, Notes};
 use crate::lint::{any, is_called};
@@ -38,6 +38,8 @@ const USUAL_NAME: &str = "envoy.filters.http.ratelimit";
 pub struct Asked {
     pub scope: Scope,
     pub entries: Vec<Entry>,
+    /// What each takes; null: 1.
+    pub cost: Value,
     pub domain: String,
     /// A request without a verdict is refused.
     pub denies: bool,
@@ -159,6 +161,10 @@ impl Reader<'_> {
             return;
         }
         let scope = hosts(host, all);
+        if scope != Scope::default() {
+            let place = self.document.field(host, "domains");
+            self.notes.differs("ports", &place);
+        }
         let (mut rest, mut earlier, mut clusters) = (scope.clone(), Vec::new(), Vec::new());
         for route in routes {
             let cluster = at(route, &["route", "cluster"]).and_then(text);
@@ -226,14 +232,14 @@ impl Reader<'_> {
         }
     }
 
-    /// Notes that a prefix of paths does not end at a segment.
+    /// Notes a prefix of paths: Envoy's ends anywhere, and ours at a segment.
     fn note_prefix(&mut self, node: &Node, at: &str) {
-        let is_open = |path: &str| path.starts_with('/') && !path.ends_with('/');
-        let has_open = |node: &Node| {
+        let is_path = |path: &str| path.starts_with('/') && path != "/";
+        let has_prefix = |node: &Node| {
             let mut prefixes = ["prefix", "prefix_match"].iter();
-            prefixes.any(|name| get(node, name).and_then(text).is_some_and(is_open))
+            prefixes.any(|name| get(node, name).and_then(text).is_some_and(is_path))
         };
-        if any(node, &has_open) {
+        if any(node, &has_prefix) {
             self.notes.differs("prefix", at);
         }
     }
@@ -241,33 +247,34 @@ impl Reader<'_> {
     /// Adds the entries of a list for these requests, which have this upstream and these settings.
     fn add(&mut self, list: &Node, scope: &Scope, upstream: Option<&str>, settings: &Settings<'_>) {
         for node in entries(list).iter().filter(|_| settings.asks) {
-            match self.entries(node, upstream, settings) {
+            match self.asked(node, scope, upstream, settings) {
                 Err(why) => self.notes.left_out(why),
-                Ok(entries) => self.asked.extend(entries.map(|entries| Asked {
-                    scope: scope.clone(),
-                    entries,
-                    domain: settings.domain.to_owned(),
-                    denies: self.filter.failure_mode_deny,
-                })),
+                Ok(asked) => self.asked.extend(asked),
             }
         }
     }
 
-    /// What an entry sends, if it is for this filter.
-    fn entries(
+    /// What an entry asks, if it is for this filter.
+    fn asked(
         &mut self,
         node: &Node,
+        scope: &Scope,
         upstream: Option<&str>,
         settings: &Settings<'_>,
-    ) -> Result<Option<Vec<Entry>>, String> {
+    ) -> Result<Option<Asked>, String> {
         let limit: RateLimit = self.document.read(node)?;
         // Settings have no stages.
         if limit.stage != self.filter.stage && settings.limits.is_none() {
             return Ok(None);
         }
         let place = self.document.at(node);
+        let (mut costs, mut counted) = (Value::Null, Scope::default());
         for (field, given) in &limit.others {
             match field.as_str() {
+                "hits_addend" if settings.limits.is_some() => {
+                    let why = || format!("{place}: this `hits_addend` has no counterpart");
+                    (costs, counted) = cost(given).ok_or_else(why)?;
+                }
                 "hits_addend" | "disable_key" | "limit" => self.notes.differs(field, &place),
                 "apply_on_stream_done" if given == false => {}
                 _ => return Err(format!("{place}: `{field}` has no counterpart")),
@@ -277,7 +284,13 @@ impl Reader<'_> {
         let actions = limit.actions.iter().flatten();
         let entries = actions.map(|(kind, action)| action.entry(kind, [self.own, upstream]));
         let entries: Result<_, _> = entries.collect();
-        entries.map(Some).map_err(|why| format!("{place}: {why}"))
+        Ok(Some(Asked {
+            scope: scope.and(&counted),
+            entries: entries.map_err(|why: String| format!("{place}: {why}"))?,
+            cost: costs,
+            domain: settings.domain.to_owned(),
+            denies: self.filter.failure_mode_deny,
+        }))
     }
 }
 

@@ -41,7 +41,13 @@ fn named(names: &[&str]) -> Scope {
         Some((host, port)) if !port.contains(']') => host.to_owned(),
         _ => (*name).to_owned(),
     };
-    let names: Vec<_> = names.iter().map(without_port).collect();
+    let mut known: Vec<String> = Vec::new();
+    for name in names.iter().map(without_port) {
+        if !known.contains(&name) {
+            known.push(name);
+        }
+    }
+    let names = known;
     // The policy knows `*.example.com`, and no other `*`.
     let is_known = |name: &String| !name.trim_start_matches("*.").contains('*');
     if names.iter().all(is_known) {

@@ -20,6 +20,8 @@ struct Limit<'d> {
     node: &'d Descriptor,
     rate: &'d Rate,
     key: Vec<Value>,
+    /// Null: 1.
+    cost: Value,
     /// A request without a verdict is refused.
     denies: bool,
     /// For which requests; empty: for none.
@@ -58,8 +60,11 @@ impl<'d> Limits<'d> {
         let named = |domain: &&Domain| domain.name == asked.domain;
         for domain in self.domains.iter().filter(named) {
             let mut all = vec![Walk::begin(&domain.descriptors, &asked.scope)];
-            for entry in &asked.entries {
-                let next = all.iter().flat_map(|walk| walk.steps(entry, notes));
+            for (before, entry) in asked.entries.iter().enumerate() {
+                let is_last = before + 1 == asked.entries.len();
+                let next = all
+                    .iter()
+                    .flat_map(|walk| walk.steps(entry, is_last, notes));
                 all = next.collect();
             }
             all.retain(|walk| !walk.scope.is_empty());
@@ -72,8 +77,8 @@ impl<'d> Limits<'d> {
     fn reach(&mut self, walk: Walk<'d>, asked: &Asked, notes: &mut Notes) {
         let Some(node) = walk.node else { return };
         let is_its = |limit: &Limit<'_>| ptr::eq(limit.node, node);
-        let fits =
-            |limit: &Limit<'_>| is_its(limit) && (limit.key == walk.key || limit.scopes.is_empty());
+        let is_same = |limit: &Limit<'_>| limit.key == walk.key && limit.cost == asked.cost;
+        let fits = |limit: &Limit<'_>| is_its(limit) && (limit.scopes.is_empty() || is_same(limit));
         let mut place = self.found.iter().position(fits);
         if let (None, Some(other)) = (place, self.found.iter().position(is_its)) {
             notes.differs("apart", &node.at);
@@ -84,10 +89,11 @@ impl<'d> Limits<'d> {
         let limit = place.and_then(|place| self.found.get_mut(place));
         let mut done = Vec::new();
         if let Some(limit) = limit {
-            if let [_] = *walk.key {
+            if !walk.single.is_empty() {
                 (done, limit.overrides) = walk.single.into_iter().unzip();
             }
             limit.key = walk.key;
+            limit.cost = asked.cost.clone();
             limit.denies |= asked.denies;
             if !limit.scopes.contains(&walk.scope) {
                 limit.scopes.push(walk.scope);
@@ -101,13 +107,22 @@ impl<'d> Limits<'d> {
     /// As text. `all`: those that no request meets, too.
     pub fn written(&self, all: bool, shadow: bool, notes: &mut Notes) -> Vec<Written> {
         let (mut names, mut written) = (Vec::new(), Vec::new());
-        for limit in self.found.iter().filter(|limit| !limit.rate.unlimited) {
+        for limit in &self.found {
             let Descriptor { at, name, .. } = limit.node;
-            if !all && (limit.scopes.is_empty() || names.len() == MAX_RULES) {
-                let why = match limit.scopes.is_empty() {
-                    true => "no `rate_limits` that were imported send this descriptor",
-                    false => "a policy has no room for more limits of requests",
-                };
+            let why = match limit.rate {
+                rate if rate.unlimited && rate.replaces.is_empty() => continue,
+                rate if rate.unlimited => {
+                    "`unlimited` with `replaces`: add an `except` to the limits that it replaces"
+                }
+                _ if all => "",
+                _ if limit.scopes.is_empty() && notes.is_told(at) => continue,
+                _ if limit.scopes.is_empty() => {
+                    "no `rate_limits` that were imported send this descriptor"
+                }
+                _ if names.len() == MAX_RULES => "a policy has no room for more limits of requests",
+                _ => "",
+            };
+            if !why.is_empty() {
                 notes.missing(at, why);
                 continue;
             }
@@ -133,6 +148,7 @@ impl<'d> Limit<'d> {
             node,
             rate: node.rate_limit.as_ref()?,
             key: vec![],
+            cost: Value::Null,
             denies: false,
             scopes: vec![],
             overrides: vec![],
@@ -166,15 +182,21 @@ impl<'d> Limit<'d> {
             (per == "30d", "calendar"),
             (self.node.quota_mode, "quota_mode"),
             (!self.rate.replaces.is_empty(), "replaces"),
+            (self.cost.is_object(), "cost"),
         ] {
             if is_so {
                 notes.differs(what, &self.node.at);
             }
         }
+        let mut cost = self.cost.clone();
+        if let Some(fields) = cost.as_object_mut() {
+            fields.insert("max".to_owned(), json!(quota.max(1)));
+        }
         let fields = [
             (matched != "all", "match", matched),
             (is_met, "key", key),
             (true, "rate", rate),
+            (!cost.is_null(), "cost", cost),
             (quota > MAX_LOGGED, "algorithm", json!("sliding_window")),
             (can_lack, "when_missing", json!("skip")),
             (self.denies, "on_failure", json!("deny")),

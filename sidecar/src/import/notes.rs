@@ -29,6 +29,12 @@ impl Notes {
         self.left_out(format!("{at}: {why}"));
     }
 
+    /// Whether something of this place was not imported.
+    pub fn is_told(&self, at: &str) -> bool {
+        let begin = format!("{at}: ");
+        self.missing.iter().any(|one| one.starts_with(&begin))
+    }
+
     /// The same, with the place before it.
     pub fn left_out(&mut self, why: String) {
         if !self.missing.contains(&why) {

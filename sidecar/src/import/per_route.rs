@@ -1,6 +1,9 @@
 //! What a route, or what it is in, says of a ratelimit filter.
 
+use serde_json::{Value, json};
+
 use super::envoy::Filter;
+use super::scope::{Scope, condition, header};
 use crate::yaml::{Node, at, entries, get, is_true, text};
 
 pub const PER_ROUTE: &str = "typed_per_filter_config";
@@ -36,6 +39,26 @@ impl<'n> Settings<'n> {
     pub fn includes(&self, says_so: bool, has_own: bool) -> bool {
         self.limits.is_none() && (says_so || self.host.unwrap_or(!has_own))
     }
+}
+
+/// What `hits_addend` makes requests cost, and which requests, if the policy can say that.
+pub fn cost(hits_addend: &Value) -> Option<(Value, Scope)> {
+    let only = hits_addend.as_object().filter(|fields| fields.len() == 1)?;
+    if let Some(number) = only.get("number") {
+        return Some((json!(number.as_u64()?), Scope::default()));
+    }
+    let format = only.get("format")?.as_str()?;
+    let name = format.strip_prefix("%REQ(")?.strip_suffix(")%")?;
+    let name = Some(name.to_lowercase()).filter(|name| is_token(name))?;
+    // Without the header, Envoy does not ask.
+    let has = condition(&header(&name), "present", json!(true)).ok()?;
+    Some((json!({ "header": name, "trusted": true }), has))
+}
+
+/// Whether it is one header's name, and no pseudo-header, second choice or length beside it.
+fn is_token(name: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+    !name.is_empty() && name.chars().all(is_part)
 }
 
 impl Filter {

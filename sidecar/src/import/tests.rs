@@ -138,12 +138,14 @@ fn single_addresses_are_overrides() {
     let table = r"
         remote_address: {} | remote_address:5 remote_address=1.2.3.4:0 remote_address=1.2.3.5:9 | key: address && overrides: [{ blocked: true, key: '@address=1.2.3.4' }, { key: '@address=1.2.3.5', quota: 9 }] && 1 of 0
         masked_remote_address: { v4_prefix_mask_len: 8 } | masked_remote_address:5 masked_remote_address=10.0.0.0/8:0 | '@address=10.0.0.0' && 1 of 0
-        request_headers: { header_name: x-forwarded-for, descriptor_key: k } | k:5 k=1.2.3.4:0 | no condition `address` equals '1.2.3.4' && !overrides && 1 of 2
-        remote_address: {} | remote_address:5 remote_address=2001:db8::1:0 | no condition `address` equals '2001:db8::1' && !overrides && 1 of 2
+        request_headers: { header_name: x-forwarded-for, descriptor_key: k } | k:5 k=1.2.3.4:0 | no condition `address` equals '1.2.3.4' && !overrides && !send this && 1 of 1
+        remote_address: {} | remote_address:5 remote_address=2001:db8::1:0 | no condition `address` equals '2001:db8::1' && !overrides && 1 of 1
+        remote_address: {} }] }, { actions: [{ remote_address: {} }, { generic_key: { descriptor_value: v } | remote_address:5 remote_address=1.2.3.4:0 | overrides: && 1 of 0
         # A quota would be by the hour.
-        remote_address: {} | remote_address:0 remote_address=1.2.3.4:9 | no condition `address` && 1 of 2
+        remote_address: {} | remote_address:0 remote_address=1.2.3.4:9 | no condition `address` && 1 of 1
         # An override has one key.
-        request_headers: { header_name: a, descriptor_key: a } }, { remote_address: {} | a(remote_address:5 remote_address=1.2.3.4:0) | !overrides && 1 of 1
+        request_headers: { header_name: a, descriptor_key: a } }, { remote_address: {} | a(remote_address:5 remote_address=1.2.3.4:0) | f.yaml:2: the policy has no condition `address` equals '1.2.3.4' && !send this && !overrides && 1 of 1
+        remote_address: {} }, { generic_key: { descriptor_value: v } | remote_address:7(generic_key:5) remote_address=1.2.3.4:0 | no condition `address` equals '1.2.3.4' && 1 of 1
     ";
     for [action, descriptors, expected] in rows(table) {
         let envoy = format!("rate_limits: [{{ actions: [{{ {action} }}] }}]\n");
@@ -160,7 +162,12 @@ fn single_addresses_are_overrides() {
     };
     has(&rates("day", ""), "quota: 9");
     has(&rates("hour", ""), "!overrides && no condition `address`");
+    let free = "[{ key: a, descriptors: [{ key: remote_address, rate_limit: { unit: day, requests_per_unit: 7 } }, { key: remote_address, value: 1.2.3.4, rate_limit: { unlimited: true } }] }]";
+    let envoy = "rate_limits: [{ actions: [{ request_headers: { header_name: a, descriptor_key: a } }, { remote_address: {} }] }]\n";
+    let told = "f.yaml:2: the policy has no condition `address` equals \"1.2.3.4\" && key: [{ header: a }, address]";
+    has(&imported(free, envoy).policy, told);
     has(&rates("day", ", shadow_mode: true"), "!overrides");
+    has(&rates("day, replaces: [{ name: x }]", ""), "!overrides");
 }
 
 #[test]
@@ -178,6 +185,7 @@ fn descriptors_have_fields_that_matter_and_fields_that_do_not() {
         value: 'x*', rate_limit: { unit: day, requests_per_unit: 7 }, quota_mode: true | must be used up. (f.yaml:2)
         value: y, rate_limit: { unlimited: true } | !rate: && !equals
         rate_limit: { unit: day, requests_per_unit: 7, replaces: [{ name: other }] } | applies beside it
+        rate_limit: { unlimited: true, replaces: [{ name: other }] } | not imported: && f.yaml:2: `unlimited` with `replaces` && !send this
     ";
     for [fields, expected] in rows(table) {
         let imported = imported(&format!("[{{ key: a, {fields} }}]"), header);
@@ -227,7 +235,9 @@ fn requests_are_limited_where_envoy_asks() {
         { routes: [{ match: { prefix: /a/ }, route: {} }, { match: { prefix: /a/b/ }, route: { L } }] } | match: { except: [/a/], path: /a/b/ }
         { routes: [{ match: { safe_regex: { regex: '/v[0-9]+' }, headers: [{ name: x, exact_match: y }] }, route: { L } }] } | path_regex: && /v[0-9]+ && equals: 'y'
         { L, routes: [{ match: { prefix: /a/ }, route: {} }, { match: { prefix: / }, redirect: {} }] } | match: { all: true, except: [{ all: true, except: [/a/] }] }
-        { L, routes: [{ match: { prefix: /a/ }, route: {} }] } | match no route, which && (f.yaml:5)
+        { L, routes: [{ match: { prefix: /a/ }, route: {} }] } | match no route, which && (f.yaml:5) && ends at a segment
+        { L, routes: [{ match: { prefix: / }, route: {} }] } | !ends at a segment
+        { routes: [{ match: { path_separated_prefix: /a }, route: { L } }] } | match: /a/ && !ends at a segment
         { L, routes: [{ match: { prefix: /a/ }, route: { M } }, { match: { prefix: / }, route: {} }] } | match: { all: true, except: [/a/] }
         { L, routes: [{ match: { prefix: /a/ }, route: { M, include_vh_rate_limits: true } }, { match: { prefix: / }, route: {} }] } | !match: && key: everyone
         { domains: [a.example.com, 'b.example.com:80'], L } | match: { host: [a.example.com, b.example.com] }
@@ -239,6 +249,8 @@ fn requests_are_limited_where_envoy_asks() {
         { routes: [{ match: { path: '/v1/users:batch' }, route: { L } }] } | match: /v1/users:batch
         { domains: [foo.*, b.com], L } | match: { headers: [{ name: ':authority', regex: '(?i)(foo\\..+ && b\\.com)(:[0-9]+)?' }] }
         { domains: ['[::1]:80'], L } | match: { host: ['[::1]'] }
+        { domains: [a.com, 'a.com:80', 'a.com:*', b.com], L } | match: { host: [a.com, b.com] } && A host matches with every port && matching` or `strip_any_host_port`. (f.yaml:5)
+        { domains: ['*'], L } | !every port
         { domains: [foo.*], L }, { domains: [foo.com, '*.net', '*'] } | except: [{ host: [foo.com, '*.net'] }]
         { domains: ['*'], L }, { domains: [foo.*] } | match: { all: true, except: [{ headers: [
     ";
@@ -256,6 +268,37 @@ fn requests_are_limited_where_envoy_asks() {
             imported.limits
         );
         has(&text, &expected);
+    }
+}
+
+/// `$L`: actions that meet the descriptor; `$H`: the same, with this `hits_addend`.
+#[test]
+fn hits_addend_of_the_filters_settings_is_a_cost() {
+    let table = r#"
+        $H{ number: 4 } | cost: 4 && !`hits_addend`
+        $H{ format: '%REQ(X-Cost)%' } | cost: { header: x-cost, max: 5, trusted: true } && match: { headers: [{ name: x-cost, present: true }] } && whole quota. && can set the header. (f.yaml:2)
+        $H{ format: '%REQ(x-cost?:path)%' } | f.yaml:5: this `hits_addend` has no counterpart && 0 limits
+        $H{ format: '%REQ()%' } | f.yaml:5: this `hits_addend` has no counterpart && 0 limits
+        $H{ format: '%BYTES_RECEIVED%' } | f.yaml:5: this `hits_addend` has no counterpart && 0 limits
+        $H{ number: 4, is_negative_hits: true } | f.yaml:5: this `hits_addend` has no counterpart && 0 limits
+        $H{ number: 6 } | not imported: && f.yaml:2: `limits.generic_key_v && 0 limits
+        $L }, { actions: [{ generic_key: { descriptor_value: v } }], hits_addend: { number: 2 } | generic_key_v: && generic_key_v-2: && cost: 2 && from several sources
+    "#;
+    let actions = "actions: [{ generic_key: { descriptor_value: v } }]";
+    for [limit, expected] in rows(table) {
+        let limit = limit.replace("$H", &format!("{actions}, hits_addend: "));
+        let limit = limit.replace("$L", actions);
+        let settings =
+            format!("typed_per_filter_config: {{ rl: {{ rate_limits: [{{ {limit} }}] }} }}");
+        let filter = "name: rl, typed_config: { '@type': http.ratelimit, domain: d }";
+        let envoy = format!(
+            "http_filters:\n- {{ {filter} }}\nroute_config:\n  virtual_hosts:\n  - {{ {settings} }}\n"
+        );
+        let imported = imported(&tree("generic_key=v:5"), &envoy);
+        has(
+            &format!("{} {} limits", imported.policy, imported.limits),
+            &expected,
+        );
     }
 }
 

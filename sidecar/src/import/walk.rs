@@ -46,7 +46,7 @@ impl<'d> Walk<'d> {
     }
 
     /// Where an entry leads: for values that requests have, to each descriptor that one of them finds.
-    pub fn steps(&self, entry: &Entry, notes: &mut Notes) -> Vec<Self> {
+    pub fn steps(&self, entry: &Entry, is_last: bool, notes: &mut Notes) -> Vec<Self> {
         let (key, scope) = (&entry.key, &entry.scope);
         let component = match &entry.sent {
             Sent::Told(component) => component,
@@ -61,7 +61,10 @@ impl<'d> Walk<'d> {
             let Some(value) = node.joined.strip_prefix(&begin) else {
                 continue;
             };
-            if let Some(one) = alone.and_then(|alone| of_address(component, value, [node, alone])) {
+            // An override has one key, and its address leads no further.
+            let ends = |limit: &&Descriptor| is_last || limit.children.is_empty();
+            let limit = alone.filter(|limit| self.key.is_empty() && ends(limit));
+            if let Some(one) = limit.and_then(|limit| of_address(component, value, [node, limit])) {
                 single.push((node, one));
                 continue;
             }
@@ -133,7 +136,8 @@ fn of_address(of: &Value, value: &str, [node, alone]: [&Descriptor; 2]) -> Optio
         _ => return None,
     };
     let (own, limit) = (node.rate_limit.as_ref()?, alone.rate_limit.as_ref()?);
-    let is_alike = node.shadow_mode == alone.shadow_mode && node.children.is_empty();
+    let has_more = !node.children.is_empty() || !own.replaces.is_empty();
+    let is_alike = node.shadow_mode == alone.shadow_mode && !has_more;
     let (what, given) = match own.units() {
         _ if limit.unlimited || !is_alike => return None,
         _ if own.unlimited => ("unlimited", json!(true)),
