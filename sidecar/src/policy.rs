@@ -12,7 +12,7 @@
 //! | `schemas.rs` | the JSON Schemas of both forms: fields, and what to give for them |
 //! | `short.rs` | the short form, expanded to the long form |
 //! | `consumers.rs`, `consumers_file.rs` | named consumers: whose bucket a hashed key belongs to, and the file that names them |
-//! | `changes.rs`, `counted.rs` | what changes from one policy to the next, and whose counts start at zero, for people |
+//! | `changes.rs`, `rule_changes.rs`, `counted.rs` | what changes from one policy to the next, which fields of rules, and whose counts start at zero, for people |
 //! | `kept.rs` | what is kept of earlier policies |
 //! | `ended.rs` | whose cached denials end in filters |
 //! | `files.rs`, `source.rs` | its file and those that it names: read, watched, reloaded |
@@ -39,6 +39,7 @@ mod overridden_names;
 mod override_file;
 mod overrides;
 mod quotas;
+mod rule_changes;
 mod rules;
 mod schemas;
 mod short;

@@ -176,7 +176,7 @@ fn counters() -> String {
     let of_rule = "
         decisions | requests for which this rule had a check
         unavailable_allowed | of those, let through without a verdict
-        unavailable_denied | of those, answered with 503 because there was no verdict
+        unavailable_denied | of those, answered with 503 because there was no verdict; a rule with `allow` is not counted where the `deny` of another one decided
     ";
     let of_settle = "
         settle_known | of a rule that settles: requests whose usage was told

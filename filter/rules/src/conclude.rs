@@ -222,8 +222,8 @@ impl Question {
         // The checks of one rule are adjacent.
         let mut rules: Vec<_> = checks.map(|(_, check)| check.rule).collect();
         rules.dedup();
-        let known = || rules.iter().filter_map(|rule| self.rules.rules.get(*rule));
-        let by_rules = known().map(|rule| rule.when_unavailable).max();
+        let wants = |rule: &usize| Some(self.rules.rules.get(*rule)?.when_unavailable);
+        let by_rules = rules.iter().filter_map(wants).max();
         let by_rules = by_rules
             .filter(|_| !of.is_empty())
             .unwrap_or(self.when_unavailable);
@@ -232,11 +232,13 @@ impl Question {
             VerdictError::SubjectFull => WhenUnavailable::Deny,
             _ => by_policy.map_or(by_rules, Into::into),
         };
-        // The first rule that decided; none if the policy did, even if a rule has the same `when_unavailable`.
-        let rule = known()
-            .find(|rule| by_policy.is_none() && rule.when_unavailable == when)
-            .map(|rule| rule.name.as_str());
+        // The rules that decided; none if the policy did, even if a rule has the same `when_unavailable`.
+        let decided = |rule: &usize| by_policy.is_none() && wants(rule) == Some(when);
+        let first = rules.iter().copied().find(decided);
+        // Where none did, all are counted.
         let rules = rules.iter().copied();
+        let rules = rules.filter(|rule| first.is_none() || decided(rule));
+        let rule = first.map(|rule| self.rules.rule_name(rule));
         let counters = &self.rules.counters;
         let conclusion = match when {
             // A request that only shadow rules match never depended on a verdict.

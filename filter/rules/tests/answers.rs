@@ -239,12 +239,24 @@ fn for_limits_that_the_sidecar_does_not_know_their_own_rules_decide() {
         one("closed", "deny")
     ));
     let asked = question(&both, &get("/", &[]));
+    let of_rule = |rule: &str, what: &str| format!("rule=.={rule};.;rule_unavailable_{what}");
+    // A rule with `allow` would not have denied it. If the policy did, all rules are alike.
+    for (then, denied_by) in [
+        ("", &["closed"][..]),
+        (r#","then":"deny""#, &["open", "closed"]),
+    ] {
+        let body = answer(&[format!(r#"{{"outcome":"unavailable"{then}}}"#)]);
+        let (conclusion, counted) = answered(&asked, &body);
+        assert_eq!(reply(conclusion).status, 503);
+        let mut expected = vec!["unavailable_denied".to_owned(), "error_store".to_owned()];
+        expected.extend(denied_by.iter().map(|rule| of_rule(rule, "denied")));
+        assert_eq!(counted, expected, "{then}");
+    }
     let answer = |outcome: &str, check: usize, unknown: usize| {
         let verdict = verdict(outcome).replace(r#""check":0"#, &format!(r#""check":{check}"#));
         let unknown = format!(r#","unknown":[{unknown}]}}"#);
         answer(&[verdict.replace('}', &unknown)])
     };
-    let of_rule = |rule: &str, what: &str| format!("rule=.={rule};.;rule_unavailable_{what}");
     let (conclusion, counted) = answered(&asked, &answer("admitted", 1, 0));
     let unmetered = "sluicegate_unmetered{rule=open,reason=decision}".to_owned();
     assert_eq!(conclusion, Conclusion::Unmetered(unmetered));

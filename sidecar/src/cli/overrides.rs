@@ -250,6 +250,9 @@ fn with_quotas(
 fn end_of(text: &str) -> Result<String, String> {
     const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
     let lasts = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if lasts.is_zero() {
+        return Err("it would end at once: give a time such as `2h`".to_owned());
+    }
     if lasts > LONGEST {
         return Err(
             "longer than a hundred years: an override without `--for` has no end".to_owned(),
@@ -286,6 +289,13 @@ mod tests {
         for wrong in ["8000y", "99999999999y", "soon"] {
             assert!(end_of(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn an_override_that_would_end_at_once_is_refused() {
+        let why = end_of("0s").unwrap_err();
+        assert!(why.contains("`2h`"), "{why}");
+        assert!(end_of("1ms").is_ok());
     }
 
     #[test]

@@ -157,7 +157,7 @@ fn text(left: &Left) -> String {
     text += &match left.reset_ms {
         None if *quota == 0 => format!("{NOT_AT_ALL}\n"),
         None => format!("{UNTIL_CHANGED}\n"),
-        Some(0) => "the whole quota is available now\n".to_owned(),
+        Some(0) => "the whole quota is available now: nothing is counted for this key\n".to_owned(),
         Some(reset) => format!("whole quota available in {}\n", Span(reset)),
     };
     text
@@ -193,8 +193,7 @@ mod tests {
             retry_after_ms: Some(0),
             ..left()
         };
-        let all =
-            "limit `yt`: 100 of 100 left in a window of 1day\nthe whole quota is available now\n";
+        let all = "limit `yt`: 100 of 100 left in a window of 1day\nthe whole quota is available now: nothing is counted for this key\n";
         assert_eq!(text(&whole), all);
         let debt = Left {
             remaining: 0,

@@ -7,6 +7,7 @@ use sluicegate_engine::{BucketSpec, bucket_key};
 use super::contents::Policy;
 use super::counted::started_anew;
 use super::limits::Limit;
+use super::rule_changes::rule_changes;
 use super::rules::RuleSets;
 use super::window_file::{window_name, window_quota};
 
@@ -63,6 +64,7 @@ pub fn changes(before: &Policy, after: &Policy) -> Vec<String> {
         ("rule set ", keep, keep),
         PartialEq::eq,
     ));
+    found.extend(rule_changes(&before.rules, &after.rules));
     if before.rules != after.rules {
         let digest = |rules: &RuleSets| match rules.digest.as_str() {
             "" => "none".to_owned(),
@@ -81,7 +83,7 @@ pub fn changes(before: &Policy, after: &Policy) -> Vec<String> {
 }
 
 /// What is renamed, removed and added, as texts: `what` stands before a name, `renamed` and `removed` after it.
-fn of_names<T>(
+pub(super) fn of_names<T>(
     [before, after]: [&BTreeMap<String, T>; 2],
     (what, renamed, removed): (&str, &str, &str),
     is_same: impl Fn(&T, &T) -> bool,

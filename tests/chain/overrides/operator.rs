@@ -20,9 +20,10 @@ async fn what_cannot_be_meant_is_refused_with_field_and_remedy() {
         { "qouta": 5 } | malformed_entry | qouta
         { "quota": 0 } | malformed_entry | `quota` is 0
         { "quota": 5, "burst": 5 } | malformed_entry | token_bucket
-        { "blocked": true, "until": "2020-01-01T00:00:00Z" } | malformed_entry | has passed
+        { "blocked": true, "until": "2020-01-01T00:00:00Z" } | malformed_entry | `until`: `2020-01-01T00:00:00Z` has passed
         { "limit": "many", "quota": 5 } | malformed_entry | `1h`, `1day`
         { "limit": "per-kee", "quota": 5 } | unknown_limit | `per-key`
+        { "limit": "logins", "quota": 5 } | unknown_limit | `sluicegate top --once` lists
         { "key": "", "blocked": true } | empty_key | `key`
     "#;
     for line in table.trim().lines() {

@@ -70,9 +70,10 @@ impl Service {
             limit.with_quotas(quotas).map_err(malformed)?;
         }
         if one.has_ended(clock::unix_ms()) {
-            return Err(malformed(
-                "`until` has passed: give a time in the future".to_owned(),
-            ));
+            let until = one.terms.until.unwrap_or_default();
+            return Err(malformed(format!(
+                "`until`: `{until}` has passed: give a time in the future"
+            )));
         }
         let key = match &name.1 {
             Whom::Key(key) => Some(key.clone()),
