@@ -293,7 +293,7 @@ pub fn read_set_override(body: &[u8]) -> Result<SetOverride, Problem> {
     };
     let (limit, whom, terms): (_, _, OverrideTerms) = read_named(fields)?;
     if matches!(whom, Whom::AllKeys(_)) && !terms.unlimited {
-        let why = "`all_keys` goes with `unlimited` only: for another quota, change the policy";
+        let why = "`all_keys` goes with `unlimited` only: to block all keys, set `rate: 0` in the policy; for another quota, another rate";
         return Err(malformed(why).at("all_keys"));
     }
     Ok(SetOverride {
@@ -401,6 +401,9 @@ mod tests {
             let is_named = named.iter().any(|field| why.message.contains(field));
             assert!(is_named && why.code == Code::MalformedEntry, "{whom} {why}");
         }
+        let why = read_set_override(br#"{"limit":"l","all_keys":true,"blocked":true}"#);
+        let why = why.unwrap_err().message;
+        assert!(why.contains("block all keys, set `rate: 0`"), "{why}");
         let why = read_set_override(br#"{"limit":"l","key":"","quota":5}"#).unwrap_err();
         assert_eq!(why.code, Code::EmptyKey);
         assert!(read_remove_override(br#"{"limit":"l","key":"k","quota":5}"#).is_err());

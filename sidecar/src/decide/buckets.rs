@@ -53,14 +53,12 @@ pub fn unknown_limit(policy: &Policy, field: &str, name: &str) -> Problem {
             let tier = limit.strip_prefix(name);
             tier.is_some_and(|tier| tier.starts_with('.'))
         });
-        for (index, tier) in tiers.take(MAX_TIERS).enumerate() {
-            let before = if index == 0 {
-                "; its tiers are limits:"
-            } else {
-                ","
-            };
-            why += &format!("{before} `{tier}`");
-        }
+        let tiers = tiers.take(MAX_TIERS).map(|tier| format!("`{tier}`"));
+        let tiers: Vec<_> = tiers.collect();
+        why += &match tiers.as_slice() {
+            [] => "; `sluicegate top --once` lists its limits".to_owned(),
+            tiers => format!("; its tiers are limits: {}", tiers.join(", ")),
+        };
     }
     Problem::new(Code::UnknownLimit, why).at(field)
 }

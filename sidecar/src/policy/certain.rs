@@ -6,6 +6,7 @@ use sluicegate_rules::config::schema::{Check, Cost, Rule, WhenMissing};
 use sluicegate_rules::config::walk::{can_be_absent, checks, limit_names};
 
 use super::covering::{covers, excludes};
+use super::limits::Limit;
 
 /// The first rule whose requests all have more checks than a decision may have.
 pub fn too_many_checks(rules: &[Rule]) -> Option<ConfigError> {
@@ -33,14 +34,24 @@ pub fn too_many_checks(rules: &[Rule]) -> Option<ConfigError> {
     })
 }
 
-/// Checks whose cost is always more than their limits ever hold (`most`, if that is known).
-pub fn costs_over_limits(rules: &[Rule], most: impl Fn(&str) -> Option<u64>) -> Vec<ConfigError> {
+/// Checks whose cost is always more than their limits ever hold, as far as these are known.
+pub fn costs_over_limits<'l>(
+    rules: &[Rule],
+    limit: impl Fn(&str) -> Option<&'l Limit>,
+) -> Vec<ConfigError> {
     let enforced = checks(rules).filter(|(_, rule, _)| !rule.shadow);
     let found = enforced.filter_map(|(at, _, check)| {
         let names = limit_names(&at, check).into_iter();
-        let most: Option<Vec<_>> = names.map(|(_, name)| most(name)).collect();
+        let limits: Option<Vec<_>> = names.map(|(_, name)| limit(name)).collect();
+        let limits = limits?;
+        let most: Option<Vec<_>> = limits.iter().map(|limit| limit.most_of_any()).collect();
         let (cost, most) = (least(&check.cost), most?.into_iter().max()?);
-        let why = format!("a cost of {cost} exceeds what the limit can ever hold ({most}): such a request is never admitted; lower the cost or raise the limit");
+        let of_check = limits.iter().map(|limit| limit.most_of_check()).max()?;
+        let remedy = match cost > of_check {
+            true => format!("lower the cost: one request takes at most {of_check} slots"),
+            false => "lower the cost or raise the limit".to_owned(),
+        };
+        let why = format!("a cost of {cost} exceeds what the limit can ever hold ({most}): such a request is never admitted; {remedy}");
         let field = format!("{at}.cost");
         (cost > most).then_some(ConfigError { field, why })
     });

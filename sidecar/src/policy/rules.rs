@@ -102,9 +102,8 @@ fn check(
             mistakes.push(ConfigError { field, why });
         }
     }
-    let most = |name: &str| known(name)?.most_of_any();
     mistakes.extend(too_many_checks(&file.rules));
-    mistakes.extend(costs_over_limits(&file.rules, most));
+    mistakes.extend(costs_over_limits(&file.rules, known));
     if mistakes.is_empty() {
         Ok((file, expressions))
     } else {

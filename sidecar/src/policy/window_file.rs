@@ -46,7 +46,7 @@ pub(super) struct WindowFile {
     /// a whole number; 0 allows nothing at all
     #[schemars(range(min = 0, max = MAX_UNITS))]
     quota: u64,
-    /// a duration such as `10s`, `1m` or `24h`, or `day`, `week` or `month`
+    /// a duration such as `10s`, `1m` or `24h`, or `day`, `week` or `month`; or the time after which a slot of `algorithm: concurrency` ends, such as `30s`
     pub(super) per: String,
     /// a name such as `Europe/Berlin`
     #[serde(default)]

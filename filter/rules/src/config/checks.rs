@@ -189,10 +189,10 @@ fn limit(
 }
 
 fn units(at: &str, units: u64) -> Result<u64, ConfigError> {
-    if (1..=MAX_COST).contains(&units) {
-        Ok(units)
-    } else {
-        invalid(at, format_args!("{units} is not between 1 and {MAX_COST}"))
+    match units {
+        0 => invalid(at, "0 is no cost: give 1 or more"),
+        1..=MAX_COST => Ok(units),
+        _ => invalid(at, format_args!("{units} is more than {MAX_COST}")),
     }
 }
 

@@ -119,6 +119,7 @@ fn a_broken_policy_is_refused_with_line_field_and_remedy() {
         sliding_log | { sliding_log: 1 } | line 4, `algorithm`
         algorithm: sliding_log | algorithm: sliding_log\n    lease: [1s] | line 5, `lease` is a list
         quota: 120 | quota: '5' | line 7, `quota` is `5`, without quotes
+        , per: 1m | | line 7, `per` is missing, `10s`, the time after which a slot of `algorithm: concurrency` ends
         per: 1m | per: 60 | line 7, `per` is `60`, in quotes
         quota: 120 | quota: [5] | line 7, `quota` is a list, a whole number
         per: 1m | per: { a: 1 } | line 7, `per` is a mapping, `10s`

@@ -141,6 +141,15 @@ impl Limit<'_> {
             ));
         } else if let Some(rate) = rate {
             let (windows, algorithm, means) = units::rate(rate)?;
+            if means.is_some()
+                && self.get("algorithm").and_then(text) == Some(SLOTS)
+                && let Some(slots) = windows.pointer("/0/quota")
+            {
+                let why = format!(
+                    "`algorithm: {SLOTS}` counts how many at once, which has no time: write `at_once: {slots}` in place of both"
+                );
+                return Err(mistake(rate, why));
+            }
             limit.insert(0, named("windows", node(rate, windows)));
             let is_given = self.get("algorithm").is_some();
             if means.is_none() || !is_given {

@@ -231,7 +231,7 @@ fn a_mistake_is_told_with_line_field_value_and_remedy() {
         rate: 5/1s, key: address, trusted_hops: 2 | it belongs to the top of the file
         rate: 5/1s, key: address, dry_run: true | did you mean `shadow: true`
         rate: 5/1s, key: address, shadow: 'yes' | `limits.l.shadow`, expected `true` or `false`
-        rate: 5/1s, key: address, 'cost': { GET /a: 0 } | `limits.l.cost`: `GET /a`: 0 is not between 1
+        rate: 5/1s, key: address, 'cost': { GET /a: 0 } | `limits.l.cost`: `GET /a`: 0 is no cost: give 1 or more
         rate: '5/1s, 100/1m', key: address | `[5/1s, 100/1m]`
         rate: '10,000/1h', key: address | `10,000` is not a whole number, digits alone
         rate: 5/1s, key: ip | for the client's address write `address`
@@ -257,7 +257,12 @@ fn a_mistake_is_told_with_line_field_value_and_remedy() {
         at_once: 5, expire: day, key: address | fixed_window
         at_once: 5, algorithm: token_bucket, key: address | `at_once` is `algorithm: concurrency`
         at_once: 5, lease: { longest: 1s }, key: address | knows who has each slot, remove `lease`
-        at_once: 500, key: address, cost: 65 | can ever hold (64)
+        rate: 3/1m, key: address, algorithm: concurrency | line 3, has no time: write `at_once: 3`
+        rate: { quota: 4 }, key: address, algorithm: concurrency | write `at_once: 4`
+        at_once: 500, key: address, cost: 65 | can ever hold (64), lower the cost: one request takes at most 64 slots
+        at_once: 5, key: address, cost: 65 | can ever hold (5), at most 64 slots
+        at_once: 5, key: address, cost: 6 | can ever hold (5), lower the cost or raise the limit
+        at_once: 5, key: address, cost: 0 | 0 is no cost: give 1 or more
         at_once: 5, key: address, cost: { reserve: 5, settle: { from: { bytes: true } } } | all of it is free when the request ends
         rate: 5/1s, key: address, longest: 1h | `longest` belongs to `algorithm: concurrency`
         rate: 5/1s, key: address, expire: 1m | `expire` goes with `at_once`
@@ -281,7 +286,7 @@ fn a_mistake_is_told_with_line_field_value_and_remedy() {
         rate: 5/1s, key: address, on_failure: open | `on_failure` is `open`, `allow` (the default) or `deny`
         rate: 5/1s, key: address, when_missing: alow | `limits.l.when_missing`, alow
         rate: 5/1s, key: address, cost: { default: 3 } | `cost` has no entry but `default`
-        rate: 5/1s, key: address, cost: 0 | `limits.l.cost`, 0 is not between
+        rate: 5/1s, key: address, cost: 0 | `limits.l.cost`, 0 is no cost
         tiers: { by: { jwt: plan }, gold: 5/1s }, key: address | `tiers` has no `default`
         tiers: { gold: 5/1s, default: 5/1s }, key: address | `tiers` is a mapping, `by`
         tiers: { by: { jwt: plan }, 'g old': 5/1s, default: 5/1s }, key: address | `g old` is no name of a tier
