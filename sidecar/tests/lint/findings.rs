@@ -13,7 +13,7 @@ const CASES: &str = r"
     28 | error | never admitted | cost: 5 | cost: { table: [{ template: /search, cost: 50 }] }
     28 | warning | never admitted | cost: 5 | cost: { header: x-cost, max: 50, trusted: true }
     28 | error | did you mean `cost` | cost: 5 | cots: 5
-    28 | error | between 1 | cost: 5 | cost: 0
+    28 | error | give 1 or more | cost: 5 | cost: 0
     21 | error | provides a cluster `elsewhere` | cluster: sluicegate | cluster: elsewhere
     36 | warning | a client can choose every component | limit: per-key\n        key: [{ address: {} }] | limit: per-key\n        key: [{ header: x-api-key }]
     # W4
