@@ -507,7 +507,7 @@ async fn a_sidecar_that_does_not_know_the_limit_loses_no_usage_that_another_one_
     }
     let [first, second] = &mut sidecars;
     first.kill();
-    let other = Policy::on(&redis.url()).window("other", "sliding_log", 1, "1h");
+    let other = Policy::on(redis.url()).window("other", "sliding_log", 1, "1h");
     std::fs::write(&first.policy, other.text()).unwrap();
     first.restart().await;
     for stream in streams {
