@@ -117,6 +117,7 @@ impl Service {
                     let part = self.store.has_parts().then_some("part of the Cluster: ");
                     let told = format!("{}{cause}", part.unwrap_or_default());
                     if self.events.store_lost(since_ms, &told) {
+                        self.metrics.count_store_failure(cause.kind());
                         // An idle sidecar may get no calls: then this is the only line.
                         let without = without_store(self.sidecars());
                         let why = format_args!("{told}; {without}");

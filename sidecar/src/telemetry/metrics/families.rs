@@ -76,7 +76,7 @@ families! {
     batch_decisions: Histogram = "sluicegate_store_batch_decisions" in BATCH_DECISIONS,
         "Decisions sent to the store in one call.";
     store_errors: IntCounterVec = "sluicegate_store_errors_total" by ["kind"],
-        "Calls to the store that failed, and callers whose decisions did not reach it in time, by kind.";
+        "Calls to the store that failed, losses of the store, and callers whose decisions did not reach it in time, by kind.";
     store_up: IntGauge = "sluicegate_store_up",
         "1 while every part of the store can be used, else 0.";
     store_timeout: Gauge = "sluicegate_store_timeout_seconds",
