@@ -292,8 +292,8 @@ async fn rollout_tells_a_refused_file_and_leaves_filters_that_are_gone_out() {
 /// A filter reports to one sidecar each time, and every 15 seconds if nothing changes.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_sidecars_of_a_cluster_know_soon_and_truly_what_filters_have_and_wait_for() {
-    let [before, after] =
-        ["one", "uno"].map(|limit| text("memory", &format!("{limit} fixed_window"), "s"));
+    let [before, after, third] =
+        ["one", "uno", "eins"].map(|limit| text("memory", &format!("{limit} fixed_window"), "s"));
     let sidecars = [Sidecar::alone(&before).await, Sidecar::alone(&before).await];
     // One filter for each worker, and that of the main thread.
     let (workers, filters) = (2, 3);
@@ -318,6 +318,7 @@ async fn all_sidecars_of_a_cluster_know_soon_and_truly_what_filters_have_and_wai
     let (number, _) = number.split_once(',').unwrap();
     let waits = format!("waits for sidecar {number}");
     first.reports(&waits).await;
+    let held = |sidecar: &Sidecar| sidecar.log().matches("keep earlier rules").count();
     let waiting = |sidecar| rollout(sidecar, "").1.matches(&waits).count();
     eventually("all wait", async || waiting(first) == filters).await;
     assert_eq!(waiting(second), 0, "none waits for the sidecar that has it");
@@ -327,15 +328,28 @@ async fn all_sidecars_of_a_cluster_know_soon_and_truly_what_filters_have_and_wai
     logs(second, &metric).await;
     assert!(second.readyz().await.contains(&format!("sidecar {number}")));
 
-    change(second, &after).await;
+    // Each split is told, also soon after another one. Sidecars look every second.
+    change(first, &before).await;
+    second.reaches("sluicegate_filters_held_back", 0.0).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let told = || first.log().matches(&waits).count();
+    let earlier = (told(), held(second));
+    assert_eq!(earlier.1, 1, "{}", second.log());
+    change(first, &third).await;
+    eventually("the second split is told", async || {
+        told() > earlier.0 && held(second) > earlier.1
+    })
+    .await;
+
+    change(second, &third).await;
     all_know(6).await;
     for sidecar in &sidecars {
         assert!(!rollout(sidecar, "").1.contains("waits for"));
         let metric = sidecar.metric("sluicegate_filters_held_back").await;
         assert!(metric < 1.0);
     }
-    // Once for each filter, or once for all.
-    let log = second.log();
-    assert_eq!(log.matches("keep earlier rules").count(), 1, "{log}");
-    assert!(!log.contains(&waits), "{log}");
+    // At most once in each split for each filter, or once for all.
+    assert!(told() <= 2 * filters, "{}", first.log());
+    assert_eq!(held(second), 2, "{}", second.log());
+    assert!(!second.log().contains(&waits), "{}", second.log());
 }

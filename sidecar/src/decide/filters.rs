@@ -19,7 +19,7 @@ const FORGET_AFTER_US: u64 = 60_000_000;
 /// A filter asks again after five seconds at the latest, or has ended.
 const GONE_AFTER_US: u64 = 10_000_000;
 /// Most filters for which the sidecar reports why they do not take the rules.
-const MAX_TOLD: usize = 4;
+pub const MAX_TOLD: usize = 4;
 /// Most bytes that are kept of a filter's report.
 const MAX_TEXT: usize = 256;
 
@@ -194,7 +194,7 @@ impl Filters {
         held.count()
     }
 
-    /// The filters that do not take the policy's rules, and why; not all of many.
+    /// The filters that do not take the policy's rules, and why. At time 0, none is gone yet.
     pub fn apart(&self, sidecar: &str, policy: &Policy, now_us: u64) -> Vec<String> {
         let may_be = |known: &Known| known.state.refused.is_some() || known.state.held_by.is_some();
         let filters = self.list_where(may_be, sidecar, policy, now_us);
@@ -214,7 +214,7 @@ impl Filters {
                 filter.node
             ))
         });
-        told.take(MAX_TOLD).collect()
+        told.collect()
     }
 
     /// The filters that list a set which this policy does not have; not all of many.

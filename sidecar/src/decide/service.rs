@@ -1,7 +1,7 @@
 //! Makes decisions: asks the store, counts and answers. What comes and goes is typed: `server/` and `cli/` read and write JSON.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -70,8 +70,8 @@ pub struct Service {
     pub filters: Filters,
     /// Whether it was logged that some have another pepper than the policy's consumers.
     warned_of_pepper: AtomicBool,
-    /// Warnings that were logged about filters that do not take the rules, and when their causes were last seen.
-    warned_of_filters: Mutex<BTreeMap<String, tokio::time::Instant>>,
+    /// Warnings that were logged about filters that do not take the rules.
+    warned_of_filters: Mutex<BTreeSet<String>>,
 }
 
 impl Service {

@@ -21,9 +21,6 @@ const REPLACED_WITHIN: Duration = Duration::from_millis(200);
 /// no connection is lost for this time.
 const LOST_AGAIN: (u32, Duration) = (3, Duration::from_secs(1));
 
-/// A warning about filters is not repeated until its cause has been gone for this long.
-const SAID_FOR: Duration = Duration::from_secs(60);
-
 /// The longest time between two samples of the counters, so that the live page has a chart as soon as it is opened.
 const SAMPLE_EVERY_MS: u64 = 5_000;
 
@@ -45,13 +42,18 @@ impl Service {
             .forget_removed(&self.metrics, |digest| digests.contains(digest));
         self.policy.source.write_kept();
         self.warn_of_pepper();
+        self.warn_of_filters();
+    }
+
+    /// Logs each warning once, until its cause is gone.
+    fn warn_of_filters(&self) {
         let mut told = lock(&self.warned_of_filters);
-        told.retain(|_, seen| seen.elapsed() < SAID_FOR);
+        let apart = self.apart_or_unheard();
+        told.retain(|line| apart.contains(line));
         for line in self.filters_apart() {
-            if !told.contains_key(&line) {
+            if told.insert(line.clone()) {
                 warn!("{line}: docs/rules.md#who-has-which-rules");
             }
-            told.insert(line, Instant::now());
         }
     }
 

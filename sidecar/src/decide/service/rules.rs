@@ -8,6 +8,7 @@ use sluicegate_protocol::{FilterList, RULES_WAIT_S, RulesReport};
 
 use super::Service;
 use crate::clock;
+use crate::decide::filters::MAX_TOLD;
 
 impl Service {
     /// The rules for a filter, as a document. While it has the newest, it waits for others, for some time.
@@ -70,10 +71,20 @@ impl Service {
 
     /// The filters that do not take the rules of the policy, and why. No counts: each line is logged once.
     pub fn filters_apart(&self) -> Vec<String> {
-        let policy = &self.policy.current().policy;
-        let mut told = self.filters.apart(&self.number(), policy, clock::now_us());
-        if self.holds_back() > 0 {
-            let rules = &policy.rules.digest;
+        self.apart(clock::now_us(), MAX_TOLD)
+    }
+
+    /// The same, of all filters, also of those that may ask another sidecar at the moment.
+    pub(super) fn apart_or_unheard(&self) -> Vec<String> {
+        self.apart(0, usize::MAX)
+    }
+
+    fn apart(&self, now_us: u64, most: usize) -> Vec<String> {
+        let (number, policy) = (self.number(), &self.policy.current().policy);
+        let rules = &policy.rules.digest;
+        let mut told = self.filters.apart(&number, policy, now_us);
+        told.truncate(most);
+        if self.filters.held_by(&number, rules, now_us) > 0 {
             told.push(format!(
                 "filters keep earlier rules because this sidecar has these, {rules}, in force, and another one has newer ones"
             ));
