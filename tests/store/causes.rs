@@ -16,7 +16,9 @@ async fn assert_reported(store: &str, kind: &str, words: &str) {
         assert_eq!(decide(&sidecar, "k").await, "unavailable");
     }
     let (found, log) = (failures(&sidecar, kind).await, sidecar.log());
-    assert_eq!(found, 20.0, "{store}: {kind}: {log}");
+    // The loss of the store itself may be counted by now.
+    let expected = 20.0..=21.0;
+    assert!(expected.contains(&found), "{store}: {found} {kind}: {log}");
     let body = sidecar.readyz().await;
     let is_reported = body.contains(words) || log.contains(words);
     assert!(is_reported, "{store}: no `{words}` in {body}");
