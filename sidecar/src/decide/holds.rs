@@ -247,7 +247,8 @@ mod tests {
             let found = holds.list(limit, subject, at(20)).0;
             assert_eq!(found.len(), count, "{limit:?} {subject:?}");
         }
-        assert_eq!(listed(&holds, at(36)), [of("l", 36, 4, false)]);
+        holds.note(id(0, 2), Some(&l), "k", None, at(30));
+        assert_eq!(listed(&holds, at(36)), [of("l", 36, 24, false)]);
         holds.remove(id(0, 2));
         assert!(listed(&holds, at(36)).is_empty());
         holds.forget_ended(at(36));
