@@ -23,7 +23,7 @@ const RETRY_US: (u64, u64) = (100_000, 3_200_000);
 /// in turn.
 const RETRY_ANSWERED_US: u64 = 400_000;
 /// How often units are settled again whose limit the sidecar does not know: during a roll-out, another one may know it.
-const MAX_STRANGERS: u8 = 20;
+const MAX_UNKNOWN: u8 = 20;
 
 /// One receipt, and what became of its stream.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub struct Fact {
     /// An earlier callout with it was not answered: it may have been settled.
     pub(crate) in_doubt: bool,
     /// How many sidecars did not know the limit.
-    pub(crate) strangers: u8,
+    pub(crate) unknown_to: u8,
 }
 
 /// What became of a stream.
@@ -157,9 +157,9 @@ impl Facts {
         let mut again = VecDeque::new();
         for fact in self.sent.drain(..) {
             match outcomes.next() {
-                Some(outcome) if fact.is_unknown_to(outcome) => {
-                    let strangers = fact.strangers + 1;
-                    again.push_back(Fact { strangers, ..fact });
+                Some(outcome) if fact.is_sent_again(outcome) => {
+                    let unknown_to = fact.unknown_to + 1;
+                    again.push_back(Fact { unknown_to, ..fact });
                 }
                 Some(outcome) if word(outcome) != "unavailable" => fact.count_outcome(outcome),
                 _ => {
@@ -222,10 +222,10 @@ impl Fact {
     }
 
     /// Whether the sidecar does not know the limit whose units it settles, and another one may.
-    fn is_unknown_to(&self, outcome: &Value) -> bool {
+    fn is_sent_again(&self, outcome: &Value) -> bool {
         let code = outcome.get("code").and_then(Value::as_str);
         let settles = matches!(self.what, What::Settle { .. });
-        settles && code == Some("unknown_limit") && self.strangers < MAX_STRANGERS
+        settles && code == Some("unknown_limit") && self.unknown_to < MAX_UNKNOWN
     }
 
     /// It was dropped, or came too late: what it says is not known to the store.

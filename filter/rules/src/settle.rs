@@ -312,7 +312,7 @@ impl Reserves {
             hold,
             what,
             in_doubt: false,
-            strangers: 0,
+            unknown_to: 0,
         }
     }
 

@@ -356,8 +356,8 @@ fn facts_are_sent_until_they_are_confirmed_and_bounded() {
     facts.answered(Some(both(r#"{"outcome":"unavailable"}"#).as_bytes()), 0);
     assert_eq!(facts.next(399_999), None);
     assert_eq!(units(facts.next(400_000)), [2, 3]);
-    let stranger = both(r#"{"outcome":"error","code":"unknown_limit","message":""}"#);
-    facts.answered(Some(stranger.as_bytes()), 0);
+    let unknown = both(r#"{"outcome":"error","code":"unknown_limit","message":""}"#);
+    facts.answered(Some(unknown.as_bytes()), 0);
     assert_eq!(facts.next(99_999), None);
     assert_eq!(units(facts.next(100_000)), [2, 3]);
     facts.answered(
