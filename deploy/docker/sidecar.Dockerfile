@@ -11,8 +11,6 @@ RUN deploy/docker/compile sidecar
 FROM ${DEBIAN_IMAGE:-debian:12.12-slim}
 COPY deploy/docker/answers /usr/local/bin/
 COPY --from=build /out/sluicegate /usr/local/bin/
-# Where STATE_DIRECTORY may lead: a volume that is mounted here starts with this owner.
-RUN install -d -o 65532 -g 65532 -m 0700 /var/lib/sluicegate
 USER 65532:65532
 EXPOSE 9180 9181
 ENTRYPOINT ["sluicegate"]
