@@ -26,7 +26,6 @@ fn agrees(algorithm: Algorithm, quota: u64, steps: Vec<Step>) {
 /// which the first policy returns, and that gets records. Rare: few histories come to these branches of the script.
 pub fn cut_buckets() -> [History; 2] {
     let back = Step::GiveBack { ago: 0, cost: 2 };
-    let relimit = |limit| Step::Relimit { bucket: 0, limit };
     let record = Step::WriteBack {
         bucket: 0,
         taken: vec![(0, 1)],
@@ -34,10 +33,7 @@ pub fn cut_buckets() -> [History; 2] {
     let cut = [
         ask(25),
         relimit(20),
-        Step::Reburst {
-            bucket: 0,
-            burst: 2,
-        },
+        reburst(2),
         Step::Clock(Clock::ForwardUs(2_000_000)),
         ask(2),
     ];
@@ -78,12 +74,8 @@ fn receipts_by_two_rates() -> History {
         cost: 5,
         receipts: true,
     };
-    let relimit = Step::Relimit {
-        bucket: 0,
-        limit: 2,
-    };
     let back = Step::GiveBack { ago: 1, cost: 5 };
-    let steps = vec![receipt.clone(), relimit, receipt, back];
+    let steps = vec![receipt.clone(), relimit(2), receipt, back];
     history(Algorithm::TokenBucket { burst: 100 }, 3, 18, steps)
 }
 
@@ -95,16 +87,11 @@ fn a_receipt_of_another_rate_returns_what_has_not_drained() {
 /// A record beyond a full bucket while the burst is larger than the one that took: who writes it has no say in the policy, so it is a
 /// debt, and outlives a change of the rate.
 fn a_record_beyond_the_burst() -> History {
-    let reburst = |burst| Step::Reburst { bucket: 0, burst };
     let record = Step::WriteBack {
         bucket: 0,
         taken: vec![(0, 4)],
     };
-    let relimit = Step::Relimit {
-        bucket: 0,
-        limit: 2,
-    };
-    let steps = vec![ask(5), reburst(10), record, reburst(5), relimit, ask(1)];
+    let steps = vec![ask(5), reburst(10), record, reburst(5), relimit(2), ask(1)];
     history(Algorithm::TokenBucket { burst: 5 }, 1, 18, steps)
 }
 
@@ -116,10 +103,6 @@ fn a_record_does_not_say_what_is_a_debt() {
 /// A request that asks for room and takes nothing, by a slower rate than that of the units that are there: what is recorded later
 /// drains by its rate.
 fn asks_by_a_slower_rate() -> History {
-    let relimit = Step::Relimit {
-        bucket: 0,
-        limit: 2,
-    };
     let asks = Step::Run {
         bucket: 0,
         times: 1,
@@ -132,7 +115,7 @@ fn asks_by_a_slower_rate() -> History {
         bucket: 0,
         taken: vec![(10, 1)],
     };
-    let steps = vec![ask(5), relimit, asks, record];
+    let steps = vec![ask(5), relimit(2), asks, record];
     history(Algorithm::TokenBucket { burst: 10 }, 20, 18, steps)
 }
 
@@ -158,6 +141,16 @@ fn a_record_that_a_reset_has_ended() -> History {
 #[test]
 fn a_give_back_takes_from_no_other_record() {
     replay(&mut Lua::start(), &a_record_that_a_reset_has_ended()).expect("all agree");
+}
+
+/// Another limit of the only bucket.
+fn relimit(limit: u64) -> Step {
+    Step::Relimit { bucket: 0, limit }
+}
+
+/// Another burst.
+fn reburst(burst: u64) -> Step {
+    Step::Reburst { bucket: 0, burst }
 }
 
 fn ask(cost: u64) -> Step {
@@ -210,10 +203,6 @@ fn an_empty_give_back_keeps_the_receipts_of_an_empty_token_bucket() {
         cost: 1,
         receipts: true,
     };
-    let relimit = Step::Relimit {
-        bucket: 0,
-        limit: 1,
-    };
     let records = Step::WriteBack {
         bucket: 0,
         taken: Vec::new(),
@@ -223,7 +212,7 @@ fn an_empty_give_back_keeps_the_receipts_of_an_empty_token_bucket() {
             ask(1),
             receipts.clone(),
             ask(35),
-            relimit.clone(),
+            relimit(1),
             Step::Clock(Clock::Promised),
             nothing,
             Step::Clock(Clock::BackUs(200_000)),
@@ -239,14 +228,8 @@ fn an_empty_give_back_keeps_the_receipts_of_an_empty_token_bucket() {
 fn a_lowered_token_bucket_keeps_its_promise() {
     let steps = vec![
         ask(1_000),
-        Step::Relimit {
-            bucket: 0,
-            limit: 10,
-        },
-        Step::Reburst {
-            bucket: 0,
-            burst: 10,
-        },
+        relimit(10),
+        reburst(10),
         Step::Clock(Clock::ForwardUs(1_000_000)),
         ask(1),
         Step::Clock(Clock::Promised),
@@ -260,10 +243,7 @@ fn a_lowered_token_bucket_keeps_its_promise() {
 fn a_record_of_long_ago_makes_no_cut() {
     let steps = vec![
         ask(1),
-        Step::Relimit {
-            bucket: 0,
-            limit: 2,
-        },
+        relimit(2),
         Step::Clock(Clock::ForwardUs(800_001)),
         Step::WriteBack {
             bucket: 0,
@@ -319,7 +299,6 @@ fn no_stale_copy_of_the_newest_record_is_left() {
 /// was a debt after a change of the rate.
 #[test]
 fn a_look_after_a_step_back_does_not_say_what_is_a_debt() {
-    let reburst = |burst| Step::Reburst { bucket: 0, burst };
     let steps = vec![
         reburst(70),
         ask(27),
@@ -329,10 +308,7 @@ fn a_look_after_a_step_back_does_not_say_what_is_a_debt() {
             percent: 1,
         }),
         ask(0),
-        Step::Relimit {
-            bucket: 0,
-            limit: 2,
-        },
+        relimit(2),
     ];
     agrees(Algorithm::TokenBucket { burst: 1 }, 1, steps);
 }

@@ -12,13 +12,13 @@ use sluicegate_tests::sidecar::Sidecar;
 /// Asks several times: every failure, including the first, is of this kind, and the cause is reported without the password.
 async fn assert_reported(store: &str, kind: &str, words: &str) {
     let sidecar = sidecar(store, PATIENT, 10).await;
+    let lost = async || failures(&sidecar, kind).await == 1.0;
+    eventually("the loss of the store is counted", lost).await;
     for _ in 0..20 {
         assert_eq!(decide(&sidecar, "k").await, "unavailable");
     }
     let (found, log) = (failures(&sidecar, kind).await, sidecar.log());
-    // The loss of the store itself may be counted by now.
-    let expected = 20.0..=21.0;
-    assert!(expected.contains(&found), "{store}: {found} {kind}: {log}");
+    assert_eq!(found, 21.0, "{store}: {kind}: {log}");
     let body = sidecar.readyz().await;
     let is_reported = body.contains(words) || log.contains(words);
     assert!(is_reported, "{store}: no `{words}` in {body}");

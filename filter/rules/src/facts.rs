@@ -149,10 +149,8 @@ impl Facts {
         let outcomes = listed
             .as_ref()
             .and_then(|listed| listed.get("outcomes")?.as_array());
-        let (first, mut most) = RETRY_US;
-        if outcomes.is_some() {
-            most = RETRY_ANSWERED_US;
-        }
+        let (first, unanswered) = RETRY_US;
+        let most = outcomes.map_or(unanswered, |_| RETRY_ANSWERED_US);
         let (mut outcomes, mut failed) = (outcomes.into_iter().flatten(), false);
         let mut again = VecDeque::new();
         for fact in self.sent.drain(..) {

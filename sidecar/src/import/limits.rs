@@ -111,18 +111,20 @@ impl<'d> Limits<'d> {
             let Descriptor { at, name, .. } = limit.node;
             let why = match limit.rate {
                 rate if rate.unlimited && rate.replaces.is_empty() => continue,
-                rate if rate.unlimited => {
-                    "`unlimited` with `replaces`: add an `except` to the limits that it replaces"
-                }
-                _ if all => "",
+                rate if rate.unlimited => Some(
+                    "`unlimited` with `replaces`: add an `except` to the limits that it replaces",
+                ),
+                _ if all => None,
                 _ if limit.scopes.is_empty() && notes.is_told(at) => continue,
                 _ if limit.scopes.is_empty() => {
-                    "no `rate_limits` that were imported send this descriptor"
+                    Some("no `rate_limits` that were imported send this descriptor")
                 }
-                _ if names.len() == MAX_RULES => "a policy has no room for more limits of requests",
-                _ => "",
+                _ if names.len() == MAX_RULES => {
+                    Some("a policy has no room for more limits of requests")
+                }
+                _ => None,
             };
-            if !why.is_empty() {
+            if let Some(why) = why {
                 notes.missing(at, why);
                 continue;
             }
