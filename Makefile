@@ -1,5 +1,5 @@
 # The commands of this project; `make help` lists them.
-.PHONY: help demo test test-full rest build quick debug filter lint advisories unit engine engine-long world world-fresh world-mutations store chain chaos chaos-short fuzz fuzz-pack corpus http jobs openapi page-test observe host manifests chart images mesh nightly collector dashboards compose versions upgrade bench bench-scale bench-fleet bench-engine bench-vm fleet soak release release-twice release-test picture clean
+.PHONY: help demo test test-full rest build quick debug filter lint advisories unit engine engine-long world world-fresh world-mutations store chain chaos chaos-short fuzz fuzz-pack corpus http jobs openapi page-test observe host manifests chart images mesh nightly collector dashboards compose versions upgrade bench bench-before bench-scale bench-fleet bench-engine bench-vm fleet soak release release-twice release-test picture clean
 
 # Whole scripts: the other files in lua/ are parts of the assembled one.
 LUA := lua/overrides.lua lua/sidecars.lua sidecar/engine/src/script/assembled.lua
@@ -199,9 +199,15 @@ nightly: setup-full setup-compose setup-release setup-mesh release ## what takes
 	@SLUICEGATE_ARCHIVE=target/release-artifacts $(MAKE) --no-print-directory host
 	@$(MAKE) --no-print-directory compose release-test mesh
 
-bench: setup-bench filter ## compare the whole chain with Envoy without a filter: a table, a chart and target/bench/end_to_end.json (eight minutes; SLUICEGATE_BEFORE=FILE.wasm or SLUICEGATE_BEFORE_SIDECAR=FILE: also compare an earlier build)
+bench: setup-bench filter ## compare the whole chain with Envoy without a filter: a table, a chart and target/bench/end_to_end.json (eight minutes)
 	@$(MAKE) --no-print-directory build
 	@cargo run --quiet --locked --no-default-features --release -p sluicegate-tests-full --bin bench
+
+bench-before: setup-bench filter ## measure CPU for a request, saturated, of this build and of an earlier commit's in turns (four minutes; SLUICEGATE_EARLIER=COMMIT, which is built first)
+	@$(MAKE) --no-print-directory build
+	@tests/full/upgrade/build-earlier $(SLUICEGATE_EARLIER) release
+	@SLUICEGATE_BEFORE=target/earlier/$(SLUICEGATE_EARLIER)/release/sluicegate.wasm SLUICEGATE_BEFORE_SIDECAR=target/earlier/$(SLUICEGATE_EARLIER)/release/sluicegate \
+		cargo run --quiet --locked --no-default-features --release -p sluicegate-tests-full --bin bench -- before
 
 bench-scale: setup-bench filter ## measure 1 to 512 connections, 1 and 2 workers, 1 to 1,000,000 keys, with and without leases, and many sidecars with one key: tables and charts in target/bench (eight minutes)
 	@$(MAKE) --no-print-directory build

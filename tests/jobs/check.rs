@@ -137,7 +137,7 @@ async fn all_is_well_and_the_request_counts() {
     assert_eq!(marks(&ran), "✓p ✓s ✓s ✓f ✗r", "{ran:?}");
     tells(
         &ran,
-        "answered 200 OK, and this sidecar has counted nothing",
+        "answered 200 OK, and this sidecar has counted nothing: by the policy, `GET /` at host `127.0.0.1:",
         "docs/",
     );
     let nobody = format!("--url http://127.0.0.1:{}/", free_port());

@@ -122,7 +122,9 @@ impl Check {
                 report.skip(Step::Filter, "the sidecar, which knows them, is not there");
             }
         }
-        self.asked.ask(client, again, &mut report).await;
+        self.asked
+            .ask(client, &self.policy, again, &mut report)
+            .await;
         Ok(report)
     }
 

@@ -129,7 +129,9 @@ impl Consumers {
         let key = given.clone().map_or_else(generated, Ok)?;
         let hash = hasher.of_header(key.as_bytes());
         if let Some((_, owner)) = all.keys().find(|(known, _)| *known == hash) {
-            return self.refuse(format_args!("`{owner}` has this key already"));
+            return self.refuse(format_args!(
+                "`{owner}` has this key already; to give it another tier, move its name in the file's `tiers`"
+            ));
         }
         if all.keys().count() >= MAX_CONSUMER_KEYS {
             return self.refuse(format_args!(

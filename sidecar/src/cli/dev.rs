@@ -18,7 +18,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-use sluicegate::policy::Policy;
+use sluicegate::policy::{Policy, StoreAddress};
 use sluicegate_rules::Hasher;
 
 use super::Failure;
@@ -37,6 +37,8 @@ const GET_FILTER: &str =
 
 const OTHER_PEPPER: &str = "the policy's consumers have keys that were hashed with another pepper, so that every key counts as \
      missing: end this, and give the pepper file of `sluicegate consumers add` with `--pepper-file FILE`\n";
+
+const SHARED: &str = "requests count in the policy's `store`, with those of all who use it\n";
 
 /// The policy if none is given.
 const POLICY: &str = "\
@@ -194,9 +196,19 @@ impl Dev {
         }
         let pepper = self.filter.pepper().ok().flatten().unwrap_or_default();
         let pepper = Hasher::new(&pepper).pepper_digest();
-        let policy = Policy::load(policy);
-        let differs = policy.is_ok_and(|policy| policy.peppers().any(|other| other != pepper));
-        let other_pepper = if differs { OTHER_PEPPER } else { "" };
+        let policy = Policy::load(policy).ok();
+        let policy = policy.as_ref();
+        let differs = |policy: &Policy| policy.peppers().any(|other| other != pepper);
+        let other_pepper = if policy.is_some_and(differs) {
+            OTHER_PEPPER
+        } else {
+            ""
+        };
+        let shared = if policy.is_some_and(|policy| policy.store != StoreAddress::Memory) {
+            SHARED
+        } else {
+            ""
+        };
         let listen = self.listen;
         let connected = timeout(CONNECT_WITHIN, TcpStream::connect(upstream)).await;
         let warning = match connected {
@@ -226,7 +238,7 @@ impl Dev {
         };
         format!(
             "http://{listen} {does}, with the limits of {limits}\n\
-             live page: http://{}/\n{warning}{other_pepper}{next}; denials follow; Ctrl-C ends\n",
+             live page: http://{}/\n{warning}{other_pepper}{shared}{next}; denials follow; Ctrl-C ends\n",
             self.admin_listen
         )
     }

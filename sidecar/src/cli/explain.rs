@@ -1,10 +1,12 @@
 //! `sluicegate explain`: shows the checks of a request without making them.
 
 use std::fmt::Display;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::slice;
 
+use clap::{Args as _, Command, FromArgMatches as _};
 use sluicegate::policy::{Expanded, Files, Policy, window_quota};
 use sluicegate::telemetry::subject::Subject;
 use sluicegate::trial::{DescribedRequest, parts, settings};
@@ -37,9 +39,9 @@ pub struct Explain {
     /// A request header: `x-api-key: k`. Can be given several times.
     #[arg(short = 'H', long = "header", value_name = "HEADER")]
     headers: Vec<String>,
-    /// The client's address as Envoy sees it.
-    #[arg(long, value_name = "ADDRESS", default_value = "192.0.2.1")]
-    peer: std::net::IpAddr,
+    /// The client's address as Envoy sees it; 192.0.2.1 if none is given.
+    #[arg(long, value_name = "ADDRESS")]
+    peer: Option<IpAddr>,
     /// An Envoy attribute: `connection.uri_san_peer_certificate=spiffe://a/b`. Can be given several times.
     #[arg(long, value_name = "NAME=VALUE")]
     attribute: Vec<String>,
@@ -57,16 +59,41 @@ pub struct Explain {
     set: Option<String>,
 }
 
+/// Before the checks of a request that has some.
+pub const CHECKS: &str = "checks, admitted together or not at all:";
+/// With what the line begins of a request that has none.
+pub const NO_CHECKS: &str = "no checks";
+/// The client's address in documents (RFC 5737).
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+
 const OTHER_PEPPER: &str = "the policy's consumers have keys that were hashed with another pepper, so it is not known whether \
      this one is among them: give the filters', `--pepper-file FILE`";
 
 impl Explain {
     pub fn run(self) -> Result<(), Failure> {
-        print(&self.text()?)
+        let mut text = self.text()?;
+        if self.peer.is_none() && text.contains("@address=") {
+            line!(
+                text,
+                "the client's address is taken to be {PEER}: `--peer ADDRESS`"
+            );
+        }
+        print(&text)
     }
 
-    /// What it prints.
-    pub fn text(&self) -> Result<String, Failure> {
+    /// What it prints with these arguments, after its name.
+    ///
+    /// # Errors
+    /// Why it prints nothing.
+    pub fn told(words: Vec<String>) -> Result<String, String> {
+        let command = Self::augment_args(Command::new("explain"));
+        let matches = command.try_get_matches_from(words);
+        let explain = matches.and_then(|matches| Self::from_arg_matches(&matches));
+        let text = explain.map_err(|error| error.to_string())?.text();
+        text.map_err(|why| why.to_string())
+    }
+
+    fn text(&self) -> Result<String, Failure> {
         if let (true, Some(path)) = (self.expand, &self.policy) {
             return expand(path);
         }
@@ -153,7 +180,7 @@ impl Explain {
             .collect::<Result<Vec<_>, _>>()
             .map_err(Failure::usage)?;
         let request = self.request.as_deref().unwrap_or_default();
-        let request = DescribedRequest::new(request, headers, self.peer);
+        let request = DescribedRequest::new(request, headers, self.peer.unwrap_or(PEER));
         let mut request = request.map_err(Failure::usage)?;
         let attributes = &mut request.attributes;
         for attribute in &self.attribute {
@@ -240,19 +267,19 @@ fn describe(
         );
     }
     match rules.evaluate(settings, request) {
-        Evaluation::Pass => line!(text, "no checks: the request passes"),
+        Evaluation::Pass => line!(text, "{NO_CHECKS}: the request passes"),
         Evaluation::Refuse(reply) => line!(
             text,
-            "no checks: the request is answered with {}: {}",
+            "{NO_CHECKS}: the request is answered with {}: {}",
             reply.status,
             String::from_utf8_lossy(&reply.body)
         ),
         Evaluation::NoVerdict(_, why) => {
-            line!(text, "no checks, and no verdict: {why}")
+            line!(text, "{NO_CHECKS}, and no verdict: {why}")
         }
         Evaluation::Ask(question) => {
             if !question.checks.is_empty() {
-                line!(text, "checks, admitted together or not at all:");
+                line!(text, "{CHECKS}");
             }
             for check in &question.checks {
                 tell(&question, check, policy, text);

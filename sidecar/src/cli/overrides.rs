@@ -16,7 +16,7 @@ use super::checks::LimitSubject;
 use super::override_list::List;
 use super::stdout::print;
 
-const BY_DIGITS: &str = "it acts on no key with a header, cookie, query or path component in plain text, since a client can choose that\n";
+const BY_DIGITS: &str = "note: digits stand for no key with a header, cookie, query or path component in plain text, since a client can choose that\n";
 const NO_RULE: &str = "warning: no rule of the policy makes this key: `sluicegate explain` prints the key of a request\n";
 const UNFIT: &str = "warning: the policy has nobody of this name: it acts only if somebody asks for it all the same\n";
 const COUNTED: &str = "units are counted for this key now\n";
@@ -77,7 +77,7 @@ impl Remove {
             client.send(Method::DELETE, OVERRIDES_PATH, &remove).await?;
         let removed = match answer.removed {
             true => "override removed; it takes effect on all sidecars within a second",
-            false => "the store has no such override",
+            false => "the store has no such override; `sluicegate override list` shows all",
         };
         let still = match &answer.in_policy {
             Some(one) => format!(
@@ -189,9 +189,9 @@ impl Set {
             (_, Some(true)) if consumer.is_some() => COUNTED,
             _ if consumer.is_some() => "",
             (Whom::Subject(_), Some(_)) => BY_DIGITS,
-            (Whom::Subject(_), None) => {
-                &format!("this sidecar has not seen its key lately\n{BY_DIGITS}")
-            }
+            (Whom::Subject(_), None) => &format!(
+                "warning: this sidecar has seen no key with these digits lately\n{BY_DIGITS}"
+            ),
             _ if answer.no_rule => NO_RULE,
             (_, Some(true)) => COUNTED,
             (_, Some(false)) => NOT_COUNTED,

@@ -22,7 +22,7 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 pub struct Watch {
     #[command(flatten)]
     admin: Admin,
-    /// Show only this limit.
+    /// Show only this limit, or all limits of this name's tiers and consumers.
     #[arg(long, value_name = "NAME")]
     limit: Option<String>,
     /// Print once and exit, even on a terminal.
@@ -70,7 +70,9 @@ impl Watch {
         };
         let names = top.limits.iter().map(|one| format!("`{}`", one.limit));
         let names: Vec<_> = names.collect();
-        top.limits.retain(|limit| limit.limit == *wanted);
+        let is_of = |rest: &str| rest.is_empty() || rest.starts_with('.');
+        let is_wanted = |limit: &TopLimit| limit.limit.strip_prefix(wanted).is_some_and(is_of);
+        top.limits.retain(is_wanted);
         if top.limits.is_empty() {
             return Err(Failure::usage(format!(
                 "`--limit`: the policy in force has no limit `{wanted}`; it has {}",

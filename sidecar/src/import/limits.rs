@@ -176,7 +176,12 @@ impl<'d> Limit<'d> {
             (counted.contains("address"), "address"),
             (can_lack, "values"),
             (counted.contains("path") || met.contains('/'), "path"),
-            (met.contains("method: "), "method"),
+            (
+                counted.contains("method") || met.contains("method: "),
+                "method",
+            ),
+            (counted.contains("host") || met.contains("host: "), "host"),
+            (counted.contains("authorization"), "authorization"),
             (quota > MAX_LOGGED, "memory"),
             (quota == MAX_UNITS, "most"),
             (counted.contains("address: {}"), "forwarded"),

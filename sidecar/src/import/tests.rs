@@ -64,7 +64,9 @@ fn each_action_has_a_key_or_a_condition() {
         request_headers: { header_name: ':path', descriptor_key: PATH } | PATH=/:1 | path_regex: /
         request_headers: { header_name: ':path', descriptor_key: PATH } | PATH=/api*:1 | path_regex: && /api.* && key: path
         request_headers: { header_name: ':method', descriptor_key: m } | m=POST:5 | match: { method: POST } && includes HEAD
-        request_headers: { header_name: ':authority', descriptor_key: h } | h:5 | key: host
+        request_headers: { header_name: ':authority', descriptor_key: h } | h:5 | key: host && no port and no capitals
+        request_headers: { header_name: ':method', descriptor_key: m } | m:5 | key: method && count together && !no capitals
+        request_headers: { header_name: Authorization, descriptor_key: a } | a:5 | key: { header: authorization } && are one key
         header_value_match: { descriptor_value: v, headers: [{ name: ':method', string_match: { safe_regex: { regex: P.* } } }] } | header_match=v:5 | { name: ":method", regex: P.* }
         request_headers: { header_name: X-Forwarded-For, descriptor_key: k } | k:5 | key: { address: {} } && !when_missing && begins with what clients write
         request_headers: { header_name: x-key, descriptor_key: k, skip_if_absent: true } | k:5 | key: { header: x-key } && !except

@@ -126,14 +126,20 @@ pub fn lint_rules(manager: &Manager, rules: &[Rule], findings: &mut Findings<'_>
             "put this filter before it, or match its paths, too",
         );
     }
-    let routes = manager.routes.as_ref();
-    if reads_paths && routes.is_some_and(|routes| routes.rewrites_paths) {
-        findings.warn(
-            "",
-            "a route changes the path (`prefix_rewrite`, `regex_rewrite`), and rules see the path before: a rule that matches \
-             only the new one does not count these requests",
-            "match the path that clients send, too",
-        );
+    let routes = manager.routes.iter();
+    let rewritten = routes.flat_map(|routes| &routes.rewritten);
+    for prefix in rewritten.filter(|prefix| prefix.len() > 1) {
+        let begins = |(_, rule): &(usize, &Rule)| matches_below(&rule.matcher, prefix);
+        for (index, _) in rules.iter().enumerate().filter(begins) {
+            findings.warn(
+                format!("rules[{index}].match"),
+                format!(
+                    "a route has `prefix_rewrite: {prefix}`, and rules see the path before: this does not match what clients \
+                     send to that route"
+                ),
+                "match the path that clients send, too",
+            );
+        }
     }
     let Some(written) = &manager.payloads else {
         return;
@@ -163,6 +169,15 @@ fn payloads(rules: &[Rule]) -> impl Iterator<Item = (String, &String)> {
         Some((format!("{at}.quota"), &jwt.payload))
     });
     of_components.chain(of_quotas)
+}
+
+/// Whether a match, or one in it, is for a path that begins so.
+fn matches_below(one: &Match, prefix: &str) -> bool {
+    let own = [&one.path, &one.path_prefix, &one.path_template];
+    let mut own = own.into_iter().flatten();
+    let begins = |path: &String| format!("{path}/").starts_with(prefix);
+    let mut inner = one.all.iter().chain(&one.any);
+    own.any(begins) || inner.any(|inner| matches_below(inner, prefix))
 }
 
 /// Whether a match has a condition on the path.

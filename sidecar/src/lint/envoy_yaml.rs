@@ -117,8 +117,8 @@ pub struct Manager {
 /// The relevant settings of a RouteConfiguration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Routes {
-    /// Upstreams get other paths than the filter.
-    pub rewrites_paths: bool,
+    /// What the paths begin with that upstreams get in place of those that the filter sees.
+    pub rewritten: Vec<String>,
     /// Clients' copies of the fields that Sluicegate writes are removed.
     pub strips_fields: bool,
     /// Scripts of other origins cannot read when to come back.
@@ -134,7 +134,11 @@ impl Routes {
         };
         let strips = |one: &Node| names(one, "request_headers_to_remove", "ratelimit");
         Self {
-            rewrites_paths: rewrites_paths(node),
+            rewritten: {
+                let mut found = Vec::new();
+                rewritten(node, &mut found);
+                found
+            },
             strips_fields: any(node, &strips),
             hides_fields: any(node, &|one| get(one, "allow_origin_string_match").is_some())
                 && !any(node, &exposes),
@@ -249,20 +253,17 @@ fn texts_of(node: &Node, field: &str, found: &mut Vec<String>) {
     children(node).for_each(|child| texts_of(child, field, found));
 }
 
-/// Whether a route's action gives upstreams another path; a redirect gives clients one.
-fn rewrites_paths(node: &Node) -> bool {
-    let action = [
-        "prefix_rewrite",
-        "regex_rewrite",
-        "path_rewrite",
-        "path_rewrite_policy",
-    ];
-    let mut inner = fields(node)
-        .iter()
-        .filter(|(name, _)| name.value != "redirect");
-    action.iter().any(|field| get(node, field).is_some())
-        || inner.any(|(_, inner)| rewrites_paths(inner))
-        || entries(node).iter().any(rewrites_paths)
+/// The prefixes that routes' actions give upstreams; a redirect gives clients one.
+fn rewritten(node: &Node, found: &mut Vec<String>) {
+    found.extend(
+        get(node, "prefix_rewrite")
+            .and_then(text)
+            .map(str::to_owned),
+    );
+    let inner = fields(node).iter();
+    let inner = inner.filter(|(name, _)| name.value != "redirect");
+    let inner = inner.map(|(_, inner)| inner).chain(entries(node));
+    inner.for_each(|inner| rewritten(inner, found));
 }
 
 /// Whether a filter is ours.

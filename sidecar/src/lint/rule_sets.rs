@@ -142,7 +142,7 @@ impl<'a> WrittenPolicy<'a> {
         let entries = LazyCell::new(|| self.expanded.section("consumers"));
         policy.consumers_without_keys().map(move |(name, consumer)| {
             let message = format!(
-                "consumers `{name}`: `{consumer}` has a limit and no key: add one with `sluicegate consumers add {consumer}`"
+                "consumers `{name}`: `{consumer}` has a limit and no key: add one with `sluicegate consumers add {consumer}`, unless the name of a tier or consumer is misspelt"
             );
             self.warning(entries.get(name), "limits", message)
         })

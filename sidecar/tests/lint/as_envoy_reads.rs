@@ -343,7 +343,7 @@ fn files_given_apart_are_read_together() {
             "resources: [{{ '@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: {name} }}]\n"
         )
     };
-    let routes = "resources: [{ '@type': type.googleapis.com/envoy.config.route.v3.RouteConfiguration, name: public, virtual_hosts: [{ routes: [{ route: { prefixRewrite: / } }] }] }]\n";
+    let routes = "resources: [{ '@type': type.googleapis.com/envoy.config.route.v3.RouteConfiguration, name: public, virtual_hosts: [{ routes: [{ route: { prefixRewrite: /search/ } }] }] }]\n";
     let check = |files: &[&str]| {
         let policy = folder.path().join("policy.yaml");
         std::fs::write(&policy, pushed(GOOD).1).unwrap();
@@ -373,7 +373,7 @@ fn files_given_apart_are_read_together() {
         "warning: ",
     );
     let printed = check(&[routes, &listener, &bootstrap, &clusters("sluicegate")]);
-    has(&printed, ": a route changes the path");
+    has(&printed, ": a route has `prefix_rewrite: /search/`");
     has(
         &printed,
         "warning: `request_headers_to_remove` of the routes",

@@ -102,7 +102,7 @@ async fn the_recipe_for_three_in_the_morning_lifts_the_limit_of_a_hashed_header(
     let tenant = ("x-tenant", "acme");
     let printed = scene.plays("per-tenant", tenant, [&set, &remove]).await;
     assert!(
-        printed.contains("it acts on no key with a header"),
+        printed.contains("digits stand for no key with a header"),
         "{printed}"
     );
     // The access log of the denied requests has the digits that the page shows.

@@ -25,24 +25,10 @@ pub fn judge(report: &mut Report, samples: &Samples) {
     let name = "from leases over a wasm filter that does nothing";
     at_least.push((name, LEASED, NOTHING, 0.93));
     let leased = added(LEASED) / added(EACH);
-    let mut at_most = vec![
+    let at_most = [
         ("a callout each", added(ADMITTING) / added(EACH), 1.3),
         ("a callout each, from leases", leased, 1.0 / 3.0),
     ];
-    if before().is_some() {
-        let name = "admitting over the filter before";
-        at_least.push((name, ADMITTING, ADMITTING_BEFORE, 0.97));
-        let name = "denying over the filter before";
-        at_least.push((name, DENYING, DENYING_BEFORE, 0.93));
-        let value = added(ADMITTING) / added(ADMITTING_BEFORE);
-        at_most.push(("the filter before", value, 1.05));
-    }
-    if sidecar_before().is_some() {
-        let name = "on Redis: over the sidecar before";
-        at_least.push((name, ADMITTING, SIDECAR_BEFORE, 0.97));
-        let name = "on the embedded store: over the sidecar before";
-        at_least.push((name, EMBEDDED, EMBEDDED_BEFORE, 0.97));
-    }
     for (name, a, b, goal) in at_least {
         let (value, name) = named(name, over(a, b));
         report.at_least(&name, value, goal);

@@ -9,6 +9,7 @@
 //! | `load.rs` | one measurement: wrk, and what each process used meanwhile |
 //! | `goals.rs` | ratios, compared with the goals |
 //! | `module.rs` | wasm modules to compare with |
+//! | `before.rs` | `bench -- before`: CPU for a request, this build's and an earlier one's |
 //! | `scale.rs` | `make bench-scale` |
 //! | `fleet.rs` | part of it: many sidecars and one key |
 //! | `lone.rs`, `arrivals.rs` | `make bench-fleet`: lone requests, beside envoyproxy/ratelimit |
@@ -16,6 +17,7 @@
 //! | `chart.rs` | target/bench/end_to_end.svg |
 
 mod arrivals;
+mod before;
 mod chart;
 mod fleet;
 mod goals;
@@ -51,6 +53,7 @@ async fn main() {
         ["scale"] => return scale::run(quick).await,
         ["fleet"] => return lone::run(quick).await,
         ["upstream"] => return lone::upstream().await,
+        ["before"] => return before::run(quick).await,
         ["slots"] => {
             let mut report = Report::default();
             slots::run(&mut report, if quick { 2 } else { 8 }).await;
@@ -67,7 +70,7 @@ async fn main() {
     println!(
         "bench: {rounds} rounds of {seconds} s for each variant, with 1 and {MANY} connections"
     );
-    let mut variants = variant::started(&wanted).await;
+    let variants = variant::started(&wanted).await;
     let mut samples = Samples::new();
     for round in 0..=rounds {
         for variant in &variants {
@@ -93,8 +96,6 @@ async fn main() {
         goals::judge(&mut report, &samples);
     }
     report.finish("end_to_end");
-    // README's picture shows the variants of this build only.
-    variants.retain(|variant| !variant::is_before(variant.name));
     chart::draw(&samples, &variants, MANY);
 }
 

@@ -25,26 +25,15 @@ pub const EACH: &str = "admitting, a callout each";
 pub const DENYING: &str = "denying";
 pub const FLOOR: &str = "a wasm filter that always denies";
 pub const LOCAL: &str = "local_ratelimit denying";
-/// With the filter that `SLUICEGATE_BEFORE` names: an earlier build to compare with, in the same run.
-pub const ADMITTING_BEFORE: &str = "admitting, on Redis, the filter before";
-pub const DENYING_BEFORE: &str = "denying, the filter before";
-/// With the sidecar that `SLUICEGATE_BEFORE_SIDECAR` names, likewise.
-pub const SIDECAR_BEFORE: &str = "admitting, on Redis, the sidecar before";
-pub const EMBEDDED_BEFORE: &str = "admitting, on the embedded store, the sidecar before";
+/// With the filter that `SLUICEGATE_BEFORE` names and the sidecar that `SLUICEGATE_BEFORE_SIDECAR` names: an earlier
+/// build to compare with, in the same run.
+pub const ADMITTING_BEFORE: &str = "admitting, on Redis, before";
+pub const DENYING_BEFORE: &str = "denying, before";
 
-/// The earlier sidecar's file, if one is to be compared with.
-pub fn sidecar_before() -> Option<PathBuf> {
-    std::env::var_os("SLUICEGATE_BEFORE_SIDECAR").map(PathBuf::from)
-}
-
-/// The earlier build's file, if one is to be compared with.
-pub fn before() -> Option<PathBuf> {
-    std::env::var_os("SLUICEGATE_BEFORE").map(PathBuf::from)
-}
-
-/// Whether a variant has an earlier build.
-pub fn is_before(name: &str) -> bool {
-    name.ends_with(" before")
+/// The file of an earlier build that a variable names, if the variant is of that build.
+fn before(variable: &str, name: &str) -> Option<PathBuf> {
+    let named = std::env::var_os(variable).filter(|_| name.ends_with(", before"));
+    named.map(PathBuf::from)
 }
 
 /// One thing to be measured.
@@ -87,15 +76,9 @@ impl Variant {
 pub async fn started(wanted: &[String]) -> Vec<Variant> {
     let upstream = upstream::start().await;
     let mut variants = Vec::new();
-    let mut names = vec![
+    let names = [
         NONE, NOTHING, ADMITTING, LEASED, SOCKET, EMBEDDED, EACH, DENYING, FLOOR, LOCAL,
     ];
-    if before().is_some() {
-        names.extend([ADMITTING_BEFORE, DENYING_BEFORE]);
-    }
-    if sidecar_before().is_some() {
-        names.extend([SIDECAR_BEFORE, EMBEDDED_BEFORE]);
-    }
     for name in names {
         if wanted.is_empty() || wanted.iter().any(|part| name.contains(part)) {
             let keys = if name == LEASED { 10 } else { 1_000 };
@@ -147,7 +130,7 @@ pub async fn scale(name: &'static str, scale: Scale) -> Variant {
 async fn start(name: &'static str, upstream: u16, scale: Scale) -> Variant {
     let folder = tempfile::tempdir().expect("a folder");
     let metered = ![NONE, NOTHING, FLOOR, LOCAL].contains(&name);
-    let redis = if metered && ![EMBEDDED, EMBEDDED_BEFORE].contains(&name) {
+    let redis = if metered && name != EMBEDDED {
         Some(Redis::start().await)
     } else {
         None
@@ -170,8 +153,8 @@ async fn start(name: &'static str, upstream: u16, scale: Scale) -> Variant {
         let mut sidecar = Sidecar::with(&policy);
         if name == SOCKET {
             sidecar = sidecar.socket(&socket);
-        } else if [SIDECAR_BEFORE, EMBEDDED_BEFORE].contains(&name) {
-            let before = sidecar_before().expect("it is named, or this would not run");
+        }
+        if let Some(before) = before("SLUICEGATE_BEFORE_SIDECAR", name) {
             sidecar = sidecar.program(&before);
         }
         Some(sidecar.start(folder.path()).await)
@@ -180,8 +163,9 @@ async fn start(name: &'static str, upstream: u16, scale: Scale) -> Variant {
     };
     let port = sidecar.as_ref().map_or(upstream, |sidecar| sidecar.port);
     let other = folder.path().join("other.wasm");
-    let written = match before().filter(|_| [ADMITTING_BEFORE, DENYING_BEFORE].contains(&name)) {
-        Some(before) => std::fs::read(before).expect("SLUICEGATE_BEFORE names a file"),
+    let earlier = before("SLUICEGATE_BEFORE", name);
+    let written = match &earlier {
+        Some(earlier) => std::fs::read(earlier).expect("SLUICEGATE_BEFORE names a file"),
         None if name == FLOOR => module::denies(),
         None => module::does_nothing(),
     };
@@ -196,7 +180,7 @@ async fn start(name: &'static str, upstream: u16, scale: Scale) -> Variant {
         let filters = at(config, &format!("{MANAGER}/http_filters"));
         match name {
             NONE => drop(filters.as_array_mut().expect("a list").remove(0)),
-            NOTHING | FLOOR | ADMITTING_BEFORE | DENYING_BEFORE => {
+            _ if [NOTHING, FLOOR].contains(&name) || earlier.is_some() => {
                 let code = &mut filters[0]["typed_config"]["config"]["vm_config"]["code"];
                 code["local"]["filename"] = json!(other);
             }

@@ -43,29 +43,36 @@ impl Judge<'_> {
                 continue;
             }
             report.denials += 1;
-            let full = |denials_take: bool| {
+            let full = |idle: bool, denials_take: bool| {
                 checks.iter().any(|check| {
                     let demand = &demands[&(check.limit, check.key)];
+                    let demand = idle.then_some(demand);
                     self.may_be_full(entry, check, subject(check), demand, denials_take)
                 })
             };
-            if !full(false) {
-                let what = if full(true) {
-                    Wrong::DenialsTook
-                } else {
-                    Wrong::WronglyDenied
-                };
-                report.add(request.first(), entry.when(), what);
+            if full(false, false) {
+                continue;
             }
+            if full(true, false) {
+                report.idle += 1;
+                continue;
+            }
+            let what = if full(true, true) {
+                Wrong::DenialsTook
+            } else {
+                Wrong::WronglyDenied
+            };
+            report.add(request.first(), entry.when(), what);
         }
     }
 
+    /// With `demand`, what may lie idle in leases counts as taken.
     fn may_be_full(
         &self,
         entry: &Entry,
         check: &Check,
         subject: &Subject,
-        demand: &Demand,
+        demand: Option<&Demand>,
         denials_take: bool,
     ) -> bool {
         let denial = Denial {
@@ -75,7 +82,8 @@ impl Judge<'_> {
             share: self.cut((entry.from, entry.to)),
         };
         let (_, alone) = subject.needs(entry.when(), check);
-        let cost = alone + self.idle(&denial, check.limit, demand) + self.history.idle;
+        let idle = demand.map_or(0, |demand| self.idle(&denial, check.limit, demand));
+        let cost = alone + idle + self.history.idle;
         let parts = self.parts(&denial, denial.from);
         self.may_be_in_use(entry, check, subject, parts)
             || subject.counted.iter().any(|counted| {

@@ -127,6 +127,8 @@ pub struct Report {
     pub peaks: Vec<Peak>,
     /// Denials that were checked: a history without any proves little.
     pub denials: u64,
+    /// Those of them that are right only because leases may hold units elsewhere.
+    pub idle: u64,
 }
 
 impl Report {

@@ -22,8 +22,8 @@ pub struct Wrong {
     pub what: String,
 }
 
-/// Everything that is wrong with what a world has shown.
-pub fn judge(world: &World, shown: &Shown) -> Vec<Wrong> {
+/// Everything that is wrong with what a world has shown, and whether units in leases were the only reason of a denial.
+pub fn judge(world: &World, shown: &Shown) -> (Vec<Wrong>, bool) {
     let mut wrong = Vec::new();
     let mut add = |kind: &str, what: String| {
         let kind = kind.to_owned();
@@ -38,10 +38,11 @@ pub fn judge(world: &World, shown: &Shown) -> Vec<Wrong> {
             "all sidecars have others than their filter".to_owned(),
         );
     }
-    for found in check(&history(world, shown)).violations {
+    let report = check(&history(world, shown));
+    for found in report.violations {
         add(&found.what.kind(), found.to_string());
     }
-    wrong
+    (wrong, report.idle > 0)
 }
 
 fn history(world: &World, shown: &Shown) -> History {

@@ -174,18 +174,18 @@ fn look(seed: u64, found: &Found) -> [bool; STATES.len()] {
         }
     }
     drop(pairs);
-    let wrong = judge(&world, &shown);
+    let (wrong, idle) = judge(&world, &shown);
     if let Some(first) = wrong.first()
         && (!found.failed.swap(true, Ordering::Relaxed) || all())
     {
         println!("seed {seed}: {}: {}", first.kind, first.what);
         keep(seed, first);
         if all() || std::env::var_os("SHRINK").is_some_and(|shrink| shrink == "no") {
-            return reached(&world, &shown);
+            return reached(&world, &shown, idle);
         }
         let small = shrink::shrink(&world, &first.kind);
         let shown = run(&small, false);
-        let wrong = judge(&small, &shown);
+        let (wrong, _) = judge(&small, &shown);
         println!("{small}");
         if std::env::var_os("LOG").is_some() {
             print_log(&shown);
@@ -194,7 +194,7 @@ fn look(seed: u64, found: &Found) -> [bool; STATES.len()] {
             .iter()
             .for_each(|one| println!("{}: {}", one.kind, one.what));
     }
-    reached(&world, &shown)
+    reached(&world, &shown, idle)
 }
 
 fn one(seed: u64) -> ExitCode {
@@ -203,7 +203,7 @@ fn one(seed: u64) -> ExitCode {
     let shown = run(&world, true);
     print_log(&shown);
     println!("{} calls of the store", shown.calls.len());
-    let wrong = judge(&world, &shown);
+    let (wrong, _) = judge(&world, &shown);
     wrong
         .iter()
         .for_each(|one| println!("{}: {}", one.kind, one.what));
@@ -316,7 +316,7 @@ mod tests {
                 latency_ms: (10, 10),
                 ..world(1, limit, events)
             };
-            let wrong = judge(&world, &run(&world, false));
+            let (wrong, _) = judge(&world, &run(&world, false));
             assert!(wrong.is_empty(), "lost at {lost_ms} ms: {wrong:?}");
         }
     }

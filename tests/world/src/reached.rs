@@ -17,7 +17,7 @@ struct Sidecar {
 }
 
 /// The states; each seed counts once for each.
-pub const STATES: [&str; 58] = [
+pub const STATES: [&str; 60] = [
     "a key has nothing left",
     "a share admits",
     "a share denies",
@@ -76,10 +76,12 @@ pub const STATES: [&str; 58] = [
     "a renewal puts slots in use that the store does not have",
     "slots are freed that nobody was told of",
     "a request that waits for a slot is admitted",
+    "a denial is right only because leases hold units",
+    "units of a lease are spent soon after a reset",
 ];
 
-/// Which of them a world reached.
-pub fn reached(world: &World, shown: &Shown) -> [bool; STATES.len()] {
+/// Which of them a world reached. `idle`: units in leases were the only reason of a denial.
+pub fn reached(world: &World, shown: &Shown, idle: bool) -> [bool; STATES.len()] {
     let mut sidecars = vec![Sidecar::default(); world.sidecars];
     // Those of the filter's own code and of slots are told by name.
     let of_slots = slots::reached(world, shown);
@@ -87,6 +89,7 @@ pub fn reached(world: &World, shown: &Shown) -> [bool; STATES.len()] {
     has[13] =
         world.fleet && (world.events.iter()).any(|(_, event)| matches!(event, Event::Refuse(true)));
     has[14] = world.second_set.contains(&false);
+    has[58] = idle;
     has[16] = world.tiers.windows(2).any(|pair| pair[0] != pair[1]);
     // Keys of limits that were blocked, and the last reset of each.
     let mut blocked = BTreeSet::new();
@@ -117,7 +120,15 @@ pub fn reached(world: &World, shown: &Shown) -> [bool; STATES.len()] {
                 has[2] |= by_share && is_denied;
                 has[4] |= *said == Said::Unknown;
                 has[5] |= request.by == By::Cache;
-                has[6] |= request.by == By::Lease;
+                let was_reset = |check: &Check| {
+                    let limit = world.policies[of.version][check.limit].as_ref();
+                    let longest = limit.and_then(|limit| limit.lease_ms).unwrap_or(0) * 1_000;
+                    let reset = resets.get(&(check.limit, check.key));
+                    reset.is_some_and(|at: &u64| (*at..*at + longest).contains(from))
+                };
+                let is_leased = request.by == By::Lease;
+                has[6] |= is_leased;
+                has[59] |= is_leased && checks.iter().any(was_reset);
                 let lacks = |check: &Check| world.policies[of.version][check.limit].is_none();
                 has[10] |= checks.iter().any(lacks) && (is_admitted || is_denied);
                 has[11] |= *said == Said::Refused;

@@ -7,9 +7,8 @@ use super::script::{Event, World};
 /// Removes events, and makes loads smaller, as long as something of this kind is wrong.
 pub fn shrink(world: &World, kind: &str) -> World {
     let fails = |world: &World| {
-        judge(world, &run(world, false))
-            .iter()
-            .any(|one| one.kind == kind)
+        let (wrong, _) = judge(world, &run(world, false));
+        wrong.iter().any(|one| one.kind == kind)
     };
     let mut small = world.clone();
     let mut chunk = small.events.len().div_ceil(2).max(1);

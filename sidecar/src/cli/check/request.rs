@@ -1,8 +1,11 @@
 //! The request that `sluicegate check --url` sends.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use axum::http::header::HOST;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
+use reqwest::Url;
 use serde_json::Value;
 use sluicegate::server::METRICS_PATH;
 
@@ -10,6 +13,7 @@ use super::report::{Report, Step};
 use crate::cli::Failure;
 use crate::cli::client::{self, Client};
 use crate::cli::endpoint::Endpoint;
+use crate::cli::explain::{CHECKS, Explain, NO_CHECKS};
 
 /// How long to wait for the answer, and then until the sidecar has counted it: filters report later what they admit themselves.
 const WITHIN: Duration = Duration::from_secs(5);
@@ -36,19 +40,25 @@ pub struct Asked {
 
 impl Asked {
     /// Sends it, if there is one and nothing is wrong so far. `again`: it has failed before, and may have used up what it is denied.
-    pub async fn ask(&self, client: &Client, again: bool, report: &mut Report) {
+    pub async fn ask(&self, client: &Client, policy: &Path, again: bool, report: &mut Report) {
         let Some(url) = &self.url else { return };
         if report.failure().is_some() {
             return report.skip(Step::Request, "it is sent when all else is well");
         }
-        match self.send(url, client, again).await {
+        match self.send(url, client, policy, again).await {
             Ok(answered) => _ = report.well(Step::Request, answered),
             Err(why) => report.fail(Step::Request, &why),
         }
     }
 
     /// What it is answered, if this sidecar counts it.
-    async fn send(&self, url: &str, client: &Client, again: bool) -> Result<String, Failure> {
+    async fn send(
+        &self,
+        url: &str,
+        client: &Client,
+        policy: &Path,
+        again: bool,
+    ) -> Result<String, Failure> {
         let before = decisions(client).await?;
         let http = client::http(&Endpoint::Http(url.to_owned()), WITHIN)?;
         let headers = self.headers.iter().cloned().collect();
@@ -73,9 +83,12 @@ impl Asked {
         let until = Instant::now() + COUNTED_WITHIN;
         while decisions(client).await? <= before {
             if Instant::now() >= until {
+                let why = self.unmatched(url, policy).unwrap_or_else(|| {
+                    "the filter refuses it for its key, this listener has no filter, or its filter asks another sidecar"
+                        .to_owned()
+                });
                 return Err(Failure::system(format_args!(
-                    "{answered}, and this sidecar has counted nothing: no rule matches it (`sluicegate explain`), the filter \
-                     refuses it for its key, this listener has no filter, or its filter asks another sidecar"
+                    "{answered}, and this sidecar has counted nothing: {why}"
                 )));
             }
             tokio::time::sleep(POLL).await;
@@ -86,6 +99,31 @@ impl Asked {
             )));
         }
         Ok(format!("{answered}, and the sidecar has counted a request"))
+    }
+
+    /// Why the policy's rules count nothing for it, if they do not.
+    fn unmatched(&self, url: &str, policy: &Path) -> Option<String> {
+        let url: Url = url.parse().ok()?;
+        let headers = self.headers.iter();
+        let headers =
+            headers.map(|(name, value)| (name, String::from_utf8_lossy(value.as_bytes())));
+        let headers: Vec<_> = headers.collect();
+        let given = headers.iter().find(|(name, _)| *name == HOST);
+        let host = given.map_or(url.authority(), |(_, host)| host);
+        let query = url.query().map(|query| format!("?{query}"));
+        let asked = format!("GET {}{}", url.path(), query.unwrap_or_default());
+        let mut words = vec!["explain".to_owned()];
+        words.push(format!("--policy={}", policy.display()));
+        words.push(format!("--request={asked}"));
+        words.push(format!("--header=host: {host}"));
+        let others = headers.iter().filter(|(name, _)| *name != HOST);
+        words.extend(others.map(|(name, value)| format!("--header={name}: {value}")));
+        let text = Explain::told(words).ok()?;
+        let mut lines = text.lines().filter(|_| !text.contains(CHECKS));
+        let why = lines.find(|line| line.starts_with(NO_CHECKS))?;
+        Some(format!(
+            "by the policy, `{asked}` at host `{host}` has {why} (`-H 'host: api.example.com'` names another host)"
+        ))
     }
 }
 

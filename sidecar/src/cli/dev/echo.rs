@@ -6,7 +6,6 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use axum::http::request::Parts;
-use clap::{Args, Command, FromArgMatches};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -89,9 +88,5 @@ fn counted(head: &Parts, peer: &str, explain: &[String]) -> Result<String, Strin
     words.push(format!("--peer={peer}"));
     words.push(format!("--request={} {}", head.method, head.uri));
     words.extend(fields(head).map(|field| format!("--header={field}")));
-    let command = Explain::augment_args(Command::new("explain"));
-    let matches = command.try_get_matches_from(words);
-    let explain = matches.and_then(|matches| Explain::from_arg_matches(&matches));
-    let text = explain.map_err(|error| error.to_string())?.text();
-    text.map_err(|why| why.to_string() + "\n")
+    Explain::told(words).map_err(|why| why + "\n")
 }
