@@ -190,7 +190,7 @@ impl Set {
             _ if consumer.is_some() => "",
             (Whom::Subject(_), Some(_)) => BY_DIGITS,
             (Whom::Subject(_), None) => &format!(
-                "warning: this sidecar has seen no key with these digits lately\n{BY_DIGITS}"
+                "warning: this sidecar has not seen a key with these digits lately\n{BY_DIGITS}"
             ),
             _ if answer.no_rule => NO_RULE,
             (_, Some(true)) => COUNTED,

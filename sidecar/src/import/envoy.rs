@@ -76,6 +76,8 @@ pub fn read(documents: &[Document], domains: &[Domain], notes: &mut Notes) -> Ve
     }
     let mut own = documents.iter();
     let own = own.find_map(|document| at(&document.node, &["node", "cluster"]).and_then(text));
+    let mut all = documents.iter();
+    let managed = all.any(|document| any(&document.node, &has_filter));
     let mut asked = Vec::new();
     for filter in &filters {
         for document in documents {
@@ -83,6 +85,7 @@ pub fn read(documents: &[Document], domains: &[Domain], notes: &mut Notes) -> Ve
                 document,
                 filter,
                 own,
+                managed,
                 asked: &mut asked,
                 notes,
             };
@@ -113,17 +116,29 @@ fn filters_in(document: &Document, node: &Node, found: &mut Vec<Filter>, notes: 
     }
 }
 
+/// Whether it is a connection manager with a ratelimit filter.
+fn has_filter(node: &Node) -> bool {
+    let filters = get(node, "http_filters");
+    filters.is_some_and(|filters| any(filters, &|one| is_called(one, "http.ratelimit")))
+}
+
 struct Reader<'a> {
     document: &'a Document,
     filter: &'a Filter,
     /// Envoy's own cluster.
     own: Option<&'a str>,
+    /// A connection manager in these files has the filter.
+    managed: bool,
     asked: &'a mut Vec<Asked>,
     notes: &'a mut Notes,
 }
 
 impl Reader<'_> {
     fn search(&mut self, node: &Node) {
+        // A connection manager without the filter asks nobody.
+        if self.managed && get(node, "http_filters").is_some() && !has_filter(node) {
+            return;
+        }
         let hosts = get(node, "virtual_hosts").map(entries).unwrap_or_default();
         hosts
             .iter()

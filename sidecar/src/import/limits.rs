@@ -16,6 +16,9 @@ use super::walk::Walk;
 /// Above it, 13 bytes for each request are too many.
 const MAX_LOGGED: u64 = 10_000;
 
+/// Beside the `shadow` of a limit that enforces nothing in ratelimit either.
+const SHADOW_MODE: &str = " # shadow_mode: keep this line when you enforce";
+
 struct Limit<'d> {
     node: &'d Descriptor,
     rate: &'d Rate,
@@ -95,6 +98,9 @@ impl<'d> Limits<'d> {
             limit.key = walk.key;
             limit.cost = asked.cost.clone();
             limit.denies |= asked.denies;
+            if !limit.scopes.is_empty() {
+                notes.differs("twice", &node.at);
+            }
             if !limit.scopes.contains(&walk.scope) {
                 limit.scopes.push(walk.scope);
             }
@@ -136,7 +142,9 @@ impl<'d> Limits<'d> {
             let name = flow(&json!(format!("{name}{number}")));
             let mut text = format!("  {name}: # {at}\n");
             for (field, value) in limit.fields(shadow, notes) {
-                text += &format!("    {field}: {}\n", flow(&value));
+                let keeps = field == "shadow" && limit.node.shadow_mode;
+                let comment = if keeps { SHADOW_MODE } else { "" };
+                text += &format!("    {field}: {}{comment}\n", flow(&value));
             }
             written.push((at.clone(), text));
         }
@@ -170,17 +178,22 @@ impl<'d> Limit<'d> {
         let key = one_of(self.key.clone(), "everyone");
         let (counted, met) = (flow(&key), flow(&matched));
         let is_always_there = |one: &Value| one.is_string() || one.get("address").is_some();
+        let asks = |name: &str| counted.contains(name) || met.contains(name);
+        // A list is of `domains`, in which Envoy compares hosts as we do.
+        let has_host = met.replace("host: [", "").contains("host: ");
         let has_single = !self.overrides.is_empty();
         let can_lack = !self.key.iter().all(is_always_there);
         for (is_so, what) in [
             (counted.contains("address"), "address"),
             (can_lack, "values"),
+            (asks("query"), "query"),
+            (met.contains("path_regex"), "regex"),
             (counted.contains("path") || met.contains('/'), "path"),
             (
-                counted.contains("method") || met.contains("method: "),
+                counted.contains("method") || met.contains("method: GET"),
                 "method",
             ),
-            (counted.contains("host") || met.contains("host: "), "host"),
+            (counted.contains("host") || has_host, "host"),
             (counted.contains("authorization"), "authorization"),
             (quota > MAX_LOGGED, "memory"),
             (quota == MAX_UNITS, "most"),

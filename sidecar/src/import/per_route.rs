@@ -45,7 +45,9 @@ impl<'n> Settings<'n> {
 pub fn cost(hits_addend: &Value) -> Option<(Value, Scope)> {
     let only = hits_addend.as_object().filter(|fields| fields.len() == 1)?;
     if let Some(number) = only.get("number") {
-        return Some((json!(number.as_u64()?), Scope::default()));
+        // A 64-bit number may be a text in the JSON of protocol buffers.
+        let text = number.as_str().and_then(|text| text.parse().ok());
+        return Some((json!(number.as_u64().or(text)?), Scope::default()));
     }
     let format = only.get("format")?.as_str()?;
     let name = format.strip_prefix("%REQ(")?.strip_suffix(")%")?;

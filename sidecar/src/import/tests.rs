@@ -63,7 +63,7 @@ fn each_action_has_a_key_or_a_condition() {
         request_headers: { header_name: ':path', descriptor_key: PATH } | PATH=/cart:1 PATH:5 | match: /cart && key: everyone && match: { all: true, except: [/cart] } && key: path && a header `:path` has
         request_headers: { header_name: ':path', descriptor_key: PATH } | PATH=/:1 | path_regex: /
         request_headers: { header_name: ':path', descriptor_key: PATH } | PATH=/api*:1 | path_regex: && /api.* && key: path
-        request_headers: { header_name: ':method', descriptor_key: m } | m=POST:5 | match: { method: POST } && includes HEAD
+        request_headers: { header_name: ':method', descriptor_key: m } | m=GET:5 | match: { method: GET } && includes HEAD
         request_headers: { header_name: ':authority', descriptor_key: h } | h:5 | key: host && no port and no capitals
         request_headers: { header_name: ':method', descriptor_key: m } | m:5 | key: method && count together && !no capitals
         request_headers: { header_name: Authorization, descriptor_key: a } | a:5 | key: { header: authorization } && are one key
@@ -178,7 +178,7 @@ fn descriptors_have_fields_that_matter_and_fields_that_do_not() {
     let table = r"
         rate_limit: { unit: day, requests_per_unit: 4294967295 } | rate: 2147483647/24h && at most 2147483647 && (`disable_key`) && (`limit`)
         rate_limit: { unit: Hour, requests_per_unit: 7, name: 'seven' }, detailed_metric: true, metadata: { x: 1 } | a: && rate: 7/1h && Envoy ignores `hits_addend`
-        rate_limit: { unit: second, requests_per_unit: 7 }, shadow_mode: true | rate: 7/1s && shadow: true
+        rate_limit: { unit: second, requests_per_unit: 7 }, shadow_mode: true | rate: 7/1s && shadow: true # shadow_mode
         rate_limit: { unit: week, requests_per_unit: 20000 } | rate: 20000/7d && algorithm: sliding_window && a sixtieth
         rate_limit: { unit: month, requests_per_unit: 7 } | rate: 7/30d && A month has 30 days
         rate_limit: { unit: day } | rate: 0
@@ -278,6 +278,7 @@ fn requests_are_limited_where_envoy_asks() {
 fn hits_addend_of_the_filters_settings_is_a_cost() {
     let table = r#"
         $H{ number: 4 } | cost: 4 && !`hits_addend`
+        $H{ number: '4' } | cost: 4
         $H{ format: '%REQ(X-Cost)%' } | cost: { header: x-cost, max: 5, trusted: true } && match: { headers: [{ name: x-cost, present: true }] } && whole quota. && can set the header. (f.yaml:2)
         $H{ format: '%REQ(x-cost?:path)%' } | f.yaml:5: this `hits_addend` has no counterpart && 0 limits
         $H{ format: '%REQ()%' } | f.yaml:5: this `hits_addend` has no counterpart && 0 limits
@@ -340,6 +341,30 @@ fn routes_and_what_they_are_in_have_settings_of_the_filter() {
             &expected,
         );
     }
+}
+
+#[test]
+fn routes_of_a_connection_manager_without_the_filter_ask_nobody() {
+    let manager = |filter: &str, path: &str| {
+        let action = "actions: [{ generic_key: { descriptor_value: v } }]";
+        let route = format!(
+            "{{ match: {{ prefix: {path} }}, route: {{ rate_limits: [{{ {action} }}] }} }}"
+        );
+        format!(
+            "- {{ http_filters: [{{ {filter} }}], virtual_hosts: [{{ routes: [{route}] }}] }}\n"
+        )
+    };
+    let ours = "name: envoy.filters.http.ratelimit, typed_config: { domain: d }";
+    let router = "name: envoy.filters.http.router";
+    let envoy = manager(ours, "/a/") + &manager(router, "/b/");
+    let policy = imported(&tree("generic_key=v:5"), &envoy).policy;
+    has(&policy, "match: /a/");
+    // Without a filter in any file, one may be in a patch.
+    let policy = imported(&tree("generic_key=v:5"), &manager(router, "/b/")).policy;
+    has(
+        &policy,
+        "match: /b/ && Envoy files have no ratelimit filter",
+    );
 }
 
 #[test]

@@ -78,7 +78,9 @@ impl Asked {
             )));
         }
         if denied {
-            return Ok(format!("{answered}: a limit denies it, so it took nothing"));
+            return Ok(format!(
+                "{answered}: a limit denies it, so it took nothing; with another limiter beside this filter, it may be that one's"
+            ));
         }
         let until = Instant::now() + COUNTED_WITHIN;
         while decisions(client).await? <= before {
