@@ -341,7 +341,7 @@ fn read_named<T: DeserializeOwned>(mut fields: Fields) -> Result<(String, Whom, 
 }
 
 pub(crate) fn check_subject(digits: &str) -> Result<(), Problem> {
-    let why = "`subject` is not 20 hexadecimal digits, as `sluicegate top` and Envoy's access log show them; a consumer is named by `--consumer`";
+    let why = "`subject` is not 20 hexadecimal digits, as `sluicegate top` and Envoy's access log show them";
     is_digits(digits, 2 * SUBJECT_BYTES)
         .then_some(())
         .ok_or_else(|| malformed(why).at("subject"))

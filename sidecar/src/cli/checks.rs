@@ -23,7 +23,7 @@ pub struct LimitSubject {
     /// that has denied the key, or seen it near the limit, lately.
     #[arg(long, value_name = "DIGITS")]
     pub subject: Option<String>,
-    /// The name of one of the limit's consumers, in place of a key.
+    /// The name of one of the limit's consumers, in place of a key: where `top` shows `consumer acme`, `acme`.
     #[arg(long, value_name = "NAME")]
     consumer: Option<String>,
 }

@@ -199,16 +199,10 @@ impl Dev {
         let policy = Policy::load(policy).ok();
         let policy = policy.as_ref();
         let differs = |policy: &Policy| policy.peppers().any(|other| other != pepper);
-        let other_pepper = if policy.is_some_and(differs) {
-            OTHER_PEPPER
-        } else {
-            ""
-        };
-        let shared = if policy.is_some_and(|policy| policy.store != StoreAddress::Memory) {
-            SHARED
-        } else {
-            ""
-        };
+        let is_shared = |policy: &Policy| policy.store != StoreAddress::Memory;
+        let told = |is_so, text| if is_so { text } else { "" };
+        let other_pepper = told(policy.is_some_and(differs), OTHER_PEPPER);
+        let shared = told(policy.is_some_and(is_shared), SHARED);
         let listen = self.listen;
         let connected = timeout(CONNECT_WITHIN, TcpStream::connect(upstream)).await;
         let warning = match connected {

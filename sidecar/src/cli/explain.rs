@@ -61,6 +61,8 @@ pub struct Explain {
 
 /// Before the checks of a request that has some.
 pub const CHECKS: &str = "checks, admitted together or not at all:";
+/// After what a token lacks.
+pub const CLAIMS: &str = " (`--claims`)";
 /// With what the line begins of a request that has none.
 pub const NO_CHECKS: &str = "no checks";
 /// The client's address in documents (RFC 5737).
@@ -72,7 +74,7 @@ const OTHER_PEPPER: &str = "the policy's consumers have keys that were hashed wi
 impl Explain {
     pub fn run(self) -> Result<(), Failure> {
         let mut text = self.text()?;
-        if self.peer.is_none() && text.contains("@address=") {
+        if self.request.is_some() && self.peer.is_none() && text.contains("@address=") {
             line!(
                 text,
                 "the client's address is taken to be {PEER}: `--peer ADDRESS`"
@@ -259,7 +261,7 @@ fn describe(
     }
     for (rule, component) in rules.missing(request) {
         let rule = rules.rule_name(rule);
-        let hint = component.starts_with("@jwt").then_some(" (`--claims`)");
+        let hint = component.starts_with("@jwt").then_some(CLAIMS);
         line!(
             text,
             "rule `{rule}`: the request has no `{component}`{}, which is in its key",

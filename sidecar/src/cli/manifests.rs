@@ -21,9 +21,9 @@ pub fn read(paths: &[PathBuf]) -> Result<Found, Failure> {
     let mut found = Found::default();
     for (shown, text) in texts(paths)? {
         found.add(&shown, &text).map_err(|error| {
-            let rendered = "; a Helm template has to be rendered first: `helm template . | sluicegate check-config --envoy -`";
-            let rendered = if text.contains("{{") { rendered } else { "" };
-            Failure::usage(format!("{shown} {error}{rendered}"))
+            let render = "; a Helm template has to be rendered first: `helm template . | sluicegate check-config --envoy -`";
+            let hint = if text.contains("{{") { render } else { "" };
+            Failure::usage(format!("{shown} {error}{hint}"))
         })?;
     }
     Ok(found)

@@ -22,7 +22,7 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 pub struct Watch {
     #[command(flatten)]
     admin: Admin,
-    /// Show only this limit, or all limits of this name's tiers and consumers.
+    /// Show only this limit; of one with tiers or consumers, all of theirs.
     #[arg(long, value_name = "NAME")]
     limit: Option<String>,
     /// Print once and exit, even on a terminal.
@@ -70,9 +70,7 @@ impl Watch {
         };
         let names = top.limits.iter().map(|one| format!("`{}`", one.limit));
         let names: Vec<_> = names.collect();
-        let is_of = |rest: &str| rest.is_empty() || rest.starts_with('.');
-        let is_wanted = |limit: &TopLimit| limit.limit.strip_prefix(wanted).is_some_and(is_of);
-        top.limits.retain(is_wanted);
+        retain(&mut top, wanted);
         if top.limits.is_empty() {
             return Err(Failure::usage(format!(
                 "`--limit`: the policy in force has no limit `{wanted}`; it has {}",
@@ -81,6 +79,14 @@ impl Watch {
         }
         Ok(top)
     }
+}
+
+/// Leaves this limit, or else those of its tiers or consumers: any name may contain dots.
+fn retain(top: &mut Top, wanted: &str) {
+    let is_limit = top.limits.iter().any(|limit| limit.limit == *wanted);
+    let is_of = |rest: &str| rest.is_empty() || !is_limit && rest.starts_with('.');
+    let is_wanted = |limit: &TopLimit| limit.limit.strip_prefix(wanted).is_some_and(is_of);
+    top.limits.retain(is_wanted);
 }
 
 /// The page as text.
@@ -182,5 +188,22 @@ mod tests {
                 "  consumer acme               96 %",
             ]
         );
+    }
+    #[test]
+    fn a_name_stands_for_its_tiers_if_no_limit_has_it() {
+        let limits = ["a", "a.b", "p.gold", "p.default", "pp.x"].map(|name| TopLimit {
+            limit: name.to_owned(),
+            denied_total: 0,
+            since_seconds: 1,
+            most_denied: vec![],
+            nearest: vec![],
+            reserves: None,
+        });
+        for (wanted, found) in [("a", 1), ("a.b", 1), ("p", 2), ("x", 0)] {
+            let limits = limits.to_vec();
+            let mut top = Top { limits };
+            retain(&mut top, wanted);
+            assert_eq!(top.limits.len(), found, "{wanted}");
+        }
     }
 }

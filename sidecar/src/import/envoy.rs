@@ -135,7 +135,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn search(&mut self, node: &Node) {
-        // A connection manager without the filter asks nobody.
+        // A connection manager without the filter asks nobody, unless a patch inserts it, which these files would not show.
         if self.managed && get(node, "http_filters").is_some() && !has_filter(node) {
             return;
         }
@@ -261,7 +261,11 @@ impl Reader<'_> {
 
     /// Adds the entries of a list for these requests, which have this upstream and these settings.
     fn add(&mut self, list: &Node, scope: &Scope, upstream: Option<&str>, settings: &Settings<'_>) {
-        for node in entries(list).iter().filter(|_| settings.asks) {
+        for (before, node) in entries(list).iter().enumerate().filter(|_| settings.asks) {
+            let mut earlier = entries(list).iter().take(before);
+            if earlier.any(|other| value(other) == value(node)) {
+                self.notes.differs("twice", &self.document.at(node));
+            }
             match self.asked(node, scope, upstream, settings) {
                 Err(why) => self.notes.left_out(why),
                 Ok(asked) => self.asked.extend(asked),

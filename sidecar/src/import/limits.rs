@@ -10,7 +10,7 @@ use sluicegate_rules::config::MAX_RULES;
 use super::Notes;
 use super::descriptors::{Descriptor, Domain, Rate};
 use super::envoy::Asked;
-use super::scope::Scope;
+use super::scope::{Scope, header};
 use super::walk::Walk;
 
 /// Above it, 13 bytes for each request are too many.
@@ -98,9 +98,6 @@ impl<'d> Limits<'d> {
             limit.key = walk.key;
             limit.cost = asked.cost.clone();
             limit.denies |= asked.denies;
-            if !limit.scopes.is_empty() {
-                notes.differs("twice", &node.at);
-            }
             if !limit.scopes.contains(&walk.scope) {
                 limit.scopes.push(walk.scope);
             }
@@ -178,7 +175,9 @@ impl<'d> Limit<'d> {
         let key = one_of(self.key.clone(), "everyone");
         let (counted, met) = (flow(&key), flow(&matched));
         let is_always_there = |one: &Value| one.is_string() || one.get("address").is_some();
-        let asks = |name: &str| counted.contains(name) || met.contains(name);
+        let counts = |component: &Value| self.key.contains(component);
+        let queries = self.key.iter().any(|one| one.get("query").is_some());
+        let mut credentials = ["authorization", "proxy-authorization"].iter();
         // A list is of `domains`, in which Envoy compares hosts as we do.
         let has_host = met.replace("host: [", "").contains("host: ");
         let has_single = !self.overrides.is_empty();
@@ -186,15 +185,18 @@ impl<'d> Limit<'d> {
         for (is_so, what) in [
             (counted.contains("address"), "address"),
             (can_lack, "values"),
-            (asks("query"), "query"),
+            (queries || met.contains("query: "), "query"),
             (met.contains("path_regex"), "regex"),
             (counted.contains("path") || met.contains('/'), "path"),
             (
-                counted.contains("method") || met.contains("method: GET"),
+                counts(&json!("method")) || met.contains("method: GET"),
                 "method",
             ),
-            (counted.contains("host") || has_host, "host"),
-            (counted.contains("authorization"), "authorization"),
+            (counts(&json!("host")) || has_host, "host"),
+            (
+                credentials.any(|name| counts(&header(name))),
+                "authorization",
+            ),
             (quota > MAX_LOGGED, "memory"),
             (quota == MAX_UNITS, "most"),
             (counted.contains("address: {}"), "forwarded"),

@@ -66,7 +66,9 @@ fn each_action_has_a_key_or_a_condition() {
         request_headers: { header_name: ':method', descriptor_key: m } | m=GET:5 | match: { method: GET } && includes HEAD
         request_headers: { header_name: ':authority', descriptor_key: h } | h:5 | key: host && no port and no capitals
         request_headers: { header_name: ':method', descriptor_key: m } | m:5 | key: method && count together && !no capitals
+        request_headers: { header_name: x-forwarded-host, descriptor_key: h } | h:5 | key: { header: x-forwarded-host } && !no capitals
         request_headers: { header_name: Authorization, descriptor_key: a } | a:5 | key: { header: authorization } && are one key
+        query_parameters: { query_parameter_name: q, descriptor_key: q } | q:5 | key: { query: q } && without case
         header_value_match: { descriptor_value: v, headers: [{ name: ':method', string_match: { safe_regex: { regex: P.* } } }] } | header_match=v:5 | { name: ":method", regex: P.* }
         request_headers: { header_name: X-Forwarded-For, descriptor_key: k } | k:5 | key: { address: {} } && !when_missing && begins with what clients write
         request_headers: { header_name: x-key, descriptor_key: k, skip_if_absent: true } | k:5 | key: { header: x-key } && !except
@@ -237,6 +239,8 @@ fn requests_are_limited_where_envoy_asks() {
         { routes: [{ match: { prefix: /a/ }, route: {} }, { match: { prefix: /a/b/ }, route: { L } }] } | match: { except: [/a/], path: /a/b/ }
         { routes: [{ match: { safe_regex: { regex: '/v[0-9]+' }, headers: [{ name: x, exact_match: y }] }, route: { L } }] } | path_regex: && /v[0-9]+ && equals: 'y'
         { L, routes: [{ match: { prefix: /a/ }, route: {} }, { match: { prefix: / }, redirect: {} }] } | match: { all: true, except: [{ all: true, except: [/a/] }] }
+        { routes: [{ match: { prefix: /query/ }, route: { rate_limits: [{ actions: [{ generic_key: { descriptor_value: v } }] }, { actions: [{ generic_key: { descriptor_value: v } }] }] } }] } | match: /query/ && twice in a list && !without case
+        { routes: [{ match: { prefix: /a/ }, route: { L } }, { match: { prefix: /b/ }, route: { L } }] } | match: [/a/ && !twice in a list
         { L, routes: [{ match: { prefix: /a/ }, route: {} }] } | match no route, which && (f.yaml:5) && ends at a segment
         { L, routes: [{ match: { prefix: / }, route: {} }] } | !ends at a segment
         { routes: [{ match: { path_separated_prefix: /a }, route: { L } }] } | match: /a/ && !ends at a segment

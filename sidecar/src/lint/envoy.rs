@@ -128,13 +128,14 @@ pub fn lint_rules(manager: &Manager, rules: &[Rule], findings: &mut Findings<'_>
     }
     let routes = manager.routes.iter();
     let rewritten = routes.flat_map(|routes| &routes.rewritten);
-    for prefix in rewritten.filter(|prefix| prefix.len() > 1) {
-        let begins = |(_, rule): &(usize, &Rule)| matches_below(&rule.matcher, prefix);
-        for (index, _) in rules.iter().enumerate().filter(begins) {
+    for (sent, new) in rewritten.filter(|(_, new)| new.len() > 1) {
+        let misses =
+            |(_, rule): &(usize, &Rule)| meets(&rule.matcher, new) && !meets(&rule.matcher, sent);
+        for (index, _) in rules.iter().enumerate().filter(misses) {
             findings.warn(
                 format!("rules[{index}].match"),
                 format!(
-                    "a route has `prefix_rewrite: {prefix}`, and rules see the path before: this does not match what clients \
+                    "a route has `prefix_rewrite: {new}`, and rules see the path before: this does not match what clients \
                      send to that route"
                 ),
                 "match the path that clients send, too",
@@ -171,13 +172,16 @@ fn payloads(rules: &[Rule]) -> impl Iterator<Item = (String, &String)> {
     of_components.chain(of_quotas)
 }
 
-/// Whether a match, or one in it, is for a path that begins so.
-fn matches_below(one: &Match, prefix: &str) -> bool {
+/// Whether a match, or one in it, has a path that may be below this prefix.
+fn meets(one: &Match, prefix: &str) -> bool {
     let own = [&one.path, &one.path_prefix, &one.path_template];
     let mut own = own.into_iter().flatten();
-    let begins = |path: &String| format!("{path}/").starts_with(prefix);
+    let is_below = |path: &String| {
+        let path = format!("{}/", path.trim_end_matches('/'));
+        path.starts_with(prefix) || prefix.starts_with(&path)
+    };
     let mut inner = one.all.iter().chain(&one.any);
-    own.any(begins) || inner.any(|inner| matches_below(inner, prefix))
+    own.any(is_below) || inner.any(|inner| meets(inner, prefix))
 }
 
 /// Whether a match has a condition on the path.

@@ -1,6 +1,8 @@
 //! Sluicegate's plugin configurations in a document: an Envoy file, an Istio WasmPlugin or EnvoyFilter, an Envoy Gateway
 //! EnvoyExtensionPolicy, or a configuration alone.
 
+use std::collections::BTreeSet;
+
 use super::messages::{any, enumerated, is_called, is_sluicegate, lasts, names};
 use super::neighbours::Neighbour;
 use crate::yaml::{
@@ -117,8 +119,8 @@ pub struct Manager {
 /// The relevant settings of a RouteConfiguration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Routes {
-    /// What the paths begin with that upstreams get in place of those that the filter sees.
-    pub rewritten: Vec<String>,
+    /// What paths begin with that routes match, and what upstreams get in its place.
+    pub rewritten: BTreeSet<(String, String)>,
     /// Clients' copies of the fields that Sluicegate writes are removed.
     pub strips_fields: bool,
     /// Scripts of other origins cannot read when to come back.
@@ -133,12 +135,10 @@ impl Routes {
                 .any(|name| names(one, "expose_headers", name))
         };
         let strips = |one: &Node| names(one, "request_headers_to_remove", "ratelimit");
+        let mut rewritten = BTreeSet::new();
+        find_rewritten(node, &mut rewritten);
         Self {
-            rewritten: {
-                let mut found = Vec::new();
-                rewritten(node, &mut found);
-                found
-            },
+            rewritten,
             strips_fields: any(node, &strips),
             hides_fields: any(node, &|one| get(one, "allow_origin_string_match").is_some())
                 && !any(node, &exposes),
@@ -253,17 +253,14 @@ fn texts_of(node: &Node, field: &str, found: &mut Vec<String>) {
     children(node).for_each(|child| texts_of(child, field, found));
 }
 
-/// The prefixes that routes' actions give upstreams; a redirect gives clients one.
-fn rewritten(node: &Node, found: &mut Vec<String>) {
-    found.extend(
-        get(node, "prefix_rewrite")
-            .and_then(text)
-            .map(str::to_owned),
-    );
-    let inner = fields(node).iter();
-    let inner = inner.filter(|(name, _)| name.value != "redirect");
-    let inner = inner.map(|(_, inner)| inner).chain(entries(node));
-    inner.for_each(|inner| rewritten(inner, found));
+/// The prefixes that routes match and that their actions give upstreams; empty: a route matches in another way.
+fn find_rewritten(node: &Node, found: &mut BTreeSet<(String, String)>) {
+    if let Some(new) = at(node, &["route", "prefix_rewrite"]).and_then(text) {
+        let mut fields = ["prefix", "path_separated_prefix", "path"].into_iter();
+        let sent = fields.find_map(|field| at(node, &["match", field]).and_then(text));
+        found.insert((sent.unwrap_or_default().to_owned(), new.to_owned()));
+    }
+    children(node).for_each(|inner| find_rewritten(inner, found));
 }
 
 /// Whether a filter is ours.

@@ -343,7 +343,7 @@ fn files_given_apart_are_read_together() {
             "resources: [{{ '@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: {name} }}]\n"
         )
     };
-    let routes = "resources: [{ '@type': type.googleapis.com/envoy.config.route.v3.RouteConfiguration, name: public, virtual_hosts: [{ routes: [{ route: { prefixRewrite: /search/ } }] }] }]\n";
+    let routes = "resources: [{ '@type': type.googleapis.com/envoy.config.route.v3.RouteConfiguration, name: public, virtual_hosts: [{ routes: [{ match: { prefix: /old/ }, route: { prefixRewrite: /search/ } }] }] }]\n";
     let check = |files: &[&str]| {
         let policy = folder.path().join("policy.yaml");
         std::fs::write(&policy, pushed(GOOD).1).unwrap();

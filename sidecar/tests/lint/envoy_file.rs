@@ -97,8 +97,9 @@ fn an_address_in_place_of_a_key_must_not_be_forged_either() {
 }
 
 #[test]
-fn a_route_that_changes_paths_is_found_if_a_rule_matches_the_new_ones() {
-    let changed = GOOD.replace("path_prefix: /search", "path_prefix: /new/search");
+fn a_route_that_changes_paths_is_found_if_a_rule_matches_the_new_ones_alone() {
+    let of = |path: &str| GOOD.replace("{ path_prefix: /search }", path);
+    let changed = of("{ path_prefix: /new/search }");
     let route = "route_config: { virtual_hosts: [{ routes: [{ match: { prefix: /old/ }, route: { prefix_rewrite: /new/ } }] }] }";
     let with_route = format!("request_timeout: 30s\n                {route}");
     let printed = around("request_timeout: 30s", &with_route, &changed);
@@ -112,10 +113,29 @@ fn a_route_that_changes_paths_is_found_if_a_rule_matches_the_new_ones() {
         &around("request_timeout: 30s", &redirect, &changed),
         "prefix_rewrite",
     );
-    lacks(
-        &around("request_timeout: 30s", &with_route, GOOD),
-        "prefix_rewrite",
+    has(
+        &around(
+            "request_timeout: 30s",
+            &with_route,
+            &of("{ path_prefix: /new }"),
+        ),
+        says,
     );
+    for both in [
+        "{ path_prefix: /search }",
+        "{ any: [{ path_prefix: /old }, { path_prefix: /new }] }",
+        "{ path_prefix: / }",
+    ] {
+        let printed = around("request_timeout: 30s", &with_route, &of(both));
+        lacks(&printed, "prefix_rewrite");
+    }
+    let deeper = with_route.replace("prefix: /old/", "prefix: /new/v1/");
+    let printed = around(
+        "request_timeout: 30s",
+        &deeper,
+        &of("{ path_prefix: /new/v1 }"),
+    );
+    lacks(&printed, "prefix_rewrite");
 }
 
 #[test]

@@ -122,7 +122,7 @@ impl Scale {
     }
 }
 
-/// One of the admitting chains on Redis, of another size.
+/// A chain of this size, with an upstream of its own.
 pub async fn scale(name: &'static str, scale: Scale) -> Variant {
     start(name, upstream::start().await, scale).await
 }

@@ -13,7 +13,7 @@ use super::report::{Report, Step};
 use crate::cli::Failure;
 use crate::cli::client::{self, Client};
 use crate::cli::endpoint::Endpoint;
-use crate::cli::explain::{CHECKS, Explain, NO_CHECKS};
+use crate::cli::explain::{CHECKS, CLAIMS, Explain, NO_CHECKS};
 
 /// How long to wait for the answer, and then until the sidecar has counted it: filters report later what they admit themselves.
 const WITHIN: Duration = Duration::from_secs(5);
@@ -79,14 +79,15 @@ impl Asked {
         }
         if denied {
             return Ok(format!(
-                "{answered}: a limit denies it, so it took nothing; with another limiter beside this filter, it may be that one's"
+                "{answered}: a limit denies it, so it took nothing. If Envoy has another limiter, the limit may be that one's"
             ));
         }
         let until = Instant::now() + COUNTED_WITHIN;
         while decisions(client).await? <= before {
             if Instant::now() >= until {
                 let why = self.unmatched(url, policy).unwrap_or_else(|| {
-                    "the filter refuses it for its key, this listener has no filter, or its filter asks another sidecar"
+                    "its route's rules do not match it, the filter refuses it for its key, this listener has no filter, or its filter \
+                     asks another sidecar"
                         .to_owned()
                 });
                 return Err(Failure::system(format_args!(
@@ -121,10 +122,17 @@ impl Asked {
         let others = headers.iter().filter(|(name, _)| *name != HOST);
         words.extend(others.map(|(name, value)| format!("--header={name}: {value}")));
         let text = Explain::told(words).ok()?;
-        let mut lines = text.lines().filter(|_| !text.contains(CHECKS));
-        let why = lines.find(|line| line.starts_with(NO_CHECKS))?;
+        // What a token claims is not known here.
+        if text.contains(CHECKS) || text.contains(CLAIMS) {
+            return None;
+        }
+        let why = text.lines().find(|line| line.starts_with(NO_CHECKS))?;
+        let another = match given {
+            None => "; `-H 'host: api.example.com'` names another host",
+            Some(_) => "",
+        };
         Some(format!(
-            "by the policy, `{asked}` at host `{host}` has {why} (`-H 'host: api.example.com'` names another host)"
+            "by the policy, `{asked}` at host `{host}` has {why}{another}"
         ))
     }
 }
