@@ -185,6 +185,21 @@ fn explain_takes_the_rules_of_a_policy() {
 }
 
 #[test]
+fn explain_says_which_address_it_takes_for_a_clients() {
+    let policy = "limits: { a: { key: address, rate: 1/s, overrides: [{ key: '@address=192.0.2.7', blocked: true }] } }\n";
+    let says = "the client's address is taken to be 192.0.2.1";
+    let printed = |words: &[&str]| run_with(&[&["explain"], words].concat(), Some(policy), None).1;
+    has(&printed(&["--request", "GET /"]), says);
+    for others in [
+        &["--request", "GET /", "--peer", "192.0.2.1"][..],
+        &["--expand"],
+    ] {
+        lacks(&printed(others), says);
+        has(&printed(others), "@address=192.0.2.");
+    }
+}
+
+#[test]
 fn explain_names_each_of_several_rule_sets_or_shows_one() {
     let (plugin, policy) = pushed(GOOD);
     let other = "  other: { rules: [{ name: o, checks: [{ limit: loose, key: [{ constant: c }] }], when_unavailable: allow }] }\n";
