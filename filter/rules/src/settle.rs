@@ -336,9 +336,9 @@ impl Reserves {
         self.renew_us.set(0);
     }
 
-    /// The next look for signs comes at this time at the earliest: what is due before then is due now.
+    /// The next look for signs comes at this time at the earliest: what is due by then is due now.
     pub fn renew_before(&self, next_look_us: u64) {
-        if self.renew_us.get() < next_look_us {
+        if self.renew_us.get() <= next_look_us {
             self.renew_soon();
         }
     }

@@ -728,6 +728,14 @@ impl<H: Host> Callouts<H> {
         self.clock.set(clock);
     }
 
+    /// How long until the next report. A timer that is set anew begins anew, so a whole second each time would postpone it.
+    fn next_report_us(&self) -> u64 {
+        let due_us = self.reported_us.get().saturating_add(as_us(REPORT_EVERY));
+        // Envoy's timer knows milliseconds, and 0 stops it.
+        let ms = due_us.saturating_sub(self.now_us()).div_ceil(1_000);
+        ms.max(1).saturating_mul(1_000)
+    }
+
     fn needed_tick_us(&self) -> u64 {
         if self.rules.is_compiling() {
             return as_us(COMPILE_EVERY);
@@ -748,7 +756,7 @@ impl<H: Host> Callouts<H> {
         } else {
             as_us(LEASES_EVERY)
         };
-        let idle_us = idle_us.min(facts_us);
+        let idle_us = idle_us.min(facts_us).min(self.next_report_us());
         match self.queue.borrow().poll_interval_us() {
             Some(tick_us) => tick_us,
             None if self.outbox.borrow().is_empty() => idle_us,

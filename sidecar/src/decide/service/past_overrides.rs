@@ -50,7 +50,6 @@ impl Service {
     ) {
         let peek = [Ok(Decision {
             peek: true,
-            receipt: false,
             ..asked.clone()
         })];
         while let Some(end_ms) = overrides.first_end_ms(&asked.checks) {
