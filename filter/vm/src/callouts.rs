@@ -740,6 +740,14 @@ impl<H: Host> Callouts<H> {
         if self.rules.is_compiling() {
             return as_us(COMPILE_EVERY);
         }
+        // First, since requests wait: the next report is known by the clock only.
+        if let Some(tick_us) = self.queue.borrow().poll_interval_us() {
+            return tick_us;
+        }
+        if !self.outbox.borrow().is_empty() {
+            // A wake-up delivers the rest; the timer makes up for a lost one.
+            return self.tick_us.get();
+        }
         let facts_us = if self.settling.is_empty() {
             u64::MAX
         } else {
@@ -756,13 +764,7 @@ impl<H: Host> Callouts<H> {
         } else {
             as_us(LEASES_EVERY)
         };
-        let idle_us = idle_us.min(facts_us).min(self.next_report_us());
-        match self.queue.borrow().poll_interval_us() {
-            Some(tick_us) => tick_us,
-            None if self.outbox.borrow().is_empty() => idle_us,
-            // A wake-up delivers the rest; the timer makes up for a lost one.
-            None => self.tick_us.get(),
-        }
+        idle_us.min(facts_us).min(self.next_report_us())
     }
 }
 
