@@ -83,11 +83,17 @@ impl Explain {
         print(&text)
     }
 
-    /// What it prints with these arguments, after its name.
+    /// What it prints with these arguments, after its name, of a request: method and path, and header fields as `name: value`.
     ///
     /// # Errors
     /// Why it prints nothing.
-    pub fn told(words: Vec<String>) -> Result<String, String> {
+    pub fn told(
+        mut words: Vec<String>,
+        request: &str,
+        fields: impl Iterator<Item = String>,
+    ) -> Result<String, String> {
+        words.push(format!("--request={request}"));
+        words.extend(fields.map(|field| format!("--header={field}")));
         let command = Self::augment_args(Command::new("explain"));
         let matches = command.try_get_matches_from(words);
         let explain = matches.and_then(|matches| Self::from_arg_matches(&matches));

@@ -89,8 +89,8 @@ pub fn reached(world: &World, shown: &Shown, idle: bool) -> [bool; STATES.len()]
     has[13] =
         world.fleet && (world.events.iter()).any(|(_, event)| matches!(event, Event::Refuse(true)));
     has[14] = world.second_set.contains(&false);
-    has[58] = idle;
     has[16] = world.tiers.windows(2).any(|pair| pair[0] != pair[1]);
+    has[58] = idle;
     // Keys of limits that were blocked, and the last reset of each.
     let mut blocked = BTreeSet::new();
     let mut resets = BTreeMap::new();

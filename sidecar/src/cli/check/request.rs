@@ -107,21 +107,19 @@ impl Asked {
     /// Why the policy's rules count nothing for it, if they do not.
     fn unmatched(&self, url: &str, policy: &Path) -> Option<String> {
         let url: Url = url.parse().ok()?;
-        let headers = self.headers.iter();
-        let headers =
-            headers.map(|(name, value)| (name, String::from_utf8_lossy(value.as_bytes())));
-        let headers: Vec<_> = headers.collect();
-        let given = headers.iter().find(|(name, _)| *name == HOST);
-        let host = given.map_or(url.authority(), |(_, host)| host);
+        let text_of = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+        let given = self.headers.iter().find(|(name, _)| name == HOST);
+        let host = given.map_or(url.authority().to_owned(), |(_, host)| text_of(host));
         let query = url.query().map(|query| format!("?{query}"));
         let asked = format!("GET {}{}", url.path(), query.unwrap_or_default());
-        let mut words = vec!["explain".to_owned()];
-        words.push(format!("--policy={}", policy.display()));
-        words.push(format!("--request={asked}"));
-        words.push(format!("--header=host: {host}"));
-        let others = headers.iter().filter(|(name, _)| *name != HOST);
-        words.extend(others.map(|(name, value)| format!("--header={name}: {value}")));
-        let text = Explain::told(words).ok()?;
+        let words = vec![
+            "explain".to_owned(),
+            format!("--policy={}", policy.display()),
+        ];
+        let others = self.headers.iter().filter(|(name, _)| name != HOST);
+        let others = others.map(|(name, value)| format!("{name}: {}", text_of(value)));
+        let fields = others.chain([format!("host: {host}")]);
+        let text = Explain::told(words, &asked, fields).ok()?;
         // What a token claims is not known here.
         if text.contains(CHECKS) || text.contains(CLAIMS) {
             return None;

@@ -86,7 +86,6 @@ fn fields(head: &Parts) -> impl Iterator<Item = String> {
 fn counted(head: &Parts, peer: &str, explain: &[String]) -> Result<String, String> {
     let mut words = explain.to_vec();
     words.push(format!("--peer={peer}"));
-    words.push(format!("--request={} {}", head.method, head.uri));
-    words.extend(fields(head).map(|field| format!("--header={field}")));
-    Explain::told(words).map_err(|why| why + "\n")
+    let request = format!("{} {}", head.method, head.uri);
+    Explain::told(words, &request, fields(head)).map_err(|why| why + "\n")
 }
