@@ -129,7 +129,7 @@ fn a_living_stream_gives_signs_for_as_long_as_the_limit_allows_and_none_after_it
         assert!(a.renewals(due * S + 1).is_empty());
     }
     // Nothing is due at the next look, so nothing is at this.
-    a.renew_before(55 * S);
+    a.renew_before(55 * S - 1);
     assert!(a.renewals(54 * S).is_empty());
     // What is not answered is not sent again, but another sign soon.
     facts.add(a.renewals(55 * S), 55 * S);
@@ -147,9 +147,9 @@ fn a_living_stream_gives_signs_for_as_long_as_the_limit_allows_and_none_after_it
     assert_eq!(told(facts.next(200 * S)), ["a free", "shadow-a free"]);
     facts.answered(Some(&confirmed(2)), 200 * S);
 
-    // The next look would be too late.
+    // The next look may be too late: it comes then at the earliest.
     let d = held(&rules, "u", "d", 0);
-    d.renew_before(10 * S + 1);
+    d.renew_before(10 * S);
     assert_eq!(d.renewals(9 * S).len(), 2);
     assert!(d.renewals(19 * S - 1).is_empty());
 
