@@ -17,11 +17,9 @@ const MAX_WAITING: usize = 4_096;
 const MAX_SENT: usize = 256;
 /// How long they wait for each other: whatever the traffic, a worker makes 25 calls a second at most.
 const GATHER_US: u64 = 40_000;
-/// How long after a callout that failed the next is sent: twice as long each time, up to this.
-const RETRY_US: (u64, u64) = (100_000, 3_200_000);
-/// If a sidecar answers, and its store does not: slots may live for three seconds only, and their signs go to each of several sidecars
-/// in turn.
-const RETRY_ANSWERED_US: u64 = 400_000;
+/// How long after a callout that failed the next is sent: twice as long each time, up to this. Slots may live for three seconds only,
+/// and their signs go to each of several sidecars in turn.
+const RETRY_US: (u64, u64) = (100_000, 400_000);
 /// How often units are settled again whose limit the sidecar does not know: during a roll-out, another one may know it.
 const MAX_UNKNOWN: u8 = 20;
 
@@ -149,8 +147,6 @@ impl Facts {
         let outcomes = listed
             .as_ref()
             .and_then(|listed| listed.get("outcomes")?.as_array());
-        let (first, unanswered) = RETRY_US;
-        let most = outcomes.map_or(unanswered, |_| RETRY_ANSWERED_US);
         let (mut outcomes, mut failed) = (outcomes.into_iter().flatten(), false);
         let mut again = VecDeque::new();
         for fact in self.sent.drain(..) {
@@ -174,12 +170,16 @@ impl Facts {
                 }
             }
         }
-        let pause_us = if again.is_empty() { GATHER_US } else { first };
+        let pause_us = if again.is_empty() {
+            GATHER_US
+        } else {
+            RETRY_US.0
+        };
         // Before those that came later.
         again.append(&mut self.waiting);
         self.waiting = again;
         self.retry_us = if failed {
-            (self.retry_us * 2).clamp(first, most)
+            (self.retry_us * 2).clamp(RETRY_US.0, RETRY_US.1)
         } else {
             0
         };

@@ -170,6 +170,19 @@ fn a_living_stream_gives_signs_for_as_long_as_the_limit_allows_and_none_after_it
 }
 
 #[test]
+fn however_often_a_call_fails_the_next_comes_soon() {
+    let (rules, mut facts) = (rules(""), Facts::default());
+    facts.add(held(&rules, "u", "a", 0).unused(), 1);
+    let mut now_us = 1;
+    for failed in [None, Some(confirmed(0)), None, Some("x".into()), None, None] {
+        assert_eq!(told(facts.next(now_us)).len(), 2);
+        facts.answered(failed.as_deref(), now_us);
+        assert_eq!(facts.next(now_us + 99_999), None);
+        now_us += 400_000;
+    }
+}
+
+#[test]
 fn signs_leave_room_for_releases() {
     let (rules, mut facts) = (rules(""), Facts::default());
     for _ in 0..facts.room() / 2 {

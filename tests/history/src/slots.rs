@@ -11,8 +11,8 @@ const VERDICT: u64 = 1_500 * MS;
 const DENIED_STILL: u64 = 400 * MS;
 /// How often a filter looks whose slots it has to renew, and how long the call takes.
 const LOOKS: u64 = 1_300 * MS;
-/// A filter whose callouts fail tries again after so long at most.
-const RETRIES: u64 = 4_000 * MS;
+/// A filter whose callouts fail tries again after so long at most: one that is on its way takes two seconds to fail.
+const RETRIES: u64 = 2_500 * MS;
 
 /// The slots of a request's checks of one limit and key.
 #[derive(Debug)]

@@ -58,7 +58,7 @@ impl Settling {
         let [unknown, failed, first, cut] = self.otherwise.map(word);
         format!(
             "{{ reserve: {{ header: u{asked}, trusted: true }}, most: {}%, settle: {{ from: {{ {from} }}, unknown: {unknown}, \
-             failed: {failed}, cut_before_first_byte: {first}, cut: {cut}, within: 10s }} }}",
+             failed: {failed}, cut_before_first_byte: {first}, cut: {cut}, within: 16s }} }}",
             self.most
         )
     }
