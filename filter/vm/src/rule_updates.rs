@@ -179,7 +179,10 @@ impl RuleUpdates {
                     true => updates.unusable(now_us),
                     false => updates.failed(now_us),
                 }
-                self.say(&plugin.host, &format!("no rules from the sidecar: {why}"));
+                self.say(
+                    &plugin.host,
+                    &format!("no new rules from the sidecar: {why}"),
+                );
                 return;
             }
         };

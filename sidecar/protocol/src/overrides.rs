@@ -264,6 +264,9 @@ pub struct OverrideWasSet {
     /// Whether units of the key were counted at that moment; absent if its key is not known, or if it is for all keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counted: Option<bool>,
+    /// What its key is made of, without values: `@address`, `x-tenant;@method`. Absent if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<String>,
     /// No rule of the policy makes this key.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_rule: bool,

@@ -179,9 +179,11 @@ impl Set {
             false => "",
         };
         let consumer = now.key.as_deref().and_then(consumer_of);
+        let made_of = answer.of.filter(|_| matches!(set.whom, Whom::Subject(_)));
+        let made_of = made_of.map_or_else(String::new, |names| format!(" (a key of `{names}`)"));
         let whom = match (consumer, &now.subject) {
             (Some(consumer), _) => format!("consumer {consumer}"),
-            (None, Some(digits)) => format!("subject {digits}"),
+            (None, Some(digits)) => format!("subject {digits}{made_of}"),
             (None, None) => "all keys".to_owned(),
         };
         let hint = match (&set.whom, answer.counted) {

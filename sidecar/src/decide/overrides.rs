@@ -200,6 +200,17 @@ impl Overrides {
         list
     }
 
+    /// The key with these digits, if the store has an override of it.
+    pub fn key_of(&self, digits: &str) -> Option<String> {
+        let stored = self.stored.iter().flat_map(|stored| stored.entries.keys());
+        let mut keys = stored.filter_map(|(_, whom)| match whom {
+            Whom::Key(key) => Some(key),
+            Whom::Subject(_) | Whom::AllKeys(_) => None,
+        });
+        let key = keys.find(|key| Subject::of(key).to_string() == digits);
+        key.cloned()
+    }
+
     /// The names of those that do not fit the policy.
     pub fn unfit<'o>(&'o self, policy: &'o Policy, now_ms: u64) -> BTreeSet<(&'o str, &'o Whom)> {
         let is_unfit = |(named, one): &(Named<'_>, &Override)| {

@@ -20,7 +20,7 @@ pub fn override_set(
     let allowance = terms.allowance(at_once);
     let until = terms.until.as_deref().unwrap_or("removed");
     let (subject, [by, reason]) = (shown(whom), [&terms.by, &terms.reason].map(given));
-    info!(target: "audit", limit, %subject, allowance, until, reason, by, "override set");
+    info!(target: "audit", limit, subject, allowance, until, reason, by, "override set");
     let detail = format!("{limit} of {subject}: {allowance}, until {until}");
     add(events, EventKind::OverrideSet, detail, by, reason);
 }
@@ -28,7 +28,7 @@ pub fn override_set(
 /// An override was removed.
 pub fn override_removed(events: &EventLog, limit: &str, whom: &Whom, author: &Author) {
     let (subject, [by, reason]) = (shown(whom), [&author.by, &author.reason].map(given));
-    info!(target: "audit", limit, %subject, reason, by, "override removed");
+    info!(target: "audit", limit, subject, reason, by, "override removed");
     let detail = format!("{limit} of {subject}");
     add(events, EventKind::OverrideRemoved, detail, by, reason);
 }

@@ -245,4 +245,20 @@ async fn a_key_that_no_request_has_is_told_and_so_are_digits_that_name_none() {
     let printed = set(&format!("--subject {digits}").replace('\n', ""));
     assert!(printed.contains("plain text"), "{printed}");
     assert_eq!(list(&scene.sidecar).await.len(), 3, "it was refused");
+    // Digits find what was set by the key, and the other way round.
+    let by_digits = |key: &str| {
+        let digits = format!("printf %s '{key}' | sha256sum | cut -c1-20");
+        format!("--subject $({digits})")
+    };
+    let printed = set(&by_digits(key));
+    for part in ["(a key of `x-tenant`)", "replacing an earlier override"] {
+        assert!(printed.contains(part), "{printed}");
+    }
+    let remove = |whom: &str| {
+        let command = format!("sluicegate override remove --limit per-tenant {whom}");
+        type_in(&scene.sidecar, &command)
+    };
+    remove(&format!("--key '{key}'"));
+    remove(&by_digits("x-tenant=acme"));
+    assert_eq!(list(&scene.sidecar).await.len(), 1);
 }

@@ -54,7 +54,7 @@ async fn a_limit_that_is_switched_off_takes_nothing_and_the_others_do_as_usual()
     shows(&decide(here, both("k")).await, &expected);
     assert_eq!(left(here, "rate", "anybody").await, 5);
     let log = here.log();
-    assert!(log.contains("subject=all keys"), "{log}");
+    assert!(log.contains(r#"subject="all keys""#), "{log}");
     // It ends by itself, and nothing was taken meanwhile.
     eventually("it has ended", async || {
         peek(there, "per-key", "k").await["outcome"] == "denied"

@@ -77,7 +77,10 @@ impl Service {
         }
         let key = match &name.1 {
             Whom::Key(key) => Some(key.clone()),
-            Whom::Subject(digits) => self.metrics.key_of(digits),
+            Whom::Subject(digits) => {
+                let stored = || epoch.overrides.key_of(digits);
+                self.metrics.key_of(digits).or_else(stored)
+            }
             Whom::AllKeys(_) => None,
         };
         if matches!(name.1, Whom::Subject(_)) && key.as_deref().is_some_and(client_chooses) {
@@ -116,6 +119,7 @@ impl Service {
         audit::override_set(&self.events, limit, whom, &one.terms, now.at_once);
         Ok(OverrideWasSet {
             now,
+            of: key.as_deref().and_then(components),
             replaced,
             counted,
             no_rule: made != Made::Yes,
@@ -233,11 +237,24 @@ impl Service {
     }
 }
 
-/// Removes the overrides of this name, however they are kept; whether there was one.
-fn remove_alike(policy: &Policy, next: &mut StoredOverrides, name: &Name) -> bool {
-    let is_alike = |(limit, whom): &&Name| policy.override_name(limit, whom) == *name;
+/// Removes the overrides of this name, however they are kept, by a key or its digits; whether there was one.
+fn remove_alike(policy: &Policy, next: &mut StoredOverrides, (limit, whom): &Name) -> bool {
+    let digits = Subject::of_whom(whom);
+    let is_alike = |(of, others): &&Name| {
+        let (of, others) = policy.override_name(of, others);
+        let same = others == *whom || digits.is_some() && Subject::of_whom(&others) == digits;
+        of == *limit && same
+    };
     let alike: Vec<_> = next.entries.keys().filter(is_alike).cloned().collect();
     alike.iter().filter(|one| next.remove(one)).count() > 0
+}
+
+/// What a key of the filter is made of, without its values.
+fn components(key: &str) -> Option<String> {
+    let names = key
+        .split(';')
+        .map(|component| Some(component.split_once(['=', '#'])?.0));
+    Some(names.collect::<Option<Vec<_>>>()?.join(";"))
 }
 
 /// A mistake in the request, from a message that begins with its field in backticks.
