@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use super::Service;
 use crate::clock;
 use crate::decide::buckets::{buckets_of, unknown_limit};
+use crate::decide::epoch::Epoch;
 use crate::decide::overrides::{Named, client_chooses};
 use crate::decide::plan::peek;
 use crate::policy::{Grant, KeyForms, Made, Override, Policy, check_texts, consumer_of};
@@ -54,7 +55,7 @@ impl Service {
     pub async fn set_override(&self, asked: SetOverride) -> Result<OverrideWasSet, Problem> {
         let epoch = self.policy.current();
         let policy = &epoch.policy;
-        let named = self.override_name(policy, &asked.limit, &asked.whom);
+        let named = self.override_name(&epoch, &asked.limit, &asked.whom);
         let name = match named {
             Ok(name) => name,
             Err(_) if asked.force => (asked.limit.clone(), asked.whom.clone()),
@@ -77,10 +78,7 @@ impl Service {
         }
         let key = match &name.1 {
             Whom::Key(key) => Some(key.clone()),
-            Whom::Subject(digits) => {
-                let stored = || epoch.overrides.key_of(digits);
-                self.metrics.key_of(digits).or_else(stored)
-            }
+            Whom::Subject(digits) => self.metrics.key_of(digits),
             Whom::AllKeys(_) => None,
         };
         if matches!(name.1, Whom::Subject(_)) && key.as_deref().is_some_and(client_chooses) {
@@ -126,12 +124,20 @@ impl Service {
         })
     }
 
-    /// The name by which an override is stored. Digits of a consumer's key, and those of what its filter sends, are the consumer.
+    /// The name by which an override is stored. Digits of a key that has one are the key; digits of a consumer's key, and those of
+    /// what its filter sends, are the consumer.
     ///
     /// # Errors
     /// The limit is one of consumers, and whose the digits are is not known here.
-    fn override_name(&self, policy: &Policy, limit: &str, whom: &Whom) -> Result<Name, Problem> {
-        let (Whom::Subject(digits), Some(entry)) = (whom, policy.entry_of(limit)) else {
+    fn override_name(&self, epoch: &Epoch, limit: &str, whom: &Whom) -> Result<Name, Problem> {
+        let policy = &epoch.policy;
+        let Whom::Subject(digits) = whom else {
+            return Ok(policy.override_name(limit, whom));
+        };
+        if let Some(key) = epoch.overrides.key_of(digits) {
+            return Ok(policy.override_name(limit, &Whom::Key(key)));
+        }
+        let Some(entry) = policy.entry_of(limit) else {
             return Ok(policy.override_name(limit, whom));
         };
         let has_digits = |key: &str| Subject::of(key).to_string() == *digits;
@@ -175,8 +181,9 @@ impl Service {
     ) -> Result<OverrideWasRemoved, Problem> {
         let author = &asked.author;
         check_texts(author.reason.as_deref(), author.by.as_deref()).map_err(malformed)?;
-        let policy = &self.policy.current().policy;
-        let named = self.override_name(policy, &asked.limit, &asked.whom);
+        let epoch = self.policy.current();
+        let policy = &epoch.policy;
+        let named = self.override_name(&epoch, &asked.limit, &asked.whom);
         let given = || (asked.limit.clone(), asked.whom.clone());
         let name = named.clone().unwrap_or_else(|_| given());
         let remove = |next: &mut StoredOverrides| remove_alike(policy, next, &name);
