@@ -13,6 +13,7 @@ pub fn every_command_works(scene: &Scene) {
     let (variables, blocks) = blocks.split_first().unwrap();
     let addresses = [
         ("SLUICEGATE_ADMIN", scene.sidecar.admin("")),
+        ("SLUICEGATE_SIDECAR", scene.sidecar.url("")),
         ("ENVOY", format!("127.0.0.1:{}", scene.envoy.admin_port)),
         ("REDIS", scene.redis.url()),
         ("POLICY", scene.sidecar.policy.display().to_string()),
