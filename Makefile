@@ -90,7 +90,7 @@ build: ## build the optimized sidecar: target/release/sluicegate
 	@echo "build: the optimized sidecar (the first build takes several minutes)"
 	@cargo build --quiet --locked --release -p sluicegate
 
-quick: setup-filter ## build sidecar and filter for trying out, not optimized, in less than half the time: target/debug/sluicegate, target/filter/sluicegate.wasm
+quick: setup-filter ## build sidecar and filter for trying out, not optimized, in two thirds of the time: target/debug/sluicegate, target/filter/sluicegate.wasm
 	@$(MAKE) --no-print-directory --jobs=2 filter-quick program-quick
 
 debug: ## build the sidecar that the tests run: target/debug/sluicegate
