@@ -147,6 +147,7 @@ impl Facts {
         let outcomes = listed
             .as_ref()
             .and_then(|listed| listed.get("outcomes")?.as_array());
+        let (first, most) = RETRY_US;
         let (mut outcomes, mut failed) = (outcomes.into_iter().flatten(), false);
         let mut again = VecDeque::new();
         for fact in self.sent.drain(..) {
@@ -170,16 +171,12 @@ impl Facts {
                 }
             }
         }
-        let pause_us = if again.is_empty() {
-            GATHER_US
-        } else {
-            RETRY_US.0
-        };
+        let pause_us = if again.is_empty() { GATHER_US } else { first };
         // Before those that came later.
         again.append(&mut self.waiting);
         self.waiting = again;
         self.retry_us = if failed {
-            (self.retry_us * 2).clamp(RETRY_US.0, RETRY_US.1)
+            (self.retry_us * 2).clamp(first, most)
         } else {
             0
         };

@@ -246,11 +246,11 @@ impl Service {
 
 /// Removes the overrides of this name, however they are kept, by a key or its digits; whether there was one.
 fn remove_alike(policy: &Policy, next: &mut StoredOverrides, (limit, whom): &Name) -> bool {
+    // None are those of all keys.
     let digits = Subject::of_whom(whom);
     let is_alike = |(of, others): &&Name| {
-        let (of, others) = policy.override_name(of, others);
-        let same = others == *whom || digits.is_some() && Subject::of_whom(&others) == digits;
-        of == *limit && same
+        let (of, whom) = policy.override_name(of, others);
+        of == *limit && Subject::of_whom(&whom) == digits
     };
     let alike: Vec<_> = next.entries.keys().filter(is_alike).cloned().collect();
     alike.iter().filter(|one| next.remove(one)).count() > 0
