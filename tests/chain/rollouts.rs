@@ -329,6 +329,7 @@ async fn all_sidecars_of_a_cluster_know_soon_and_truly_what_filters_have_and_wai
     assert!(second.readyz().await.contains(&format!("sidecar {number}")));
 
     // Each split is told, also soon after another one. Sidecars look every second.
+    eventually("the split is told", async || held(second) > 0).await;
     change(first, &before).await;
     second.reaches("sluicegate_filters_held_back", 0.0).await;
     tokio::time::sleep(Duration::from_secs(2)).await;

@@ -51,7 +51,7 @@ async fn a_slot_is_in_use_while_the_command_runs_and_its_status_is_passed_on() {
     // Two run, longer than a slot lasts without a renewal; the third is told, or waits.
     let mut holders = [
         started(&shell, &format!("-- sh -c '{HOLD}'")),
-        started(&shell, &format!("-- sh -c '{HOLD}'")),
+        started(&shell, &format!("-- sh -c 'echo $$ >orphan; {HOLD}'")),
     ];
     free(&shell, 0).await;
     tokio::time::sleep(Duration::from_secs(4)).await;
@@ -79,6 +79,8 @@ async fn a_slot_is_in_use_while_the_command_runs_and_its_status_is_passed_on() {
     signal(&shell, &holders[1], "KILL").await;
     assert_eq!(holders[1].wait().await.unwrap().signal(), Some(9));
     free(&shell, 2).await;
+    let ended = shell.sh("kill $(cat orphan)").await;
+    assert_eq!(ended.code(), 0, "its command goes on: {ended:?}");
     let told = shell.must("reset --limit gpu --key other").await.out;
     assert_eq!(
         told,

@@ -9,6 +9,9 @@ use sluicegate_protocol::lists;
 
 /// How long a sidecar counts after its last answer, whatever others say. A filter waits as long for sidecars that may be idle.
 const RECENT_US: u64 = 2_000_000;
+/// A filter without requests hears from each of many sidecars less often than that: one counts until others have given this many
+/// answers for each sidecar since.
+const COUNTS_FOR_TURNS: usize = 2;
 /// A sidecar that has not answered while others gave more answers than this is gone. The latest are remembered.
 const MAX_MISSED: u64 = 16;
 const MAX_SIDECARS: usize = 64;
@@ -110,6 +113,14 @@ impl Updates {
         }
     }
 
+    /// The sidecars whose rules count.
+    fn counted(&self, now_us: u64) -> impl Iterator<Item = &Sidecar> + Clone {
+        let most = (COUNTS_FOR_TURNS * self.sidecars.len()) as u64;
+        let counts =
+            move |one: &&Sidecar| one.is_recent(now_us) || self.answers - one.answer < most;
+        self.sidecars.iter().filter(counts)
+    }
+
     /// Whether no more than one sidecar has answered lately.
     pub fn has_one_sidecar(&self, now_us: u64) -> bool {
         let recent = self.sidecars.iter().filter(|one| one.is_recent(now_us));
@@ -201,20 +212,20 @@ impl Updates {
         let Some(in_force) = self.in_force() else {
             return true;
         };
-        let recent = self.sidecars.iter().filter(|one| one.is_recent(now_us));
+        let counted = self.counted(now_us);
         // The rules in force here stay as long as a sidecar has them in force, unless another one cannot decide by them.
-        let is_left = recent.clone().all(|one| one.in_force != in_force)
-            || !recent.clone().all(|one| one.names(in_force));
-        let is_wanted = is_left && recent.clone().all(|one| one.names(digest));
+        let is_left = counted.clone().all(|one| one.in_force != in_force)
+            || !counted.clone().all(|one| one.names(in_force));
+        let is_wanted = is_left && counted.clone().all(|one| one.names(digest));
         // Then none of those that answer can decide by the rules in force here.
-        let is_stuck = !recent.clone().any(|one| one.names(in_force));
+        let is_stuck = !counted.clone().any(|one| one.names(in_force));
         let since_us = self.behind_us.unwrap_or(now_us);
         // One that is idle may have forgotten since what it decided besides.
         let has =
             |one: &Sidecar| one.in_force == digest || one.is_recent(now_us) && one.names(digest);
         let all_heard =
             self.sidecars.iter().all(has) || now_us.saturating_sub(since_us) >= RECENT_US;
-        (is_stuck && recent.count() == 1) || ((is_wanted || is_stuck) && all_heard)
+        (is_stuck && counted.count() == 1) || ((is_wanted || is_stuck) && all_heard)
     }
 
     /// These rules are in force now.
@@ -286,7 +297,9 @@ mod tests {
                     (1, B, "", 1_000, false),
                     (2, A, "", 9_000, false),
                     (1, B, "", 10_900, false),
-                    (1, B, "", 11_000, true),
+                    (1, B, "", 11_000, false),
+                    (1, B, "", 11_500, false),
+                    (1, B, "", 12_000, true),
                 ],
             ),
             (
@@ -294,6 +307,8 @@ mod tests {
                 &[
                     (2, A, "", 0, false),
                     (1, B, "aaaaaa", 30_000, false),
+                    (1, B, "aaaaaa", 31_800, false),
+                    (1, B, "aaaaaa", 31_900, false),
                     (1, B, "aaaaaa", 31_900, false),
                     (1, B, "aaaaaa", 32_000, true),
                 ],
@@ -316,6 +331,7 @@ mod tests {
                 &[
                     (1, A, "", 0, false),
                     (2, B, "", 1_000, false),
+                    (2, B, "", 1_500, false),
                     (2, B, "", 1_999, false),
                     (2, B, "", 2_000, true),
                 ],
@@ -366,6 +382,25 @@ mod tests {
         assert_eq!(updates.refused(), None);
     }
 
+    /// A filter without requests reports to one of them each second.
+    #[test]
+    fn each_of_many_sidecars_counts_however_seldom_it_is_asked() {
+        for sidecars in 2..=8 {
+            let mut updates = running(A);
+            for turn in 1..=60 {
+                let (instance, now_us) = (turn % sidecars, turn * S);
+                let digest = if instance == 0 { B } else { A };
+                assert!(!updates.named(digest, "aaaaaa", instance, now_us));
+                let is_held = updates.held(now_us + S - 1).is_some();
+                assert_eq!(is_held, turn >= sidecars, "{sidecars}: {turn}");
+            }
+            // Then they have the others too.
+            let mut replaces = (61..61 + sidecars)
+                .map(|turn| updates.named(B, "aaaaaa", turn % sidecars, turn * S));
+            assert!(replaces.any(|may| may), "{sidecars}");
+        }
+    }
+
     #[test]
     fn the_sidecar_that_holds_rules_back_is_known() {
         let mut updates = running(A);
@@ -374,7 +409,7 @@ mod tests {
         updates.named(B, "aaaaaa", 1, S);
         assert!(updates.behind_us.is_some() && updates.reports_often());
         assert_eq!(updates.held(S), Some((B, 2)));
-        assert_eq!(updates.held(9 * S), None, "nobody answers any more");
+        assert_eq!(updates.held(9 * S), Some((B, 2)), "nobody answers any more");
         updates.refuse(B.to_owned(), "why");
         assert_eq!(updates.held(S), None);
     }

@@ -61,6 +61,8 @@ const ANNOUNCE_EVERY: Duration = Duration::from_secs(15);
 /// How often it announces them while sidecars have other rules than this filter, or do not know yet which it has: an idle filter
 /// must hear from all sidecars that it may ask, and they from it.
 const ANNOUNCE_OFTEN: Duration = Duration::from_millis(500);
+/// How much sooner a tick may come than what is due by then: each is in whole milliseconds after the last.
+const TICK_ERROR: Duration = Duration::from_millis(10);
 
 /// While rules are compiled, the timer fires as often as it can, and each time compiles for about a millisecond: meanwhile
 /// the worker serves requests.
@@ -461,7 +463,7 @@ impl<H: Host> Callouts<H> {
     /// filter if that is due, and flushes the counters.
     fn report(&self, now_us: u64) {
         let is_due = |last: &Cell<u64>, every| {
-            let due = now_us.saturating_sub(last.get()) >= as_us(every);
+            let due = now_us.saturating_sub(last.get()) >= as_us(every - TICK_ERROR);
             if due {
                 last.set(now_us);
             }
