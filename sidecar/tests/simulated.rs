@@ -31,6 +31,8 @@ pub struct Server(Mutex<State>);
 struct State {
     engine: Memory,
     overrides: StoredOverrides,
+    /// The version of the overrides that were lost last.
+    lost: u64,
     /// By name: when each expires.
     sidecars: BTreeMap<String, u64>,
     /// Since when it has the list.
@@ -109,6 +111,10 @@ impl State {
         (self.start_us + passed).saturating_add_signed(self.stepped_us)
     }
 
+    fn lose_overrides(&mut self) {
+        self.lost = std::mem::take(&mut self.overrides).version;
+    }
+
     fn note(&mut self, call: impl FnOnce() -> Call) {
         if let Some(calls) = &mut self.calls {
             calls.push(call());
@@ -122,6 +128,7 @@ impl Server {
         Arc::new(Self(Mutex::new(State {
             engine: Memory::default(),
             overrides: StoredOverrides::default(),
+            lost: 0,
             sidecars: BTreeMap::new(),
             listed_us: start_us,
             began: Instant::now(),
@@ -159,14 +166,14 @@ impl Server {
 
     /// Loses the overrides alone.
     pub fn lose_overrides(&self) {
-        lock(&self.0).overrides = StoredOverrides::default();
+        lock(&self.0).lose_overrides();
     }
 
     /// Loses everything, as after a restart without persistence.
     pub fn lose_data(&self) {
         let mut state = lock(&self.0);
         state.engine = Memory::default();
-        state.overrides = StoredOverrides::default();
+        state.lose_overrides();
         state.sidecars.clear();
         state.note(|| Call::Lost);
     }
@@ -437,7 +444,13 @@ impl Link {
         read: &StoredOverrides,
         next: &StoredOverrides,
     ) -> Result<Option<StoredOverrides>, StoreError> {
-        let change = |state: &mut State, now_us: u64| state.overrides.replace(read, next, now_us);
+        let change = |state: &mut State, now_us: u64| {
+            // Here a change, a loss and another change can be at one instant. Redis's clock has moved on in between, so that no
+            // two versions are the same.
+            let is_same = now_us.abs_diff(state.lost) < 1_000;
+            let moved_us = if is_same { state.lost + 1 } else { 0 };
+            state.overrides.replace(read, next, now_us.max(moved_us))
+        };
         self.inner.call(self.inner.timeout, change).await
     }
 
