@@ -212,6 +212,9 @@ impl Updates {
         let Some(in_force) = self.in_force() else {
             return true;
         };
+        // One that has taken another's place may not decide by the rules in force here.
+        let mut recent = self.sidecars.iter().filter(|one| one.is_recent(now_us));
+        let is_replaced = recent.clone().count() == 1 && !recent.any(|one| one.names(in_force));
         let counted = self.counted(now_us);
         // The rules in force here stay as long as a sidecar has them in force, unless another one cannot decide by them.
         let is_left = counted.clone().all(|one| one.in_force != in_force)
@@ -225,7 +228,7 @@ impl Updates {
             |one: &Sidecar| one.in_force == digest || one.is_recent(now_us) && one.names(digest);
         let all_heard =
             self.sidecars.iter().all(has) || now_us.saturating_sub(since_us) >= RECENT_US;
-        (is_stuck && counted.count() == 1) || ((is_wanted || is_stuck) && all_heard)
+        is_replaced || ((is_wanted || is_stuck) && all_heard)
     }
 
     /// These rules are in force now.
@@ -297,9 +300,7 @@ mod tests {
                     (1, B, "", 1_000, false),
                     (2, A, "", 9_000, false),
                     (1, B, "", 10_900, false),
-                    (1, B, "", 11_000, false),
-                    (1, B, "", 11_500, false),
-                    (1, B, "", 12_000, true),
+                    (1, B, "", 11_000, true),
                 ],
             ),
             (
@@ -325,6 +326,10 @@ mod tests {
             (
                 "a start in a roll-out, by the rules that the other one cannot decide",
                 &[(1, A, "bbbbbb", 0, false), (2, B, "", 100, true)],
+            ),
+            (
+                "a restart with another file, while nobody asked",
+                &[(2, B, "", 0, true)],
             ),
             (
                 "a restart with another file: the only one that answers cannot decide",
