@@ -213,8 +213,8 @@ impl Updates {
             return true;
         };
         // One that has taken another's place may not decide by the rules in force here.
-        let mut recent = self.sidecars.iter().filter(|one| one.is_recent(now_us));
-        let is_replaced = recent.clone().count() == 1 && !recent.any(|one| one.names(in_force));
+        let cannot = |one: &Sidecar| one.is_recent(now_us) && !one.names(in_force);
+        let is_replaced = self.has_one_sidecar(now_us) && self.sidecars.iter().any(cannot);
         let counted = self.counted(now_us);
         // The rules in force here stay as long as a sidecar has them in force, unless another one cannot decide by them.
         let is_left = counted.clone().all(|one| one.in_force != in_force)

@@ -462,8 +462,8 @@ impl<H: Host> Callouts<H> {
     /// Tells of leases that have ended, if no other callout has. Once a second also tells of cached denials, announces the
     /// filter if that is due, and flushes the counters.
     fn report(&self, now_us: u64) {
-        let is_due = |last: &Cell<u64>, every| {
-            let due = now_us.saturating_sub(last.get()) >= as_us(every - TICK_ERROR);
+        let is_due = |last: &Cell<u64>, every: Duration| {
+            let due = now_us.saturating_sub(last.get()) >= as_us(every.saturating_sub(TICK_ERROR));
             if due {
                 last.set(now_us);
             }
