@@ -43,8 +43,8 @@ struct Call {
 #[derive(Debug)]
 pub struct Outage {
     share: Mutex<Share>,
-    /// When the shares last decided. Locked while `share` is.
-    decided_at: Mutex<Instant>,
+    /// When the shares were last told the store's clock. Locked while `share` is.
+    told_at: Mutex<Instant>,
     /// Rank of this sidecar and number of sidecars.
     position: Mutex<PositionReports>,
     /// Calls whose answers were lost; they are repeated unchanged, since the store may have executed them. Locked while one
@@ -77,7 +77,7 @@ impl Outage {
     pub fn new(limit_bytes: usize) -> Self {
         Self {
             share: Mutex::new(Share::new(limit_bytes)),
-            decided_at: Mutex::new(Instant::now()),
+            told_at: Mutex::new(Instant::now()),
             position: Mutex::default(),
             unanswered: tokio::sync::Mutex::default(),
             away_at: Mutex::default(),
@@ -160,7 +160,7 @@ impl Outage {
         let now_us = clocks.next().ok_or(NoShare::PositionUnknown)?;
         let mut share = self.share();
         let outcome = share.decide(now_us, position, (batch, decision), takes);
-        *lock(&self.decided_at) = Instant::now();
+        *lock(&self.told_at) = Instant::now();
         if share.pending() > 0 {
             self.debt_added.notify_one();
         }
@@ -176,7 +176,9 @@ impl Outage {
                 && let Some(now_us) = store.clock_us(&bucket.key)
             {
                 let is_down = store.is_down(&bucket.key);
-                self.share().settle_slots(now_us, one, bucket, is_down);
+                let mut share = self.share();
+                share.settle_slots(now_us, one, bucket, is_down);
+                *lock(&self.told_at) = Instant::now();
             }
         }
     }
@@ -337,7 +339,7 @@ impl Outage {
     pub fn sweep(&self) {
         // Locked before the time is read: a decision in between would be taken for one made long ago, and its units freed.
         let mut share = self.share();
-        let since = lock(&self.decided_at).elapsed();
+        let since = lock(&self.told_at).elapsed();
         share.sweep(micros(since));
     }
 

@@ -36,7 +36,7 @@ pub struct Share {
     ready: VecDeque<Arc<str>>,
     /// Buckets that are being written back now.
     writing: HashMap<Arc<str>, Writing>,
-    /// The store's clock when it last decided.
+    /// The store's clock when it was last told.
     now_us: u64,
     /// Buckets with slots that the store may not know, because they were taken or renewed meanwhile.
     slots: HashMap<Arc<str>, BucketSpec>,
@@ -123,6 +123,7 @@ impl Share {
 
     /// Frees or renews slots here too, as far as the store is down, or what it may not know is freed.
     pub fn settle_slots(&mut self, now_us: u64, one: &Settlement, bucket: &Bucket, is_down: bool) {
+        self.now_us = now_us;
         let is_renewal = matches!(one.guard, Guard::Renew(_));
         let is_known = self.slots.contains_key(bucket.key.as_str());
         if is_renewal && is_down {
@@ -133,7 +134,6 @@ impl Share {
         let mut alone = Settlements::default();
         alone.return_to(one.guard.clone(), [bucket.clone()]);
         self.engine.settle(now_us, &alone);
-        self.now_us = now_us;
     }
 
     /// Takes out the slots that the store may not know, of buckets whose store is up: `now_us` returns its clock.
@@ -317,7 +317,7 @@ impl Share {
         self.pending.len() + self.writing.len()
     }
 
-    /// Frees what has expired, this long after the last decision.
+    /// Frees what has expired, this long after it was last told the store's clock.
     pub fn sweep(&mut self, since_us: u64) {
         let now_us = self.now_us.saturating_add(since_us);
         self.engine.sweep(now_us, SWEEP_AT_MOST);

@@ -105,7 +105,7 @@ impl Judge<'_> {
             if units > allowed {
                 allowed = allowed.saturating_add(self.charged_beside(uses, number, filled.span));
             }
-            if units > allowed && !matches!(bucket.algorithm, Algorithm::Token(_)) {
+            if units > allowed {
                 allowed = allowed.saturating_add(self.leased_at_steps(counted, filled.span));
             }
             if units > allowed {
@@ -129,7 +129,10 @@ impl Judge<'_> {
         if self.longest_lease(counted.bucket.limit) == 0 {
             return 0;
         }
+        // A token bucket has no edges: it fills up with a step forward.
+        let is_level = matches!(counted.bucket.algorithm, Algorithm::Token(_));
         let steps = self.clocks.iter().zip(&self.history.told);
+        let steps = steps.filter(|((_, by), _)| *by > 0 || !is_level);
         let steps = steps.map(|((at, _), told)| (*at, told.saturating_add(NEXT_ANSWERS)));
         let steps: Vec<_> = steps.filter(|after| meets(*after, span)).collect();
         let near = |one: &&Use| steps.iter().any(|after| meets((one.from, one.to), *after));
