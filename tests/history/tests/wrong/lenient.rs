@@ -215,3 +215,27 @@ fn a_receipt_from_before_a_step_back_may_return_units_of_others() {
         assert_eq!(violations(&history).len(), wrong, "{by_ms}");
     }
 }
+
+#[test]
+fn a_step_forward_fills_a_token_bucket_of_which_units_are_leased() {
+    for (by_ms, lease_ms, wrong) in [
+        (60_000, Some(200), 0),
+        (60_000, None, 1),
+        (-60_000, Some(200), 1),
+    ] {
+        let mut log = vec![
+            admitted(10, 0, By::Sidecar),
+            happens(11, 0, What::Clock(by_ms)),
+        ];
+        log.extend([12, 14, 15, 16].map(|second| admitted(second, 0, By::Sidecar)));
+        let mut limit = Limit::new(Algorithm::Token(3), 3, 60_000);
+        limit.lease_ms = lease_ms;
+        let mut history = History::new(vec![limit], log);
+        history.told = vec![13 * SECOND];
+        assert_eq!(
+            violations(&history).len(),
+            wrong,
+            "{by_ms} ms, {lease_ms:?}"
+        );
+    }
+}
