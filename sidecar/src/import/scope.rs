@@ -26,6 +26,9 @@ impl Scope {
 
     pub fn without(mut self, other: &Self) -> Self {
         if !other.is_empty() {
+            let mut other = other.clone();
+            // Those are excepted anyway.
+            other.except.retain(|one| !self.except.contains(one));
             self.except.push(other.to_match());
         }
         self

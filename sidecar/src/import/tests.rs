@@ -245,6 +245,8 @@ fn requests_are_limited_where_envoy_asks() {
         { L, routes: [{ match: { prefix: / }, route: {} }] } | !ends at a segment
         { routes: [{ match: { path_separated_prefix: /a }, route: { L } }] } | match: /a/ && !ends at a segment
         { L, routes: [{ match: { prefix: /a/ }, route: { M } }, { match: { prefix: / }, route: {} }] } | match: { all: true, except: [/a/] }
+        { L, routes: [{ match: { path: /a/b }, route: { M } }, { match: { prefix: /a/ }, route: { M } }, { match: { prefix: / }, route: {} }] } | except: [/a/b, /a/] }
+        { L, routes: [{ match: { path: /a }, route: { M } }, { match: { prefix: / }, route: { M } }] } | 0 limits
         { L, routes: [{ match: { prefix: /a/ }, route: { M, include_vh_rate_limits: true } }, { match: { prefix: / }, route: {} }] } | !match: && key: everyone
         { domains: [a.example.com, 'b.example.com:80'], L } | match: { host: [a.example.com, b.example.com] }
         { domains: ['*'], L }, { domains: ['*.b.c', x.b.c] } | match: { all: true, except: [{ host: [ && .b.c && x.b.c

@@ -1,6 +1,8 @@
 //! Keys that a share owes admissions of, until these are written back.
 
 use super::*;
+use sluicegate_engine::{Algorithm, SlotId, TakenSlots};
+
 use crate::policy::StoreAddress;
 use crate::store::tests::{batch, bucket};
 
@@ -91,7 +93,7 @@ fn a_sweep_keeps_what_is_admitted_while_it_waits() {
     let mut owed = bucket("owed");
     owed.spec.window_us = 60_000_000;
     let batch = batch(vec![owed], &[[0]]);
-    *lock(&outage.decided_at) = Instant::now() - Duration::from_secs(120);
+    *lock(&outage.told_at) = Instant::now() - Duration::from_secs(120);
     std::thread::scope(|scope| {
         let mut share = outage.share();
         scope.spawn(|| outage.sweep());
@@ -101,11 +103,39 @@ fn a_sweep_keeps_what_is_admitted_while_it_waits() {
         let now_us = store.clock_us("owed").unwrap();
         let outcome = share.decide(now_us, alone, (&batch, &batch.decisions[0]), &[0]);
         assert!(outcome.unwrap().admitted);
-        *lock(&outage.decided_at) = Instant::now();
+        *lock(&outage.told_at) = Instant::now();
     });
     let more = (0..5).map(|_| outage.decide(&store, &batch, &batch.decisions[0], &[0]));
     let admitted = more.filter(|outcome| outcome.as_ref().unwrap().admitted);
     assert_eq!(admitted.count(), 4, "of five");
+}
+
+/// What frees a slot tells the share the time, so that a sweep must count from then: it counted from the last decision, and took
+/// slots for as much older.
+#[test]
+fn a_sweep_keeps_slots_when_others_have_been_freed_since_the_last_decision() {
+    let store = Store::open(&StoreAddress::Memory, Duration::from_secs(1), 1 << 20);
+    let outage = Outage::new(1 << 20);
+    outage.settle(FleetPosition { rank: 0, of: 1 });
+    let mut slots = bucket("slots");
+    (slots.spec.algorithm, slots.spec.quota) = (Algorithm::Slots, 1);
+    slots.spec.window_us = 60_000_000;
+    let now_us = store.clock_us("slots").unwrap();
+    let id = |number| SlotId::new(1, now_us, 1, slots.spec.window_us, number);
+    let takes = |number| {
+        let mut batch = batch(vec![slots.clone()], &[[0]]);
+        let (bucket, id) = (0, id(number));
+        batch.decisions[0].slots = vec![TakenSlots { bucket, id }];
+        let outcome = outage.decide(&store, &batch, &batch.decisions[0], &[0]);
+        outcome.unwrap().admitted
+    };
+    assert!(takes(1));
+    *lock(&outage.told_at) = Instant::now() - Duration::from_secs(120);
+    let mut another = Settlements::default();
+    another.return_to(Guard::Free(id(2)), [slots.clone()]);
+    outage.settle_slots(&store, &another);
+    outage.sweep();
+    assert!(!takes(3));
 }
 
 /// What it owed was written back after the reset, so that the key had not its whole quota.
