@@ -223,11 +223,8 @@ impl Updates {
         // Then none of those that answer can decide by the rules in force here.
         let is_stuck = !counted.clone().any(|one| one.names(in_force));
         let since_us = self.behind_us.unwrap_or(now_us);
-        // One that is idle may have forgotten since what it decided besides.
-        let has =
-            |one: &Sidecar| one.in_force == digest || one.is_recent(now_us) && one.names(digest);
-        let all_heard =
-            self.sidecars.iter().all(has) || now_us.saturating_sub(since_us) >= RECENT_US;
+        let all_heard = self.sidecars.iter().all(|one| one.names(digest))
+            || now_us.saturating_sub(since_us) >= RECENT_US;
         is_replaced || ((is_wanted || is_stuck) && all_heard)
     }
 
