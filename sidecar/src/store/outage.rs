@@ -158,9 +158,8 @@ impl Outage {
         }
         let mut clocks = buckets.filter_map(|bucket| store.clock_us(&bucket.key));
         let now_us = clocks.next().ok_or(NoShare::PositionUnknown)?;
-        let mut share = self.share();
+        let mut share = self.share_told();
         let outcome = share.decide(now_us, position, (batch, decision), takes);
-        *lock(&self.told_at) = Instant::now();
         if share.pending() > 0 {
             self.debt_added.notify_one();
         }
@@ -176,9 +175,8 @@ impl Outage {
                 && let Some(now_us) = store.clock_us(&bucket.key)
             {
                 let is_down = store.is_down(&bucket.key);
-                let mut share = self.share();
+                let mut share = self.share_told();
                 share.settle_slots(now_us, one, bucket, is_down);
-                *lock(&self.told_at) = Instant::now();
             }
         }
     }
@@ -350,6 +348,13 @@ impl Outage {
 
     fn share(&self) -> MutexGuard<'_, Share> {
         lock(&self.share)
+    }
+
+    /// The same, to tell it the store's clock: a sweep counts from then.
+    fn share_told(&self) -> MutexGuard<'_, Share> {
+        let share = self.share();
+        *lock(&self.told_at) = Instant::now();
+        share
     }
 }
 
